@@ -1,0 +1,164 @@
+"""The job: its shape, what each stage costs and holds, and its servers. Pure data, validated once."""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, Self
+
+import msgspec
+
+from recycle.errors import JobError
+
+LARGEST = 10**12
+
+
+class Server(NamedTuple):
+    """All ranks that hold one stage of one pipeline: the unit that fails and that is scheduled."""
+
+    pipeline: int
+    stage: int
+
+    def __str__(self) -> str:
+        return f"W{self.pipeline}_{self.stage}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a server's name, ``W<pipeline>_<stage>``.
+
+        Raises:
+            JobError: the text is not a server's name.
+        """
+        match = re.fullmatch(r"W(\d{1,6})_(\d{1,6})", text)
+        if match is None:
+            raise JobError(f"server {text!r}: a server is written W<pipeline>_<stage>, for example W1_2")
+        return cls(int(match[1]), int(match[2]))
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one stage costs and holds. Every field but ``limit`` is a sum over the stage's layers.
+
+    Attributes:
+        forward: time of F for one micro-batch.
+        input_gradient: time of I for one micro-batch.
+        weight_gradient: time of W for one micro-batch.
+        optimizer: time of the optimizer step.
+        reduction: time of the gradients' reduction over the peers, before the optimizer step.
+        held: memory that one micro-batch holds from the start of its F on.
+        released_at_input_gradient: the part of ``held`` that is free when I ends; W releases the rest.
+        limit: memory for activations on each server of the stage.
+    """
+
+    forward: int
+    input_gradient: int
+    weight_gradient: int
+    optimizer: int
+    reduction: int
+    held: int
+    released_at_input_gradient: int
+    limit: int
+
+    @property
+    def work(self) -> int:
+        """Time of all compute for one micro-batch."""
+        return self.forward + self.input_gradient + self.weight_gradient
+
+    @property
+    def update(self) -> int:
+        """Time from the stage's last gradient to the end of its optimizer step."""
+        return self.reduction + self.optimizer
+
+    @property
+    def capacity(self) -> int:
+        """How many micro-batches a server can hold before it must release the first."""
+        return self.limit // self.held
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A training job: D pipelines of P stages, and M micro-batches per pipeline and iteration.
+
+    Times are whole numbers of ``time_unit`` and memory of ``memory_unit``, so that periods and bounds are exact.
+
+    Attributes:
+        pipelines: D, the data-parallel degree.
+        micro_batches: M, per pipeline and iteration.
+        stages: one entry per stage, P in all.
+        latency: time from the end of an instruction to the start of one that needs its result on the neighbouring
+            stage; P - 1 entries, the first between stages 0 and 1. It keeps no server busy.
+        name: what the job is called in reports.
+        time_unit: what one unit of time is.
+        memory_unit: what one unit of memory is.
+    """
+
+    pipelines: int
+    micro_batches: int
+    stages: tuple[Stage, ...]
+    latency: tuple[int, ...]
+    name: str = "job"
+    time_unit: str = "slot"
+    memory_unit: str = "activation"
+
+    def __post_init__(self) -> None:
+        _at_least(self.pipelines, 1, "pipelines", "a job has at least one pipeline")
+        _at_least(self.micro_batches, 1, "micro_batches", "every pipeline needs at least one micro-batch per iteration")
+        if not self.stages:
+            raise JobError("stages: a job needs at least one stage, and this one has none")
+        if len(self.latency) != len(self.stages) - 1:
+            raise JobError(
+                f"latency: {len(self.latency)} values for {len(self.stages)} stages; "
+                f"give one per boundary between stages, {len(self.stages) - 1} in all"
+            )
+        for boundary, time in enumerate(self.latency):
+            _at_least(time, 0, f"latency behind stage {boundary}", "a latency cannot be negative")
+        for number, stage in enumerate(self.stages):
+            for field in ("forward", "input_gradient", "weight_gradient", "optimizer", "reduction"):
+                _at_least(getattr(stage, field), 0, f"{field} of stage {number}", "a cost cannot be negative")
+            _at_least(stage.held, 1, f"held of stage {number}", "a micro-batch holds at least one unit of memory")
+            released = stage.released_at_input_gradient
+            if not 0 <= released <= stage.held:
+                raise JobError(
+                    f"released_at_input_gradient of stage {number} is {released}: "
+                    f"it is a part of what the stage holds, between 0 and {stage.held}"
+                )
+            if stage.limit < stage.held:
+                raise JobError(
+                    f"limit of stage {number} is {stage.limit}: not one micro-batch fits, so no plan exists; "
+                    f"the least limit that works is {stage.held}"
+                )
+
+    @property
+    def depth(self) -> int:
+        """P, the number of stages."""
+        return len(self.stages)
+
+    def lag(self, stage: int, other: int) -> int:
+        """Latency between two stages: that of their boundary for neighbours, 0 within one stage."""
+        return 0 if stage == other else self.latency[min(stage, other)]
+
+    def servers(self) -> list[Server]:
+        """Every server, by pipeline and then stage."""
+        return [Server(pipeline, stage) for pipeline in range(self.pipelines) for stage in range(self.depth)]
+
+    def live_pipelines(self, stage: int, failed: Iterable[Server]) -> tuple[int, ...]:
+        """The pipelines whose server of this stage is alive."""
+        dead = {server.pipeline for server in failed if server.stage == stage}
+        return tuple(pipeline for pipeline in range(self.pipelines) if pipeline not in dead)
+
+    def failed_set(self, failed: Collection[Server]) -> tuple[Server, ...]:
+        """The failed servers in order, once each.
+
+        Raises:
+            JobError: one of them is no server of this job.
+        """
+        for server in failed:
+            if not (0 <= server.pipeline < self.pipelines and 0 <= server.stage < self.depth):
+                raise JobError(
+                    f"server {server}: this job has pipelines 0 to {self.pipelines - 1} "
+                    f"and stages 0 to {self.depth - 1}, so its last server is W{self.pipelines - 1}_{self.depth - 1}"
+                )
+        return tuple(sorted(set(failed)))
+
+
+def _at_least(value: int, least: int, field: str, reason: str) -> None:
+    if value < least:
+        raise JobError(f"{field} is {value}: {reason}; the least is {least}")
+    if value > LARGEST:
+        raise JobError(f"{field} is {value}: the largest is {LARGEST}; use a coarser unit")

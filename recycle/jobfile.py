@@ -1,0 +1,133 @@
+"""Job files: a job as a small TOML file, or as the same keys given as flags."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from recycle.errors import JobError
+from recycle.files import read_bytes
+from recycle.job import Job, Stage
+
+Number = int | float
+PerStage = Number | list[Number]
+
+
+class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ``[costs]`` table: times in ``time_unit``, one number for all stages or one per stage."""
+
+    forward: PerStage = 1
+    input_gradient: PerStage = 1
+    weight_gradient: PerStage = 1
+    optimizer: PerStage = 0
+    reduction: PerStage = 0
+    latency: PerStage = 0
+
+
+class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ``[memory]`` table: amounts in ``memory_unit``, one number for all stages or one per stage."""
+
+    held: PerStage = 1
+    released_at_input_gradient: PerStage = 0
+    limit: PerStage | None = None
+
+
+class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole job file."""
+
+    pipelines: int
+    stages: int
+    micro_batches: int
+    name: str = "job"
+    time_unit: str = "slot"
+    memory_unit: str = "activation"
+    costs: Costs = Costs()
+    memory: Memory = Memory()
+
+
+TOP = ("pipelines", "stages", "micro_batches", "name")
+TABLES = dict.fromkeys(Costs.__struct_fields__, "costs") | dict.fromkeys(Memory.__struct_fields__, "memory")
+
+
+def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
+    """Build a job from a file, from flags, or from a file with flags on top.
+
+    Args:
+        path: a TOML file, or None if the flags describe the whole job.
+        flags: keys of the job file (``forward``, ``limit``, ...) with their values.
+
+    Raises:
+        UserError: the file cannot be read.
+        JobError: a key is missing, unknown or has a value that makes no job.
+    """
+    source = str(path) if path else "flags"
+    document: dict[str, Any] = {}
+    if path is not None:
+        try:
+            document = tomllib.loads(read_bytes(path).decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise JobError(f"{source}: this is no TOML file: {error}") from error
+    for key, value in flags.items():
+        table = document.setdefault(TABLES[key], {}) if key in TABLES else document
+        if not isinstance(table, dict):
+            raise JobError(f"{source}: {TABLES[key]} is {table!r}: expected a table of keys")
+        table[key] = value
+    for key in TOP[:3]:
+        if key not in document:
+            raise JobError(f"{source}: {key} is missing; give it in the job file or as --{key.replace('_', '-')}")
+    try:
+        return _build(msgspec.convert(document, JobDocument))
+    except msgspec.ValidationError as error:
+        raise JobError(f"{source}: {error}; docs/job.md lists every key") from error
+    except JobError as error:
+        raise JobError(f"{source}: {error}") from error
+
+
+def _build(document: JobDocument) -> Job:
+    depth = document.stages
+    if not 1 <= depth <= 10_000:
+        raise JobError(f"stages is {depth}: a job has between 1 and 10000 stages")
+    costs, memory = document.costs, document.memory
+    held = _per_stage(memory.held, "memory.held", depth)
+    limit = [depth * each for each in held] if memory.limit is None else _per_stage(memory.limit, "memory.limit", depth)
+    columns = {
+        "forward": _per_stage(costs.forward, "costs.forward", depth),
+        "input_gradient": _per_stage(costs.input_gradient, "costs.input_gradient", depth),
+        "weight_gradient": _per_stage(costs.weight_gradient, "costs.weight_gradient", depth),
+        "optimizer": _per_stage(costs.optimizer, "costs.optimizer", depth),
+        "reduction": _per_stage(costs.reduction, "costs.reduction", depth),
+        "held": held,
+        "released_at_input_gradient": _per_stage(
+            memory.released_at_input_gradient, "memory.released_at_input_gradient", depth
+        ),
+        "limit": limit,
+    }
+    return Job(
+        pipelines=document.pipelines,
+        micro_batches=document.micro_batches,
+        stages=tuple(Stage(**{key: column[stage] for key, column in columns.items()}) for stage in range(depth)),
+        latency=tuple(_per_stage(costs.latency, "costs.latency", depth - 1)),
+        name=document.name,
+        time_unit=document.time_unit,
+        memory_unit=document.memory_unit,
+    )
+
+
+def _per_stage(value: PerStage, field: str, count: int) -> list[int]:
+    if not isinstance(value, list):
+        return [_whole(value, field)] * count
+    if len(value) != count:
+        what = "boundary between stages" if field == "costs.latency" else "stage"
+        raise JobError(f"{field} has {len(value)} values: give one number for all, or one per {what}, {count} in all")
+    return [_whole(each, f"{field}[{place}]") for place, each in enumerate(value)]
+
+
+def _whole(value: Number, field: str) -> int:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise JobError(f"{field} is {value}: give a finite number")
+    if value != int(value):
+        raise JobError(f"{field} is {value}: give whole numbers, of a finer unit if need be (microseconds, say)")
+    return int(value)
