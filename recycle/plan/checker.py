@@ -1,0 +1,353 @@
+"""The checker: proves that a plan is legal, or names the first instruction that is wrong.
+
+Legality is a table of rules in groups. A group runs only when the ones before it found nothing, because it relies on
+what they establish.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from recycle.job import Server
+from recycle.plan.clock import COMPUTE, memory_steps, network, run_clock
+from recycle.plan.dependency import dependencies
+from recycle.plan.instruction import Instruction, Op
+from recycle.plan.plan import Plan
+from recycle.plan.timing import Deadlock, executable_order
+
+SEND_OF = {Op.F: Op.SEND_F, Op.I: Op.SEND_B}
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a plan.
+
+    Attributes:
+        rule: the rule that is broken.
+        message: what is wrong and what was expected.
+        server: whose program it is in; None if it concerns the plan as a whole.
+        index: the place of the instruction in that program, from 0; None if an instruction is missing.
+    """
+
+    rule: str
+    message: str
+    server: Server | None = None
+    index: int | None = None
+
+
+Rule = Callable[[Plan], Iterator[Violation]]
+
+
+def check_plan(plan: Plan) -> tuple[Violation, ...]:
+    """Everything that is wrong with a plan, as far as one group of rules can see; nothing if it is legal."""
+    for group in GROUPS:
+        found = [violation for rule in group for violation in rule(plan)]
+        if found:
+            return tuple(sorted(found, key=_place))
+    return ()
+
+
+def rows_around(plan: Plan, violation: Violation, reach: int = 3) -> list[str]:
+    """The rows of the program around a violation, numbered, the wrong one marked."""
+    if violation.server is None or violation.index is None:
+        return []
+    program = plan.programs.get(violation.server, ())
+    first = max(0, violation.index - reach)
+    return [
+        f"{'>' if index == violation.index else ' '} {violation.server}[{index}] {instruction}"
+        for index, instruction in enumerate(program[first : violation.index + reach + 1], first)
+    ]
+
+
+def _place(violation: Violation) -> tuple[int, Server, int]:
+    server = violation.server
+    index = violation.index
+    return (server is not None, server or Server(0, 0), -1 if index is None else index)
+
+
+def _servers(plan: Plan) -> Iterator[Violation]:
+    failed = set(plan.failed)
+    for stage in range(plan.job.depth):
+        if not plan.job.live_pipelines(stage, failed):
+            yield Violation("servers", f"every server of stage {stage} is failed, so nothing can run it")
+    for server in plan.job.servers():
+        if server in failed and server in plan.programs:
+            yield Violation("servers", f"{server} is failed and has a program", server)
+        if server not in failed and server not in plan.programs:
+            yield Violation("servers", f"{server} is alive and has no program", server)
+
+
+def _roles(plan: Plan) -> Iterator[Violation]:
+    failed = set(plan.failed)
+    held = Counter(plan.roles.get(server, server) for server in plan.programs)
+    for server, role in plan.roles.items():
+        if server in failed:
+            yield Violation("roles", f"{server} is failed and cannot act as {role}", server)
+        elif role.stage != server.stage:
+            yield Violation("roles", f"{server} cannot act as {role}: it holds another stage's parameters", server)
+        elif held[role] > 1:
+            yield Violation("roles", f"{held[role]} servers act as {role}", server)
+
+
+def _instructions(plan: Plan) -> Iterator[Violation]:
+    job = plan.job
+    for server, program in plan.programs.items():
+        for index, instruction in enumerate(program):
+            op = instruction.op
+            wrong = None
+            if instruction.stage != server.stage:
+                wrong = f"{instruction} is of stage {instruction.stage}, and {server} holds stage {server.stage}"
+            elif instruction.chunk:
+                wrong = (
+                    f"{instruction} names model chunk {instruction.chunk}, and a server of this job holds chunk 0 only"
+                )
+            elif op is Op.REDUCE or op is Op.STEP:
+                if plan.form == "compute":
+                    wrong = f"{instruction} has no place in a plan of compute form"
+            elif not (0 <= instruction.home < job.pipelines and 0 <= instruction.micro_batch < job.micro_batches):
+                wrong = (
+                    f"{instruction}: there is no micro-batch {instruction.home}.{instruction.micro_batch} "
+                    f"in {job.pipelines} pipelines of {job.micro_batches}"
+                )
+            elif op.is_transfer:
+                if plan.form == "compute":
+                    wrong = f"{instruction} has no place in a plan of compute form"
+                elif instruction.peer not in plan.programs:
+                    wrong = f"{instruction}: {instruction.peer} is no live server"
+            elif (op is Op.I or op is Op.W) and plan.mode.backward == "fused":
+                wrong = f"{instruction}: a plan with a fused backward has B only"
+            if wrong:
+                yield Violation("instructions", wrong, server, index)
+
+
+class _Work(msgspec.Struct, frozen=True):
+    """Where every phase of every micro-batch is: (server, index) per (stage, home, micro-batch)."""
+
+    phases: dict[Op, dict[tuple[int, int, int], tuple[Server, int]]]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "_Work":
+        phases: dict[Op, dict[tuple[int, int, int], tuple[Server, int]]] = {Op.F: {}, Op.I: {}, Op.W: {}}
+        for server, program in plan.programs.items():
+            for index, instruction in enumerate(program):
+                if instruction.op in COMPUTE:
+                    key = (instruction.stage, instruction.home, instruction.micro_batch)
+                    for phase in instruction.op.phases:
+                        phases[phase][key] = (server, index)
+        return cls(phases)
+
+
+def _once(plan: Plan) -> Iterator[Violation]:
+    seen: dict[tuple[Op, int, int, int], tuple[Server, int]] = {}
+    for server, program in plan.programs.items():
+        for index, instruction in enumerate(program):
+            for phase in instruction.op.phases if instruction.op in COMPUTE else ():
+                key = (phase, instruction.stage, instruction.home, instruction.micro_batch)
+                if key in seen:
+                    other, place = seen[key]
+                    message = f"{instruction} does the {phase.value} that {other}[{place}] has done already"
+                    yield Violation("once", message, server, index)
+                else:
+                    seen[key] = (server, index)
+    for phase in (Op.F, Op.I, Op.W):
+        for server in plan.job.servers():
+            for micro_batch in range(plan.job.micro_batches):
+                if (phase, server.stage, server.pipeline, micro_batch) not in seen:
+                    message = (
+                        f"micro-batch {server.pipeline}.{micro_batch} has no {phase.value} at stage {server.stage}"
+                    )
+                    yield Violation("once", message)
+
+
+def _together(plan: Plan) -> Iterator[Violation]:
+    phases = _Work.of(plan).phases
+    for later, earlier in ((Op.I, Op.F), (Op.W, Op.I)):
+        for key, (server, index) in phases[later].items():
+            other, place = phases[earlier][key]
+            instruction = plan.programs[server][index]
+            if other != server:
+                message = f"{instruction} is on {server}, and {other}[{place}] holds the activation it needs"
+                yield Violation("together", message, server, index)
+            elif place > index:
+                message = f"{instruction} comes before the {earlier.value} it needs, {server}[{place}]"
+                yield Violation("together", message, server, index)
+
+
+def _home(plan: Plan) -> Iterator[Violation]:
+    if plan.mode.routing == "free":
+        return
+    holder = {plan.roles.get(server, server): server for server in plan.programs}
+    for server, program in plan.programs.items():
+        for index, instruction in enumerate(program):
+            if instruction.op is Op.F:
+                home = holder.get(Server(instruction.home, server.stage), server)
+                if home != server:
+                    message = f"{instruction} is away from home: {home} is alive and the routing is 'home'"
+                    yield Violation("home", message, server, index)
+
+
+def _memory(plan: Plan) -> Iterator[Violation]:
+    for server, program in plan.programs.items():
+        limit = plan.job.stages[server.stage].limit
+        steps = {op: memory_steps(plan.job, Instruction(op, server.stage)) for op in COMPUTE}
+        held = 0
+        for index, instruction in enumerate(program):
+            if instruction.op in COMPUTE:
+                taken, freed = steps[instruction.op]
+                held += taken
+                if held > limit:
+                    message = (
+                        f"{instruction} brings {server} to {held} {plan.job.memory_unit}s, and its limit is {limit}"
+                    )
+                    yield Violation("memory", message, server, index)
+                    break
+                held -= freed
+
+
+def _transfers(plan: Plan) -> Iterator[Violation]:
+    """Every result that another server needs is sent behind it and received before its use; nothing else moves."""
+    phases = _Work.of(plan).phases
+    expected: dict[tuple[Server, Instruction], tuple[int, str]] = {}
+    for phase in (Op.F, Op.I):
+        for (stage, home, micro_batch), (server, index) in phases[phase].items():
+            for need in dependencies(phase, stage, plan.job.depth):
+                if need.stage == stage:
+                    continue
+                source, place = phases[need.phase][need.stage, home, micro_batch]
+                send = SEND_OF[need.phase]
+                expected[source, Instruction(send, need.stage, home, micro_batch, server)] = (place, "behind")
+                expected[server, Instruction(send.partner, stage, home, micro_batch, source)] = (index, "before")
+    found: set[tuple[Server, Instruction]] = set()
+    for server, program in plan.programs.items():
+        for index, instruction in enumerate(program):
+            if not instruction.op.is_transfer:
+                continue
+            key = (server, instruction)
+            if key not in expected:
+                yield Violation(
+                    "transfers", f"{instruction} has no partner: nothing at its other end needs it", server, index
+                )
+                continue
+            place, side = expected[key]
+            if key in found:
+                yield Violation("transfers", f"{instruction} is there twice", server, index)
+            elif (index < place) != (side == "before"):
+                compute = f"{server}[{place}] {program[place]}"
+                yield Violation("transfers", f"{instruction} must come {side} {compute}", server, index)
+            found.add(key)
+    for server, instruction in expected:
+        if (server, instruction) not in found:
+            yield Violation("transfers", f"{server} lacks {instruction}", server)
+
+
+def _updates(plan: Plan) -> Iterator[Violation]:
+    for server, program in plan.programs.items():
+        tail = [index for index, each in enumerate(program) if each.op is Op.REDUCE or each.op is Op.STEP]
+        ops = [program[index].op for index in tail]
+        if ops != [Op.REDUCE, Op.STEP]:
+            names = " ".join(op.value for op in ops) or "nothing"
+            message = f"{server} must reduce and step once, in this order, and has {names}"
+            yield Violation("updates", message, server, tail[0] if tail else None)
+        elif tail[0] != len(program) - 2:
+            late = next(index for index in range(len(program)) if index > tail[0] and index not in tail)
+            yield Violation("updates", f"{program[late]} comes after {server} reduces its gradients", server, late)
+
+
+def _pair_order(plan: Plan) -> Iterator[Violation]:
+    sent: dict[tuple[Server, Server], list[Instruction]] = {}
+    received: dict[tuple[Server, Server], list[tuple[int, Instruction]]] = {}
+    for server, program in plan.programs.items():
+        for index, instruction in enumerate(program):
+            if instruction.peer is None:
+                continue
+            if instruction.op.is_send:
+                sent.setdefault((server, instruction.peer), []).append(instruction)
+            else:
+                received.setdefault((instruction.peer, server), []).append((index, instruction))
+    for (source, target), sends in sent.items():
+        for send, (index, receive) in zip(sends, received[source, target], strict=True):
+            same = (send.op.partner, send.home, send.micro_batch) == (receive.op, receive.home, receive.micro_batch)
+            if not same:
+                message = f"{receive} is next on {target}, and {source} sends {send} first"
+                yield Violation("pair order", message, target, index)
+                break
+
+
+def _deadlock(plan: Plan) -> Iterator[Violation]:
+    """No server waits for ever, even if each send waits for its receive; a compute plan's results just arrive."""
+    if plan.form == "compute":
+        servers = list(plan.programs)
+        work = network(plan.job, plan.programs)
+        try:
+            for _ in executable_order(work.lanes, work.need):
+                pass
+        except Deadlock as deadlock:
+            for lane, index in deadlock.stuck:
+                instruction = plan.programs[servers[lane]][index]
+                yield Violation(
+                    "deadlock", f"{instruction} waits for ever: servers wait for each other", servers[lane], index
+                )
+        return
+    position = dict.fromkeys(plan.programs, 0)
+    ready = list(plan.programs)
+    while ready:
+        server = ready.pop()
+        program = plan.programs[server]
+        place = position[server]
+        while place < len(program):
+            instruction = program[place]
+            peer = instruction.peer
+            if peer is not None:
+                other = plan.programs[peer]
+                there = position[peer]
+                if there >= len(other) or not _meet(server, instruction, other[there]):
+                    break
+                position[peer] = there + 1
+                ready.append(peer)
+            place += 1
+        position[server] = place
+    for server, place in position.items():
+        if place < len(plan.programs[server]):
+            instruction = plan.programs[server][place]
+            assert instruction.peer is not None
+            other = plan.programs[instruction.peer]
+            there = position[instruction.peer]
+            doing = f"is at {other[there]}" if there < len(other) else "has finished"
+            message = f"{instruction} waits for ever: {instruction.peer} {doing}"
+            yield Violation("deadlock", message, server, place)
+
+
+def _meet(server: Server, mine: Instruction, other: Instruction) -> bool:
+    return (
+        other.peer == server
+        and other.op is mine.op.partner
+        and (other.home, other.micro_batch) == (mine.home, mine.micro_batch)
+    )
+
+
+def _figures(plan: Plan) -> Iterator[Violation]:
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    for field, value in (("makespan", clock.makespan), ("period", clock.period)):
+        recorded = getattr(plan, field)
+        if recorded != value:
+            yield Violation("figures", f"the plan says {field} {recorded}, and its instructions take {value}")
+    if plan.bound > clock.period:
+        yield Violation("figures", f"the plan says that no period is below {plan.bound}, and its own is {clock.period}")
+
+
+def _lowered(rule: Rule) -> Rule:
+    return lambda plan: rule(plan) if plan.form == "lowered" else iter(())
+
+
+GROUPS: Sequence[Sequence[Rule]] = (
+    (_servers, _roles),
+    (_instructions,),
+    (_once,),
+    (_together, _home),
+    (_memory,),
+    (_lowered(_updates),),
+    (_lowered(_transfers),),
+    (_lowered(_pair_order),),
+    (_deadlock,),
+    (_figures,),
+)

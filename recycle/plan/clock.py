@@ -1,0 +1,208 @@
+"""The clock: when each instruction of a plan runs, and from that its makespan, period, bubbles and time line."""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from recycle.job import Job, Server
+from recycle.plan.dependency import other_server_need
+from recycle.plan.instruction import Instruction, Op
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+from recycle.plan.timeline import Instant, Sample, Span, Timeline
+from recycle.plan.timing import Lane, Network, Timing, global_timing, staggered_timing
+
+Program = Sequence[Instruction]
+
+COMPUTE = frozenset(op for op in Op if op.is_compute)
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """The times of the compute instructions of a plan.
+
+    Attributes:
+        compute: per server, its compute instructions in order.
+        start: per server, when each of them starts.
+        end: per server, when each of them ends.
+        update_start: per stage, when the reduction and the optimizer step begin.
+        update_end: per stage, when its optimizer step has ended.
+        makespan: end of the last compute instruction if all servers start at 0.
+        period: time per iteration in the steady state.
+        sequence: the instructions in an order that respects every wait, as places in the concatenation of ``compute``.
+    """
+
+    compute: Mapping[Server, Program]
+    start: Mapping[Server, Sequence[int]]
+    end: Mapping[Server, Sequence[int]]
+    update_start: Sequence[int]
+    update_end: Sequence[int]
+    makespan: int
+    period: int
+    sequence: Sequence[int]
+
+    def bubble(self, server: Server) -> float:
+        """The share of the period in which the server neither computes nor updates."""
+        busy = sum(end - start for start, end in zip(self.start[server], self.end[server], strict=True))
+        busy += self.update_end[server.stage] - self.update_start[server.stage]
+        return 1 - busy / self.period if self.period else 0.0
+
+
+def duration(job: Job, instruction: Instruction) -> int:
+    """Time that a compute instruction keeps its server busy."""
+    stage = job.stages[instruction.stage]
+    costs = {Op.F: stage.forward, Op.I: stage.input_gradient, Op.W: stage.weight_gradient}
+    return sum(costs[phase] for phase in instruction.op.phases)
+
+
+def run_clock(job: Job, mode: Mode, programs: Mapping[Server, Iterable[Instruction]]) -> Clock:
+    """Time the instructions of a plan; transfers and updates among them take no part in the order.
+
+    Every phase that an instruction needs must be somewhere in the programs, and every stage one of the job's.
+
+    Raises:
+        Deadlock: servers wait for each other.
+    """
+    compute = {server: [each for each in program if each.op in COMPUTE] for server, program in programs.items()}
+    work = network(job, compute)
+    timing: Timing = staggered_timing(work) if mode.optimizer == "staggered" else global_timing(work)
+    start, end = {}, {}
+    for server, lane in zip(compute, work.lanes, strict=True):
+        place = slice(lane.nodes.start, lane.nodes.stop)
+        start[server] = timing.start[place]
+        end[server] = list(map(operator.add, start[server], work.duration[place]))
+    return Clock(
+        compute=compute,
+        start=start,
+        end=end,
+        update_start=timing.update_start,
+        update_end=[time + stage.update for time, stage in zip(timing.update_start, job.stages, strict=True)],
+        makespan=timing.makespan,
+        period=timing.period,
+        sequence=timing.sequence,
+    )
+
+
+def network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) -> Network:
+    """The work of compute instructions in their order; nodes are numbered server by server.
+
+    What an instruction needs from its own server must come before it in that server's program.
+    """
+    total = job.pipelines * job.micro_batches
+    width = job.micro_batches
+    done = [{phase: [-1] * total for phase in (Op.F, Op.I, Op.W)} for _ in range(job.depth)]
+    length: list[int] = []
+    lanes = []
+    for server, program in compute.items():
+        first = len(length)
+        cost = {op: duration(job, Instruction(op, server.stage)) for op in COMPUTE}
+        length += [cost[instruction.op] for instruction in program]
+        completes = {op: [done[server.stage][phase] for phase in op.phases] for op in COMPUTE}
+        for node, instruction in enumerate(program, first):
+            for table in completes[instruction.op]:
+                table[instruction.home * width + instruction.micro_batch] = node
+        lanes.append(Lane(server.stage, range(first, len(length))))
+    need: list[int] = []
+    lag: list[int] = []
+    nothing = [-1] * total
+    for server, program in compute.items():
+        source, delay = {}, {}
+        for op in COMPUTE:
+            other = other_server_need(op, server.stage, job.depth)
+            source[op] = done[other.stage][other.phase] if other else nothing
+            delay[op] = job.lag(server.stage, other.stage) if other else 0
+        need += [source[each.op][each.home * width + each.micro_batch] for each in program]
+        lag += [delay[each.op] for each in program]
+    return Network(length, need, lag, lanes, [stage.update for stage in job.stages])
+
+
+def memory_steps(job: Job, instruction: Instruction) -> tuple[int, int]:
+    """Memory that a compute instruction takes when it starts, and frees when it ends."""
+    stage = job.stages[instruction.stage]
+    parts = {
+        Op.F: (stage.held, 0),
+        Op.I: (0, stage.released_at_input_gradient),
+        Op.W: (0, stage.held - stage.released_at_input_gradient),
+    }
+    steps = [parts[phase] for phase in instruction.op.phases]
+    return sum(taken for taken, _ in steps), sum(freed for _, freed in steps)
+
+
+def peak_memory(job: Job, program: Iterable[Instruction]) -> int:
+    """The most memory that a server holds for activations at any time, given its program."""
+    now = peak = 0
+    for instruction in program:
+        if instruction.op.is_compute:
+            taken, freed = memory_steps(job, instruction)
+            now += taken
+            peak = max(peak, now)
+            now -= freed
+    return peak
+
+
+def timeline(plan: Plan, iterations: int = 1) -> Timeline:
+    """The planned time line of a plan, unrolled over some iterations in the steady state.
+
+    Transfers take the latency of their boundary, from the end of the instruction whose result they carry.
+
+    Raises:
+        Deadlock: servers of the plan wait for each other.
+    """
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    job = plan.job
+    first = min((start[0] for start in clock.start.values() if start), default=0)
+    spans: list[Span] = []
+    samples: list[Sample] = []
+    for server in sorted(clock.compute):
+        sends = _sends(plan.programs[server])
+        held = 0
+        lane: list[Span] = []
+        for iteration in range(iterations):
+            shift = iteration * clock.period - first
+            for instruction, start, end in zip(
+                clock.compute[server], clock.start[server], clock.end[server], strict=True
+            ):
+                lane.append(Span(server, "compute", instruction, start + shift, end + shift, iteration))
+                taken, freed = memory_steps(job, instruction)
+                if taken:
+                    samples.append(Sample(server, start + shift, held := held + taken))
+                if freed:
+                    samples.append(Sample(server, end + shift, held := held - freed))
+                for send in sends.get(instruction, ()):
+                    assert send.peer is not None
+                    arrival = end + shift + job.lag(server.stage, send.peer.stage)
+                    lane.append(Span(server, "communication", send, end + shift, arrival, iteration))
+            begin = clock.update_start[server.stage] + shift
+            middle = begin + job.stages[server.stage].reduction
+            lane.append(Span(server, "compute", Instruction(Op.REDUCE, server.stage), begin, middle, iteration))
+            end = middle + job.stages[server.stage].optimizer
+            lane.append(Span(server, "compute", Instruction(Op.STEP, server.stage), middle, end, iteration))
+        spans += sorted(lane, key=lambda span: span.start)
+    instants = [Instant("failure", 0, server, f"{server} is dead") for server in plan.failed]
+    for iteration in range(iterations):
+        for stage, time in enumerate(clock.update_end):
+            when = time + iteration * clock.period - first
+            instants.append(Instant("optimizer step", when, None, f"stage {stage} has stepped"))
+    return Timeline(
+        title=f"{job.name}: {plan.mode.backward} backward, {plan.mode.optimizer} optimizer",
+        time_unit=job.time_unit,
+        source="planned",
+        spans=tuple(spans),
+        instants=tuple(sorted(instants, key=lambda instant: instant.time)),
+        samples=tuple(samples),
+    )
+
+
+def _sends(program: Program) -> dict[Instruction, list[Instruction]]:
+    """The sends behind each compute instruction, which is the last before them with their micro-batch and phase."""
+    carried = {Op.SEND_F: Op.F, Op.SEND_B: Op.I}
+    producer: dict[tuple[Op, int, int], Instruction] = {}
+    sends: dict[Instruction, list[Instruction]] = {}
+    for instruction in program:
+        for phase in instruction.op.phases:
+            producer[phase, instruction.home, instruction.micro_batch] = instruction
+        if instruction.op.is_send:
+            source = producer.get((carried[instruction.op], instruction.home, instruction.micro_batch))
+            if source is not None:
+                sends.setdefault(source, []).append(instruction)
+    return sends

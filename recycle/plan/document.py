@@ -1,0 +1,180 @@
+"""Plan files: JSON that a person can read, one server a line, versioned, decoded with errors that name the field."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from recycle.errors import JobError, PlanFileError
+from recycle.files import read_bytes, write_whole
+from recycle.job import Job, Server
+from recycle.plan.instruction import Instruction
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan, Provenance
+
+FORMAT = "recycle plan"
+VERSION = 1
+
+T = TypeVar("T")
+
+Time = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What every file of ours begins with."""
+
+    format: str
+    version: int
+
+
+class PlanDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a plan file in their order; servers and instructions in their text forms."""
+
+    format: str
+    version: int
+    job: Job
+    failed: list[str]
+    roles: dict[str, str]
+    mode: Mode
+    form: Literal["compute", "lowered"]
+    makespan: Time
+    period: Time
+    bound: Time
+    baseline: Time
+    provenance: Provenance
+    programs: dict[str, list[str]]
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The content of a plan file: the same bytes for the same plan, on any machine."""
+    head = PlanDocument(
+        format=FORMAT,
+        version=VERSION,
+        job=plan.job,
+        failed=[str(server) for server in plan.failed],
+        roles={str(server): str(role) for server, role in sorted(plan.roles.items())},
+        mode=plan.mode,
+        form=plan.form,
+        makespan=plan.makespan,
+        period=plan.period,
+        bound=plan.bound,
+        baseline=plan.baseline,
+        provenance=plan.provenance,
+        programs={},
+    )
+    fields: dict[str, Any] = msgspec.to_builtins(head)
+    del fields["programs"]
+    lines = [f"  {_json(key)}: {_json(value)}" for key, value in fields.items()]
+    rows = [
+        f"    {_json(str(server))}: {_json([str(each) for each in plan.programs[server]])}"
+        for server in sorted(plan.programs)
+    ]
+    lines.append('  "programs": {\n' + ",\n".join(rows) + "\n  }")
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def decode_plan(content: bytes, source: str) -> Plan:
+    """The plan that a file's content describes. It is well-formed; whether it is legal the checker says.
+
+    Args:
+        content: what the file holds.
+        source: what to call it in errors.
+
+    Raises:
+        PlanFileError: the content is no plan of this version.
+    """
+    document = decode(content, PlanDocument, FORMAT, VERSION, source)
+    try:
+        failed = document.job.failed_set([Server.parse(text) for text in document.failed])
+        roles = {Server.parse(server): Server.parse(role) for server, role in document.roles.items()}
+        document.job.failed_set([*roles, *roles.values()])
+    except JobError as error:
+        raise PlanFileError(f"{source}: {error} - at `$.failed` or `$.roles`") from error
+    programs = {}
+    for name, texts in document.programs.items():
+        try:
+            server = Server.parse(name)
+            document.job.failed_set([server])
+        except JobError as error:
+            raise PlanFileError(f"{source}: {error} - at `$.programs`") from error
+        programs[server] = parse_program(texts, f"{source}: $.programs.{name}")
+    return Plan(
+        job=document.job,
+        failed=failed,
+        roles=roles,
+        mode=document.mode,
+        form=document.form,
+        makespan=document.makespan,
+        period=document.period,
+        bound=document.bound,
+        baseline=document.baseline,
+        provenance=document.provenance,
+        programs=programs,
+    )
+
+
+def parse_program(texts: list[str], source: str) -> tuple[Instruction, ...]:
+    """Instructions from their text forms.
+
+    Raises:
+        PlanFileError: one of them is no instruction; the message names its place.
+    """
+    parse = Instruction.parse
+    try:
+        return tuple([parse(text) for text in texts])
+    except (PlanFileError, JobError):
+        for index, text in enumerate(texts):
+            try:
+                parse(text)
+            except (PlanFileError, JobError) as error:
+                raise PlanFileError(f"{source}[{index}]: {error}") from error
+        raise
+
+
+def decode(content: bytes, kind: type[T], format: str, version: int, source: str) -> T:
+    """Decode a versioned JSON file of ours.
+
+    Raises:
+        PlanFileError: it is not JSON, of another format or version, or has a missing, unknown or wrong field.
+    """
+    try:
+        head = msgspec.json.decode(content, type=Head)
+    except msgspec.ValidationError as error:
+        raise PlanFileError(f"{source}: this is no {format} file: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanFileError(f"{source}: the file is damaged or cut short: {error}; make it again") from error
+    if head.format != format:
+        raise PlanFileError(
+            f"{source}: this is a {head.format!r} file, and a {format!r} file is needed - at `$.format`"
+        )
+    if head.version != version:
+        raise PlanFileError(
+            f"{source}: version {head.version} of the {format} format, and this release reads version {version}; "
+            "make the file again with this release - at `$.version`"
+        )
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanFileError(f"{source}: {error}") from error
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        UserError: it cannot be read, or is no plan of this version.
+    """
+    return decode_plan(read_bytes(path), str(path))
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write a plan file, whole or not at all.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    write_whole(path, encode_plan(plan))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

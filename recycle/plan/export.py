@@ -1,0 +1,54 @@
+"""Ways out: a plan as timed rows, and as a schedule that torch.distributed.pipelining runs."""
+
+import csv
+import io
+
+from recycle.errors import UserError
+from recycle.plan.clock import run_clock
+from recycle.plan.instruction import Op
+from recycle.plan.plan import Plan
+
+COLUMNS = ("pipeline", "stage", "op", "home", "micro_batch", "start", "end")
+
+
+def export_csv(plan: Plan) -> str:
+    """Every compute instruction of a legal plan with its times, a row each; the first row names the columns."""
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    first = min((start[0] for start in clock.start.values() if start), default=0)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for server in sorted(clock.compute):
+        rows = zip(clock.compute[server], clock.start[server], clock.end[server], strict=True)
+        for instruction, start, end in rows:
+            op, home, micro_batch = instruction.op.value, instruction.home, instruction.micro_batch
+            writer.writerow((server.pipeline, server.stage, op, home, micro_batch, start - first, end - first))
+    return text.getvalue()
+
+
+def export_torch(plan: Plan, pipeline: int = 0) -> str:
+    """One pipeline's compute instructions as torch.distributed.pipelining reads them: a row per rank, no header.
+
+    torch writes ``2F0`` for stage 2, forward, micro-batch 0; I and W are its input and weight gradient and B its full
+    backward. torch knows one pipeline only, and adds the transfers itself.
+
+    Raises:
+        UserError: the plan re-routes micro-batches, or has no such pipeline.
+    """
+    if not 0 <= pipeline < plan.job.pipelines:
+        raise UserError(f"pipeline {pipeline}: this plan has pipelines 0 to {plan.job.pipelines - 1}")
+    for server, program in plan.programs.items():
+        for instruction in program:
+            if instruction.op is Op.F and instruction.home != server.pipeline:
+                raise UserError(
+                    f"{server} executes {instruction}, which is re-routed from pipeline {instruction.home}: "
+                    "torch.distributed.pipelining cannot express that; export a plan without failures"
+                )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for server, program in sorted(plan.programs.items()):
+        if server.pipeline == pipeline:
+            writer.writerow(
+                f"{server.stage}{each.op.value}{each.micro_batch}" for each in program if each.op.is_compute
+            )
+    return text.getvalue()

@@ -1,0 +1,60 @@
+"""Migration: a healthy server that takes over another stage's role, where failures cost less in its own stage."""
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from recycle.job import Job, Server
+from recycle.plan.normalise import Counts, failure_counts
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """A suggestion; nothing acts on it yet.
+
+    Attributes:
+        server: the healthy server that would move.
+        role: the dead server whose stage it would take over; its parameters and optimizer state are what is copied.
+        period: the period that would follow.
+        gain: time that every iteration would save. Worth it if the iterations until the next failure save more than
+            the copy takes.
+    """
+
+    server: Server
+    role: Server
+    period: int
+    gain: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.server} could act as {self.role}: saves {self.gain} per iteration (period {self.period}), "
+            f"for one copy of the parameters and optimizer state of stage {self.role.stage}"
+        )
+
+
+def best_migration(
+    job: Job, failed: Collection[Server], period: int, period_of: Callable[[Counts], int | None]
+) -> Migration | None:
+    """The single move that saves the most, if any saves something.
+
+    Args:
+        job: the job.
+        failed: the failed servers.
+        period: the period of their plan.
+        period_of: the period that a plan for some failure counts reaches; None where that is not known.
+    """
+    counts = failure_counts(job, failed)
+    best: Migration | None = None
+    for source in range(job.depth):
+        for target in range(job.depth):
+            if source == target or not counts[source] or counts[target] + 1 >= job.pipelines:
+                continue
+            moved = list(counts)
+            moved[source] -= 1
+            moved[target] += 1
+            after = period_of(tuple(moved))
+            if after is not None and after < (best.period if best else period):
+                role = min(server for server in failed if server.stage == source)
+                live = job.live_pipelines(target, failed)
+                pipeline = role.pipeline if role.pipeline in live else live[0]
+                best = Migration(Server(pipeline, target), role, after, period - after)
+    return best

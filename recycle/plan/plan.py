@@ -1,0 +1,69 @@
+"""The plan: an instruction list per live server, with everything one needs to judge it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from recycle.job import Job, Server
+from recycle.plan.instruction import Instruction
+from recycle.plan.mode import Mode
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a plan came from.
+
+    Attributes:
+        planner: the method that made the order.
+        seed: of its random choices.
+        budget: what it was allowed, as given.
+        bound_by: the rule or the solver that proved the bound.
+        status: ``optimal`` if the period equals the bound, ``bounded`` otherwise.
+    """
+
+    planner: str
+    seed: int
+    budget: str
+    bound_by: str
+    status: Literal["optimal", "bounded"]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What every live server does in one iteration.
+
+    Attributes:
+        job: the job, with the costs and limits that the plan was made for.
+        failed: the servers that are dead, by pipeline and then stage.
+        roles: live servers that act as another server of their stage; every other server acts as itself. Peers hold
+            the same parameters, so taking a peer's role costs nothing.
+        mode: what the plan was allowed to do.
+        form: ``compute`` holds F, I, W and B only; ``lowered`` adds transfers, REDUCE and STEP.
+        makespan: end of the last compute instruction if all servers start at 0.
+        period: time per iteration in the steady state, optimizer included.
+        bound: proven lower bound on the period of any plan for this job, failed set and mode.
+        baseline: period of the fault-free 1F1B schedule of the job under the same limits, which retention compares to.
+        provenance: who made it.
+        programs: instructions in execution order, per live server.
+    """
+
+    job: Job
+    failed: tuple[Server, ...]
+    roles: Mapping[Server, Server]
+    mode: Mode
+    form: Literal["compute", "lowered"]
+    makespan: int
+    period: int
+    bound: int
+    baseline: int
+    provenance: Provenance
+    programs: Mapping[Server, tuple[Instruction, ...]]
+
+    @property
+    def gap(self) -> float:
+        """How far the period is above the bound, as a share of the bound."""
+        return self.period / self.bound - 1 if self.bound else 0.0
+
+    @property
+    def retention(self) -> float:
+        """The share of the fault-free 1F1B throughput that is kept."""
+        return self.baseline / self.period if self.period else 1.0

@@ -1,0 +1,65 @@
+"""The time line: one schema for planned and measured runs, so that every view reads both and they overlay."""
+
+from typing import Literal
+
+import msgspec
+
+from recycle.job import Server
+from recycle.plan.instruction import Instruction
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """One instruction of one server from its start to its end.
+
+    Attributes:
+        server: who executes it.
+        lane: ``compute`` keeps the server busy; ``communication`` does not. Spans of one lane never overlap.
+        instruction: what is executed; its home pipeline tells whose data it is.
+        start: in time units from the start of the time line.
+        end: likewise.
+        iteration: which iteration the instruction belongs to, from 0.
+    """
+
+    server: Server
+    lane: Literal["compute", "communication"]
+    instruction: Instruction
+    start: float
+    end: float
+    iteration: int = 0
+
+
+class Instant(msgspec.Struct, frozen=True, gc=False):
+    """Something that happens at one time: on one server, or to the whole job where ``server`` is None."""
+
+    kind: Literal["failure", "view change", "optimizer step"]
+    time: float
+    server: Server | None
+    text: str
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """The memory that a server holds for activations from this time on."""
+
+    server: Server
+    time: float
+    memory: int
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """What happened, or is planned to happen, when.
+
+    Attributes:
+        title: what is shown: a job and its mode, or a run.
+        time_unit: what one unit of time is.
+        source: whether the times are planned or measured.
+        spans: by server, and by start on each server.
+        instants: by time.
+        samples: by server and time.
+    """
+
+    title: str
+    time_unit: str
+    source: Literal["planned", "measured"]
+    spans: tuple[Span, ...]
+    instants: tuple[Instant, ...]
+    samples: tuple[Sample, ...]
