@@ -1,0 +1,1 @@
+"""How a plan is made. Only this package may import a solver."""

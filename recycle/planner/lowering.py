@@ -1,0 +1,124 @@
+"""Lowering passes: from compute instructions to the lists that servers execute. Each pass is a function of its own."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from recycle.job import Job, Server
+from recycle.plan.clock import Clock, run_clock
+from recycle.plan.instruction import Instruction, Op
+from recycle.plan.mode import Mode
+from recycle.planner.problem import PHASES, Problem, Programs
+
+Lists = dict[Server, list[Instruction]]
+
+
+def instructions(problem: Problem, programs: Programs) -> Lists:
+    """The compute instructions of task programs, on the servers in order."""
+    micro_batches = problem.job.micro_batches
+    ops = (Op.F, Op.B) if problem.kinds == 2 else PHASES
+    lists: Lists = {}
+    for server in sorted(programs):
+        stage = server.stage
+        lists[server] = [
+            Instruction(ops[task % 3], stage, task // 3 // micro_batches, task // 3 % micro_batches)
+            for task in programs[server]
+        ]
+    return lists
+
+
+def fuse(job: Job, clock: Clock) -> Clock:
+    """Join I and W into B wherever W follows I at once and nobody needs the input gradient before W ends.
+
+    A fused backward needs one launch and one read of its inputs instead of two. The times of all other instructions
+    stay as they are, so neither period nor makespan can grow.
+    """
+    needed: list[dict[tuple[int, int], int]] = [{} for _ in range(job.depth)]
+    for server, program in clock.compute.items():
+        for instruction, time in zip(program, clock.start[server], strict=True):
+            if instruction.op is Op.I or instruction.op is Op.B:
+                needed[server.stage][instruction.home, instruction.micro_batch] = time
+    lists: Lists = {}
+    starts, ends = {}, {}
+    target: list[int] = []
+    count = 0
+    for server, program in clock.compute.items():
+        lag = job.lag(server.stage, server.stage - 1) if server.stage else 0
+        consumer = needed[server.stage - 1] if server.stage else {}
+        fused: list[Instruction] = []
+        start: list[int] = []
+        end: list[int] = []
+        for instruction, begin, stop in zip(program, clock.start[server], clock.end[server], strict=True):
+            if instruction.op is Op.W and fused and fused[-1].op is Op.I and start[-1] < stop:
+                home, micro_batch = instruction.home, instruction.micro_batch
+                deadline = consumer.get((home, micro_batch))
+                same = fused[-1].home == home and fused[-1].micro_batch == micro_batch
+                if same and (deadline is None or stop + lag <= deadline):
+                    fused[-1] = Instruction(Op.B, instruction.stage, home, micro_batch)
+                    end[-1] = stop
+                    target[-1] = -1
+                    target.append(count - 1)
+                    continue
+            fused.append(instruction)
+            start.append(begin)
+            end.append(stop)
+            target.append(count)
+            count += 1
+        lists[server], starts[server], ends[server] = fused, start, end
+    sequence = [target[node] for node in clock.sequence if target[node] >= 0]
+    return msgspec.structs.replace(clock, compute=lists, start=starts, end=ends, sequence=sequence)
+
+
+def add_transfers(job: Job, clock: Clock) -> Lists:
+    """Add a send behind each result that the neighbouring stage needs, and its receive on the server that needs it.
+
+    Compute instructions are placed in the order in which they end. When one is placed, its send is appended to the
+    sender's list and the receive to the receiver's, both at once: every transfer is a point of one global order, so
+    the lists cannot deadlock even if each send waits for its receive, and both ends of every pair of servers see their
+    transfers in the same order.
+    """
+    servers = list(clock.compute)
+    flat = [instruction for program in clock.compute.values() for instruction in program]
+    place = [server for server in servers for _ in clock.compute[server]]
+    end = [time for server in servers for time in clock.end[server]]
+    owner: list[dict[tuple[int, int], Server]] = [{} for _ in range(job.depth)]
+    for instruction, server in zip(flat, place, strict=True):
+        if instruction.op is Op.F:
+            owner[server.stage][instruction.home, instruction.micro_batch] = server
+    lists: Lists = {server: [] for server in servers}
+    last = job.depth - 1
+    for node in sorted(clock.sequence, key=end.__getitem__):
+        instruction, server = flat[node], place[node]
+        lists[server].append(instruction)
+        op, stage, home, micro_batch = instruction.op, server.stage, instruction.home, instruction.micro_batch
+        if op is Op.F and stage < last:
+            peer = owner[stage + 1][home, micro_batch]
+            lists[server].append(Instruction(Op.SEND_F, stage, home, micro_batch, peer))
+            lists[peer].append(Instruction(Op.RECV_F, stage + 1, home, micro_batch, server))
+        elif (op is Op.I or op is Op.B) and stage > 0:
+            peer = owner[stage - 1][home, micro_batch]
+            lists[server].append(Instruction(Op.SEND_B, stage, home, micro_batch, peer))
+            lists[peer].append(Instruction(Op.RECV_B, stage - 1, home, micro_batch, server))
+    return lists
+
+
+def add_updates(lists: Mapping[Server, Sequence[Instruction]]) -> Lists:
+    """Add each stage's REDUCE and STEP behind all that its servers do in the iteration."""
+    return {
+        server: [*program, Instruction(Op.REDUCE, server.stage), Instruction(Op.STEP, server.stage)]
+        for server, program in lists.items()
+    }
+
+
+def lower(job: Job, mode: Mode, compute: Mapping[Server, Sequence[Instruction]]) -> Lists:
+    """All passes in their order, from compute instructions to what servers execute.
+
+    Raises:
+        Deadlock: the compute instructions wait for each other.
+    """
+    return lower_timed(job, run_clock(job, mode, compute))
+
+
+def lower_timed(job: Job, clock: Clock) -> Lists:
+    """All passes in their order, where the clock has run already."""
+    return add_updates(add_transfers(job, fuse(job, clock)))
