@@ -1,0 +1,72 @@
+"""The command line: one module per verb, imported only when that verb is called."""
+
+import sys
+from importlib import import_module
+
+import click
+
+from recycle import __version__
+from recycle.errors import UserError
+
+VERBS = {
+    "plan": "Plan a job around its failed servers, and prove how good the plan is.",
+    "check": "Prove that a plan is legal, and recompute its figures.",
+    "show": "Draw a plan or a measured run: terminal, SVG, HTML, trace.",
+    "explain": "Say what bounds a plan, what its failures cost, and what would help.",
+    "diff": "Compare two plans.",
+    "export": "Write a plan as CSV, or as a torch.distributed.pipelining schedule.",
+    "lower": "Add transfers, reductions and optimizer steps to a compute plan.",
+    "catalogue": "Plan every vector of failure counts ahead of time.",
+    "lookup": "Take the plan for some failed servers from a catalogue.",
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are called, so that ``--help`` costs next to nothing."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: D102 - click's contract
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: D102 - click's contract
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"recycle.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: D102 - click's contract
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="recycle")
+def group() -> None:
+    """Fault-tolerant pipeline-parallel training.
+
+    ReCycle re-routes the micro-batches of a dead server to the peers that hold the same stage, and orders the work so
+    that the extra micro-batches fit into the bubbles of the schedule.
+
+    \b
+    Plan a job of 3 pipelines, 4 stages, 6 micro-batches with server W1_2 (pipeline 1, stage 2) dead:
+        recycle plan --pipelines 3 --stages 4 --micro-batches 6 --optimizer-cost 3 --fail W1_2 -o plan.json
+        recycle check plan.json
+        recycle show plan.json
+
+    Exit status: 0 done; 1 the plan is illegal, or the plans differ; 2 what was given cannot be used.
+    """
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit status 2."""
+    try:
+        sys.exit(group(standalone_mode=False))
+    except UserError as error:
+        message = str(error)
+    except click.UsageError as error:
+        verb = error.ctx.command_path if error.ctx else "recycle"
+        message = f"{error.format_message()} ({verb} --help says more)"
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("recycle: interrupted", err=True)
+        sys.exit(130)
+    click.echo(f"recycle: {message}", err=True)
+    sys.exit(2)

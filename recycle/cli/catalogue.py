@@ -1,0 +1,68 @@
+"""``recycle catalogue``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from recycle.cli.console import make_console
+from recycle.cli.options import describe_job, form_option, job_options, mode_options, search_options
+from recycle.job import Job
+from recycle.plan.mode import Mode
+from recycle.plan.normalise import Counts
+from recycle.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from recycle.planner.improve import Stop
+    from recycle.planner.make import Form
+
+
+@click.command("catalogue")
+@job_options
+@mode_options
+@click.option(
+    "--failures", type=click.IntRange(0), default=1, show_default=True, help="Plan for up to so many failures."
+)
+@search_options
+@form_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to write the catalogue.")
+def command(
+    job: Job,
+    mode: Mode,
+    failures: int,
+    stop: "Stop",
+    budget: str,
+    seed: int,
+    form: "Form",
+    output: Path,
+) -> None:
+    """Plan every vector of failure counts of JOB ahead of time, into one file.
+
+    Peers of a stage hold the same parameters, so one plan serves every set of failed servers with the same count per
+    stage. Ctrl-C loses nothing: the same command goes on where it was interrupted.
+
+    \b
+    recycle catalogue job.toml --failures 2 -o catalogue.zip
+    recycle lookup catalogue.zip --fail W1_2,W0_3 -o plan.json
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from recycle.planner.catalogue import failure_vectors, make_catalogue
+    from recycle.planner.make import Effort
+
+    console = make_console(error=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("planning", total=sum(1 for _ in failure_vectors(job, failures)))
+
+        def watch(done: int, total: int, counts: Counts, plan: Plan) -> None:
+            bar.update(task, completed=done, description=f"counts {counts}: period {plan.period}, bound {plan.bound}")
+            if not console.is_terminal:
+                console.print(f"{done}/{total} counts {counts}: period {plan.period}, bound {plan.bound}", markup=False)
+
+        try:
+            make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch)
+        except KeyboardInterrupt:
+            console.print(f"interrupted; the plans made so far are kept in {output}.part, and the same command goes on")
+            raise SystemExit(130) from None
+    make_console().print(f"{describe_job(job)}: plans for up to {failures} failures written to {output}", markup=False)

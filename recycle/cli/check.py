@@ -1,0 +1,107 @@
+"""``recycle check``."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from recycle.cli.console import make_console, print_json
+from recycle.cli.options import describe_failures, describe_job, json_option, plan_argument
+from recycle.plan.checker import check_plan, rows_around
+from recycle.plan.clock import Clock, peak_memory, run_clock
+from recycle.plan.document import load_plan
+from recycle.plan.plan import Plan
+
+MOST_ROWS = 64
+
+
+@click.command("check")
+@plan_argument
+@json_option
+def command(plan_file: Path, as_json: bool) -> None:
+    """Prove that PLAN is legal, and recompute its figures from its instructions.
+
+    Legal means: every micro-batch passes every stage once, F before I before W on one live server; no server holds
+    more than its memory limit; every transfer has one partner and both ends agree on the order; nothing deadlocks even
+    if each send waits for its receive; every stage reduces and steps once; period and makespan are what the plan says.
+
+    An illegal plan exits with status 1 and names the first wrong instruction; a file that is no plan exits with 2.
+    """
+    plan = load_plan(plan_file)
+    violations = check_plan(plan)
+    if violations:
+        first = violations[0]
+        if as_json:
+            print_json(
+                {
+                    "legal": False,
+                    "violations": [
+                        {
+                            "rule": each.rule,
+                            "message": each.message,
+                            "server": str(each.server) if each.server else None,
+                            "index": each.index,
+                        }
+                        for each in violations
+                    ],
+                }
+            )
+        else:
+            console = make_console()
+            place = f"{first.server}[{first.index}]: " if first.index is not None else ""
+            console.print(f"ILLEGAL ({first.rule}): {place}{first.message}", markup=False)
+            for row in rows_around(plan, first):
+                console.print(f"  {row}", markup=False)
+            if len(violations) > 1:
+                console.print(f"and {len(violations) - 1} more of this kind; --json lists them all")
+        sys.exit(1)
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    if as_json:
+        print_json(figures(plan, clock))
+    else:
+        report(plan, clock)
+
+
+def figures(plan: Plan, clock: Clock) -> dict[str, Any]:
+    """What was recomputed."""
+    return {
+        "legal": True,
+        "makespan": clock.makespan,
+        "period": clock.period,
+        "bound": plan.bound,
+        "gap": plan.gap,
+        "retention": plan.retention,
+        "peak_memory": {str(server): peak_memory(plan.job, program) for server, program in clock.compute.items()},
+        "bubble": {str(server): round(clock.bubble(server), 6) for server in clock.compute},
+    }
+
+
+def report(plan: Plan, clock: Clock) -> None:
+    """Say in a table what every server does with its time and memory; of many servers, the extremes of each stage."""
+    from rich.table import Table
+
+    console = make_console()
+    unit = plan.job.time_unit
+    console.print(describe_job(plan.job), markup=False)
+    console.print(f"LEGAL, {plan.form} form, failed: {describe_failures(plan.failed)}")
+    console.print(f"period {clock.period} {unit}s, makespan {clock.makespan} {unit}s")
+    console.print(f"bound {plan.bound} {unit}s by {plan.provenance.bound_by}, gap {plan.gap:.2%}")
+    table = Table(box=None, header_style="bold")
+    servers = sorted(clock.compute)
+    rows: list[tuple[str, list[float], list[int], int]] = []
+    peaks = {server: peak_memory(plan.job, clock.compute[server]) for server in servers}
+    if len(servers) <= MOST_ROWS:
+        groups = [(str(server), [server]) for server in servers]
+    else:
+        stages = range(plan.job.depth)
+        groups = [(f"stage {stage}", [server for server in servers if server.stage == stage]) for stage in stages]
+    for name, members in groups:
+        bubbles = [clock.bubble(server) for server in members]
+        rows.append((name, bubbles, [peaks[server] for server in members], plan.job.stages[members[0].stage].limit))
+    for heading in ("", "bubble", "peak memory", "limit"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, shares, memory, limit in rows:
+        bubble = f"{shares[0]:.1%}" if len(shares) == 1 else f"{min(shares):.1%} to {max(shares):.1%}"
+        table.add_row(name, bubble, str(max(memory)), str(limit))
+    console.print(table)

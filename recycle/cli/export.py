@@ -1,0 +1,41 @@
+"""``recycle export``."""
+
+from pathlib import Path
+
+import click
+
+from recycle.cli.options import plan_argument
+from recycle.errors import UserError
+from recycle.files import write_whole
+from recycle.plan.checker import check_plan
+from recycle.plan.document import load_plan
+from recycle.plan.export import export_csv, export_torch
+
+
+@click.command("export")
+@plan_argument
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "torch"]),
+    default="csv",
+    show_default=True,
+    help="csv: timed compute instructions; torch: a schedule for torch.distributed.pipelining.",
+)
+@click.option("--pipeline", type=int, default=0, show_default=True, help="Which pipeline a torch schedule is made of.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default: standard output.")
+def command(plan_file: Path, form: str, pipeline: int, output: Path | None) -> None:
+    """Write PLAN in a form that other programs read.
+
+    csv has a row per compute instruction: pipeline, stage, op, home, micro_batch, start, end. torch has a row per rank,
+    for _PipelineScheduleRuntime of torch.distributed.pipelining; it exists for plans without re-routing.
+    """
+    plan = load_plan(plan_file)
+    violations = check_plan(plan)
+    if violations:
+        raise UserError(f"{plan_file}: the plan is illegal ({violations[0].message}); recycle check shows where")
+    text = export_csv(plan) if form == "csv" else export_torch(plan, pipeline)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_whole(output, text.encode())

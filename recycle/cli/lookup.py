@@ -1,0 +1,59 @@
+"""``recycle lookup``."""
+
+from pathlib import Path
+
+import click
+
+from recycle.cli.console import make_console, print_json
+from recycle.cli.options import describe_failures, describe_job, fail_option, json_option
+from recycle.job import Server
+from recycle.jobfile import load_job
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.document import save_plan
+
+
+@click.command("lookup")
+@click.argument("catalogue_file", metavar="CATALOGUE", type=click.Path(path_type=Path))
+@fail_option
+@click.option("--job", "job_file", type=click.Path(path_type=Path), help="Refuse a catalogue made for another job.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
+@json_option
+def command(
+    catalogue_file: Path, failed: tuple[Server, ...], job_file: Path | None, output: Path | None, as_json: bool
+) -> None:
+    """Take the plan for some failed servers from CATALOGUE, in their names.
+
+    Where a live server has to act as a dead peer, and where moving a healthy server to another stage would save time,
+    the report says so.
+    """
+    catalogue = Catalogue(catalogue_file, load_job(job_file, {}) if job_file else None)
+    found = catalogue.look_up(failed)
+    if output is not None:
+        save_plan(found.plan(), output)
+    index, entry = catalogue.index, found.entry
+    retention = index.baseline / entry.period if entry.period else 1.0
+    if as_json:
+        print_json(
+            {
+                "failed": [str(server) for server in found.failed],
+                "counts": entry.counts,
+                "period": entry.period,
+                "bound": entry.bound,
+                "makespan": entry.makespan,
+                "retention": retention,
+                "roles": {str(server): str(role) for server, role in found.reading.roles.items()},
+                "migration": str(found.migration) if found.migration else None,
+            }
+        )
+        return
+    console = make_console()
+    console.print(describe_job(index.job), markup=False)
+    console.print(f"failed     {describe_failures(found.failed)}")
+    console.print(f"period     {entry.period} {index.job.time_unit}s, bound {entry.bound}")
+    console.print(f"retention  {retention:.1%} of the fault-free 1F1B throughput (period {index.baseline})")
+    for server, role in found.reading.roles.items():
+        console.print(f"role       {server} acts as {role}")
+    if found.migration:
+        console.print(f"migration  {found.migration}")
+    if output is not None:
+        console.print(f"written to {output}", markup=False)

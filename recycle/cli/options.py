@@ -1,0 +1,179 @@
+"""Options that several verbs share: the job, the failed servers, the mode, durations."""
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from recycle.errors import JobError, UserError
+from recycle.job import Job, Server
+from recycle.jobfile import load_job
+from recycle.plan.mode import Mode
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def parse_numbers(text: str) -> float | list[float]:
+    """One number for all stages, or a comma-separated one per stage."""
+    try:
+        numbers = [float(part) if re.search(r"[.a-z]", part, re.IGNORECASE) else int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no number, nor a comma-separated list with one per stage") from error
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def parse_servers(text: str) -> tuple[Server, ...]:
+    """Comma-separated servers such as W1_2,W0_3."""
+    try:
+        return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
+    except JobError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def parse_seconds(text: str) -> float:
+    """A duration such as 500ms, 2s or 1m, in seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no duration: write 500ms, 2s, 1m or 1h")
+    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]]
+
+
+JOB_FLAGS = {
+    "pipelines": ("-D", "pipelines, the data-parallel degree"),
+    "stages": ("-P", "stages per pipeline"),
+    "micro_batches": ("-M", "micro-batches per pipeline and iteration"),
+    "forward": ("--forward-cost", "time of F"),
+    "input_gradient": ("--input-gradient-cost", "time of I"),
+    "weight_gradient": ("--weight-gradient-cost", "time of W"),
+    "optimizer": ("--optimizer-cost", "time of the optimizer step"),
+    "reduction": ("--reduction-cost", "time of the gradients' reduction"),
+    "latency": ("--latency", "time from the end of an instruction to its use on the next stage"),
+    "held": ("--held", "memory that a micro-batch holds from its F on"),
+    "released_at_input_gradient": ("--released-at-input-gradient", "the part of it that is free after I"),
+    "limit": ("--limit", "memory for activations on each server; default: as many micro-batches as there are stages"),
+}
+
+
+def job_options(function: F) -> F:
+    """Add the JOB argument and a flag per key of a job file; the function gets ``job``."""
+
+    @wraps(function)
+    def wrapper(job_file: Path | None, **arguments: Any) -> Any:
+        flags = {key: value for key in JOB_FLAGS if (value := arguments.pop(key)) is not None}
+        if job_file is None and not flags:
+            raise UserError("no job: give a job file, or at least --pipelines, --stages and --micro-batches")
+        return function(job=load_job(job_file, flags), **arguments)
+
+    decorated: Any = wrapper
+    for key, (flag, text) in reversed(JOB_FLAGS.items()):
+        whole = key in ("pipelines", "stages", "micro_batches")
+        names = [flag, f"--{key.replace('_', '-')}"] if whole else [flag]
+        decorated = click.option(
+            *names, key, type=int if whole else parse_numbers, metavar=None if whole else "N[,N...]", help=f"{text}."
+        )(decorated)
+    decorated = click.argument(
+        "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
+    )(decorated)
+    result: F = decorated
+    return result
+
+
+def fail_option(function: F) -> F:
+    """Add ``--fail``; the function gets ``failed``."""
+    return click.option(
+        "--fail",
+        "failed",
+        type=parse_servers,
+        metavar="SERVERS",
+        default="",
+        help="The failed servers, for example W1_2,W0_3.",
+    )(function)
+
+
+def mode_options(function: F) -> F:
+    """Add what a plan may do; the function gets ``mode``."""
+
+    @wraps(function)
+    def wrapper(backward: Any, optimizer_mode: Any, routing: Any, **arguments: Any) -> Any:
+        return function(mode=Mode(backward, optimizer_mode, routing), **arguments)
+
+    decorated: Any = wrapper
+    for names, choices, text in (
+        (("--routing",), ("home", "free"), "home: healthy micro-batches stay on their pipeline; free: any may move."),
+        (
+            ("--optimizer", "optimizer_mode"),
+            ("staggered", "global"),
+            "one step per stage when it is ready, or a barrier.",
+        ),
+        (("--backward",), ("split", "fused"), "input and weight gradient as two instructions, or as one."),
+    ):
+        decorated = click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, help=text)(
+            decorated
+        )
+    result: F = decorated
+    return result
+
+
+def json_option(function: F) -> F:
+    """Add ``--json``; the function gets ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Report as JSON.")(function)
+
+
+def plan_argument(function: F) -> F:
+    """Add the PLAN argument; the function gets ``plan_file``."""
+    return click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))(function)
+
+
+def describe_failures(failed: tuple[Server, ...]) -> str:
+    """The failed servers in words."""
+    return ", ".join(map(str, failed)) if failed else "none"
+
+
+def describe_job(job: Job) -> str:
+    """The job's shape in words."""
+    return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches"
+
+
+def form_option(function: F) -> F:
+    """Add ``--form``; the function gets ``form``."""
+    return click.option(
+        "--form",
+        type=click.Choice(["lowered", "compute"]),
+        default="lowered",
+        show_default=True,
+        help="Whether transfers, reductions and optimizer steps are added.",
+    )(function)
+
+
+def search_options(function: F) -> F:
+    """Add how long to search; the function gets ``stop``, ``budget`` (that in words) and ``seed``."""
+
+    @wraps(function)
+    def wrapper(budget: float, moves: int | None, **arguments: Any) -> Any:
+        from recycle.planner.improve import MaxMoves, MaxSeconds
+
+        if moves is not None:
+            return function(stop=MaxMoves(moves), budget=f"{moves} moves", **arguments)
+        return function(stop=MaxSeconds(budget), budget=f"{budget:g} s", **arguments)
+
+    decorated: Any = wrapper
+    for option in (
+        click.option("--seed", type=int, default=0, show_default=True, help="Of the search's random choices."),
+        click.option(
+            "--moves", type=click.IntRange(1), help="Search for so many moves instead: the same on every machine."
+        ),
+        click.option(
+            "--budget",
+            type=parse_seconds,
+            metavar="DURATION",
+            default="2s",
+            show_default=True,
+            help="Time for the improvement search of a plan.",
+        ),
+    ):
+        decorated = option(decorated)
+    result: F = decorated
+    return result

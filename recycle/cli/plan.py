@@ -1,0 +1,123 @@
+"""``recycle plan``."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recycle.cli.console import make_console, print_json, progress_line
+from recycle.cli.options import (
+    describe_failures,
+    describe_job,
+    fail_option,
+    form_option,
+    job_options,
+    json_option,
+    mode_options,
+    parse_seconds,
+    search_options,
+)
+from recycle.job import Job, Server
+from recycle.plan.document import save_plan
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from recycle.planner.improve import Stop
+    from recycle.planner.make import Form
+
+
+@click.command("plan")
+@job_options
+@fail_option
+@mode_options
+@search_options
+@click.option(
+    "--prove", type=parse_seconds, metavar="DURATION", help="Then let the exact solver look for a proof for so long."
+)
+@form_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
+@json_option
+def command(
+    job: Job,
+    failed: tuple[Server, ...],
+    mode: Mode,
+    stop: "Stop",
+    budget: str,
+    seed: int,
+    prove: float | None,
+    form: "Form",
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan JOB around its failed servers, and prove how good the plan is.
+
+    JOB is a TOML file (docs/job.md lists every key); flags describe a job without one, or change what it says. The
+    search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
+
+    \b
+    recycle plan job.toml --fail W1_2 --budget 2s -o plan.json
+    recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --limit 6 --fail W1_0,W2_3 --prove 60s
+    """
+    from recycle.planner.make import Effort, make_plan
+
+    if prove:
+        budget += f", {prove:g} s for a proof"
+    began = time.monotonic()
+    with progress_line() as line:
+
+        def watch(period: int, bound: int) -> None:
+            elapsed = time.monotonic() - began
+            line.show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%} after {elapsed:.1f} s")
+
+        plan = make_plan(job, failed, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
+    if output is not None:
+        save_plan(plan, output)
+    if as_json:
+        print_json(summary(plan))
+        return
+    report(plan, output)
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """What one judges a plan by."""
+    return {
+        "failed": [str(server) for server in plan.failed],
+        "period": plan.period,
+        "makespan": plan.makespan,
+        "bound": plan.bound,
+        "gap": plan.gap,
+        "status": plan.provenance.status,
+        "bound_by": plan.provenance.bound_by,
+        "baseline": plan.baseline,
+        "retention": plan.retention,
+    }
+
+
+def report(plan: Plan, output: Path | None) -> None:
+    """Say in a few lines what a plan is worth."""
+    console = make_console()
+    unit = plan.job.time_unit
+    proved = (
+        "optimal: equal to the bound"
+        if plan.provenance.status == "optimal"
+        else f"at most {plan.gap:.2%} above optimal"
+    )
+    live = plan.job.pipelines * plan.job.depth - len(plan.failed)
+    console.print(describe_job(plan.job), markup=False)
+    console.print(f"failed     {describe_failures(plan.failed)}")
+    console.print(
+        f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
+    )
+    console.print(f"period     {plan.period} {unit}s ({proved})")
+    console.print(f"bound      {plan.bound} {unit}s, by {plan.provenance.bound_by}")
+    console.print(f"makespan   {plan.makespan} {unit}s")
+    console.print(
+        f"retention  {plan.retention:.1%} of the fault-free 1F1B throughput (period {plan.baseline}); "
+        f"{live / (plan.job.pipelines * plan.job.depth):.1%} of the servers are alive"
+    )
+    if output is not None:
+        console.print(f"written to {output}", markup=False)
+    else:
+        console.print("Nothing is written: give -o plan.json to keep the plan.")
