@@ -1,0 +1,26 @@
+# Sourced by the scripts beside it: a virtual environment in .venv with the extras they name, made or brought up to date.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+
+# setup EXTRAS: EXTRAS is a comma-separated list of this project's extras.
+setup() {
+    local python=${PYTHON:-python3.11}
+    command -v "$python" >/dev/null || python=python3
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+        echo "Python 3.11 or newer is needed, and $("$python" --version) was found; set PYTHON to another one." >&2
+        exit 2
+    }
+    local stamp=".venv/installed-$1"
+    if [ ! -x .venv/bin/python ]; then
+        say "Making a virtual environment in .venv"
+        "$python" -m venv .venv
+    fi
+    if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+        say "Installing recycle with: $1 (a minute or two the first time)"
+        .venv/bin/python -m pip install --disable-pip-version-check --progress-bar on --editable ".[$1]"
+        touch "$stamp"
+    fi
+    export PATH="$PWD/.venv/bin:$PATH"
+}

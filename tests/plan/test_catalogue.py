@@ -1,0 +1,127 @@
+import json
+import zipfile
+
+import pytest
+
+from recycle.errors import JobError, NoPlanError, PlanFileError, UserError
+from recycle.job import Server
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.checker import check_plan
+from recycle.plan.mode import Mode
+from recycle.planner import catalogue as making
+from recycle.planner.catalogue import failure_vectors, make_catalogue
+from tests.examples import QUICK, paper_job
+
+JOB = paper_job(released=0)
+
+
+def make(path, job=JOB, failures=2, watch=lambda *_: None):
+    make_catalogue(path, job, Mode(), failures, QUICK, "lowered", watch)
+    return path
+
+
+@pytest.fixture(scope="module")
+def catalogue_file(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("catalogue") / "catalogue.zip")
+
+
+def test_every_vector_is_there_once_and_none_that_kills_a_stage():
+    vectors = list(failure_vectors(JOB, 2))
+    assert len(vectors) == len(set(vectors)) == 1 + 4 + 10
+    assert all(max(counts) <= 2 and sum(counts) <= 2 for counts in vectors)
+    assert all(max(counts) <= 1 for counts in failure_vectors(paper_job(pipelines=2), 3))
+    assert len(list(failure_vectors(paper_job(pipelines=1), 3))) == 1
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [(), (Server(0, 0),), (Server(1, 2),), (Server(0, 3), Server(1, 2)), (Server(0, 1), Server(2, 1))],
+)
+def test_a_look_up_gives_a_legal_plan_in_the_names_that_were_asked_for(catalogue_file, failed):
+    found = Catalogue(catalogue_file, JOB).look_up(failed)
+    plan = found.plan()
+    assert plan.failed == failed
+    assert check_plan(plan) == ()
+    assert found.entry.period == plan.period
+    for server in plan.programs:
+        assert found.program(server) == plan.programs[server]
+
+
+def test_a_migration_is_suggested_where_it_saves_time(catalogue_file):
+    catalogue = Catalogue(catalogue_file)
+    costly = catalogue.look_up([Server(1, 3)])
+    assert costly.migration is not None
+    assert costly.migration.gain == costly.entry.period - costly.migration.period > 0
+    assert costly.migration.role == Server(1, 3)
+
+
+def test_a_view_without_a_plan_is_said(catalogue_file):
+    with pytest.raises(NoPlanError, match=r"no plan for failure counts \(1, 1, 1, 0\).*--failures 3"):
+        Catalogue(catalogue_file).look_up([Server(0, 0), Server(1, 1), Server(2, 2)])
+    with pytest.raises(JobError, match="W9_9"):
+        Catalogue(catalogue_file).look_up([Server(9, 9)])
+
+
+def test_another_job_is_refused_with_the_field_that_differs(catalogue_file):
+    with pytest.raises(PlanFileError, match="another job .*micro_batches is 6 there and 7 here"):
+        Catalogue(catalogue_file, paper_job(released=0, micro_batches=7))
+    with pytest.raises(PlanFileError, match="another job .*stage 0 is"):
+        Catalogue(catalogue_file, paper_job(released=1))
+
+
+def test_the_same_job_makes_the_same_bytes(catalogue_file, tmp_path):
+    assert make(tmp_path / "again.zip").read_bytes() == catalogue_file.read_bytes()
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch, catalogue_file):
+    path = tmp_path / "catalogue.zip"
+
+    def interrupt(done, total, counts, plan):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(path, watch=interrupt)
+    assert not path.exists()
+    planned = []
+    real = making.make_plan
+    monkeypatch.setattr(making, "make_plan", lambda *arguments: planned.append(arguments) or real(*arguments))
+    make(path)
+    assert len(planned) == 15 - 5
+    assert path.read_bytes() == catalogue_file.read_bytes()
+    assert [each.name for each in tmp_path.iterdir()] == ["catalogue.zip"]
+
+
+def test_another_jobs_interrupted_run_is_not_mixed_in(tmp_path):
+    path = tmp_path / "catalogue.zip"
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(path, watch=interrupt)
+    with pytest.raises(UserError, match=r"catalogue.zip.part: an interrupted run for another job"):
+        make(path, job=paper_job(released=1))
+
+
+def test_damaged_files_are_refused(tmp_path, catalogue_file):
+    content = catalogue_file.read_bytes()
+    path = tmp_path / "bad.zip"
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(PlanFileError, match="no catalogue, or it is cut short"):
+        Catalogue(path)
+    path.write_text("{}")
+    with pytest.raises(PlanFileError, match="no catalogue"):
+        Catalogue(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        Catalogue(tmp_path / "none.zip")
+    with zipfile.ZipFile(catalogue_file) as archive:
+        index = json.loads(archive.read("index.json"))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("index.json", json.dumps({**index, "version": 9}))
+    with pytest.raises(PlanFileError, match="version 9 of the recycle catalogue format"):
+        Catalogue(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("index.json", json.dumps(index))
+    with pytest.raises(PlanFileError, match=r"plans/0-0-0-0.json is damaged"):
+        Catalogue(path).look_up([])

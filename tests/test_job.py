@@ -1,0 +1,76 @@
+import pytest
+
+from recycle.errors import JobError
+from recycle.job import Job, Server, Stage
+from tests.examples import paper_job
+
+GOOD = {
+    "forward": 1,
+    "input_gradient": 1,
+    "weight_gradient": 1,
+    "optimizer": 3,
+    "reduction": 0,
+    "held": 2,
+    "released_at_input_gradient": 1,
+    "limit": 4,
+}
+
+
+def job(latency=(0,), pipelines=2, micro_batches=2, **changes):
+    return Job(pipelines, micro_batches, (Stage(**GOOD), Stage(**{**GOOD, **changes})), latency)
+
+
+def test_server_names_are_the_papers():
+    assert str(Server(1, 2)) == "W1_2"
+    assert Server.parse("W1_2") == Server(1, 2)
+
+
+@pytest.mark.parametrize("text", ["", "W1", "w1_2", "W-1_2", "W1_2 ", "W1_2x", "1_2"])
+def test_other_names_are_refused(text):
+    with pytest.raises(JobError, match="written W<pipeline>_<stage>"):
+        Server.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"forward": -1}, "forward of stage 1 is -1.*negative"),
+        ({"weight_gradient": -7}, "weight_gradient of stage 1 is -7"),
+        ({"optimizer": 10**13}, "optimizer of stage 1 is 10000000000000.*coarser unit"),
+        ({"held": 0}, "held of stage 1 is 0"),
+        ({"released_at_input_gradient": 3}, "released_at_input_gradient of stage 1 is 3.*between 0 and 2"),
+        ({"limit": 1}, "limit of stage 1 is 1.*least limit that works is 2"),
+        ({"micro_batches": 0}, "micro_batches is 0"),
+        ({"pipelines": 0}, "pipelines is 0"),
+        ({"latency": ()}, "latency: 0 values for 2 stages.*1 in all"),
+        ({"latency": (-1,)}, "latency behind stage 0 is -1"),
+    ],
+)
+def test_impossible_jobs_are_refused_with_field_value_and_remedy(changes, message):
+    with pytest.raises(JobError, match=message):
+        job(**changes)
+
+
+def test_a_stage_knows_its_work_update_and_capacity():
+    stage = Stage(**{**GOOD, "reduction": 2, "limit": 5})
+    assert (stage.work, stage.update, stage.capacity) == (3, 5, 2)
+
+
+def test_latency_is_that_of_the_boundary_both_ways():
+    line = job(latency=(7,))
+    assert line.lag(0, 1) == line.lag(1, 0) == 7
+    assert line.lag(1, 1) == 0
+
+
+def test_failed_servers_come_in_order_and_once():
+    assert paper_job().failed_set([Server(1, 2), Server(0, 3), Server(1, 2)]) == (Server(0, 3), Server(1, 2))
+
+
+@pytest.mark.parametrize("server", [Server(9, 9), Server(3, 0), Server(0, 4)])
+def test_unknown_servers_are_refused(server):
+    with pytest.raises(JobError, match=f"server {server}: .*last server is W2_3"):
+        paper_job().failed_set([server])
+
+
+def test_live_pipelines_are_those_without_a_failure_at_the_stage():
+    assert paper_job().live_pipelines(2, [Server(1, 2), Server(0, 1)]) == (0, 2)

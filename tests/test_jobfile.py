@@ -1,0 +1,102 @@
+import pytest
+
+from recycle.errors import JobError, UserError
+from recycle.jobfile import load_job
+
+SHAPE = {"pipelines": 3, "stages": 4, "micro_batches": 6}
+
+
+def write(tmp_path, text):
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_gives_every_key(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        pipelines = 2
+        stages = 2
+        micro_batches = 3
+        name = "two"
+        time_unit = "us"
+        memory_unit = "MiB"
+        [costs]
+        forward = 10
+        input_gradient = [12, 13]
+        weight_gradient = 7.0
+        optimizer = 30
+        reduction = 5
+        latency = 1
+        [memory]
+        held = [4, 5]
+        released_at_input_gradient = 3
+        limit = 20
+        """,
+    )
+    job = load_job(path, {})
+    assert (job.pipelines, job.depth, job.micro_batches) == (2, 2, 3)
+    assert (job.name, job.time_unit, job.memory_unit) == ("two", "us", "MiB")
+    first, second = job.stages
+    assert (first.forward, first.input_gradient, first.weight_gradient) == (10, 12, 7)
+    assert (first.optimizer, first.reduction, job.latency) == (30, 5, (1,))
+    assert (first.held, second.held, second.released_at_input_gradient, second.limit) == (4, 5, 3, 20)
+    assert second.input_gradient == 13
+
+
+def test_flags_alone_are_enough_and_the_limit_defaults_to_the_depth():
+    job = load_job(None, {**SHAPE, "held": 2})
+    assert [stage.limit for stage in job.stages] == [8, 8, 8, 8]
+
+
+def test_flags_change_a_file(tmp_path):
+    path = write(tmp_path, "pipelines = 2\nstages = 2\nmicro_batches = 3\n[costs]\nforward = 2\n")
+    job = load_job(path, {"forward": [5, 6], "micro_batches": 4})
+    assert [stage.forward for stage in job.stages] == [5, 6]
+    assert job.micro_batches == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"forward": float("nan")}, "costs.forward is nan: give a finite number"),
+        ({"forward": float("inf")}, "costs.forward is inf: give a finite number"),
+        ({"latency": [0, 0, 0.5]}, r"costs.latency\[2\] is 0.5: give whole numbers"),
+        ({"latency": [0, 0]}, "costs.latency has 2 values.*3 in all"),
+        ({"limit": [1, 2]}, "memory.limit has 2 values.*4 in all"),
+        ({"stages": 0}, "stages is 0"),
+        ({"micro_batches": 0}, "micro_batches is 0"),
+        ({"forward": -2}, "forward of stage 0 is -2"),
+    ],
+)
+def test_bad_values_name_the_key(flags, message):
+    with pytest.raises(JobError, match=message):
+        load_job(None, {**SHAPE, **flags})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pipelines = 3\nstages = 4\n", "micro_batches is missing"),
+        ("pipelines = 3\nstages = 4\nmicro_batches = 6\ncolour = 1\n", "unknown field `colour`"),
+        (
+            "pipelines = 3\nstages = 4\nmicro_batches = 6\n[costs]\nforwards = 1\n",
+            r"unknown field `forwards`.*\$.costs",
+        ),
+        ("pipelines = 3\nstages = 4\nmicro_batches = 6\n[costs]\nforward = 'x'\n", r"Expected .*got `str`.*forward"),
+        ("pipelines = 3\nstages = 4\nmicro_batches = 6\ncosts = 3\n", r"Expected `object`.*costs"),
+        ("pipelines = 'three'\nstages = 4\nmicro_batches = 6\n", r"Expected `int`.*pipelines"),
+        ("pipelines = ", "no TOML file"),
+        ("\x00\x01", "no TOML file"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, text, message):
+    with pytest.raises(JobError, match=message) as caught:
+        load_job(write(tmp_path, text), {})
+    assert "job.toml" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"none.toml: cannot be read"):
+        load_job(tmp_path / "none.toml", {})
