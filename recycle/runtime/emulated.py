@@ -60,7 +60,7 @@ class EmulatedStage:
         size: numbers in a message, at least 4.
     """
 
-    split = True
+    cannot_split = ""
 
     def __init__(self, job: Job, server: Server, slot: float, sleeper: Sleeper, size: int = 1024) -> None:
         spec = TensorSpec((size,), torch.float64)

@@ -49,12 +49,12 @@ class PipelineStage(Protocol):
     Attributes:
         input: what the previous stage sends; None on the first stage.
         output: what is sent to the next stage; None on the last stage.
-        split: whether input and weight gradient can be computed apart.
+        cannot_split: why input and weight gradient cannot be computed apart; empty if they can.
     """
 
     input: TensorSpec | None
     output: TensorSpec | None
-    split: bool
+    cannot_split: str
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Compute F: from the previous stage's output (None on the first stage) to this one's (None on the last)."""

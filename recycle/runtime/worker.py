@@ -146,9 +146,9 @@ def require_program(plan: Plan, server: Server, stage: PipelineStage) -> tuple[I
     if program is None:
         raise RunError(f"plan: {server} has no instructions in it: it is failed there, or the job has no such server")
     split = next((each for each in program if each.op is Op.W or each.op is Op.I), None)
-    if split is not None and not stage.split:
+    if split is not None and stage.cannot_split:
         raise RunError(
             f"plan: {split} computes one half of a backward pass, and stage {server.stage} of this model cannot: "
-            "make the plan with --backward fused"
+            f"{stage.cannot_split}; make the plan with --backward fused"
         )
     return program
