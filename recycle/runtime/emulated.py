@@ -152,7 +152,7 @@ class EmulatedUpdate:
     def reduce(self) -> None:
         """Meet the peers, and sleep the reduction."""
         count = torch.ones(1)
-        self._network.sum_over_peers(count)
+        self._network.peers.sum(count)
         peers = len(self._network.view.peers(self._network.server.stage))
         assert count.item() == peers, f"{count.item():g} of {peers} peers were in the reduction"
         self._sleeper.sleep(self._cost.reduction * self._slot)

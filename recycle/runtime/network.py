@@ -4,6 +4,7 @@ They are plain backends over a store prefix of their own, so that a view that is
 groups are dropped, and those of the next epoch share nothing with them.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol, cast
 
@@ -20,6 +21,17 @@ class _Group(Protocol):
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work: ...
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work: ...
     def allreduce(self, tensors: list[torch.Tensor], /) -> Work: ...
+
+
+class Circle:
+    """Some servers that add tensors up."""
+
+    def __init__(self, group: _Group) -> None:
+        self._group = group
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Sum a tensor over the servers, in place; all get the same bits."""
+        self._group.allreduce([tensor]).wait()
 
 
 class Network:
@@ -46,13 +58,16 @@ class Network:
     ) -> None:
         self.view = view
         self.server = server
-        prefix = f"epoch/{view.epoch}/tensor/{tensor_rank}"
-        peers = view.peers(server.stage)
+        self._store = PrefixStore(f"epoch/{view.epoch}/tensor/{tensor_rank}", store)
+        self._timeout = timeout
         self._ranks = {each: rank for rank, each in enumerate(view.servers)}
-        self._all = _group(PrefixStore(f"{prefix}/all", store), view.rank(server), len(view.servers), timeout)
-        self._peers = _group(
-            PrefixStore(f"{prefix}/stage/{server.stage}", store), peers.index(server), len(peers), timeout
-        )
+        self._all = self._make_group("all", view.servers)
+        self.all = Circle(self._all)
+        self.peers = self.circle(f"stage/{server.stage}", view.peers(server.stage))
+
+    def circle(self, name: str, servers: Sequence[Server]) -> "Circle":
+        """A group of some live servers, this one among them; each of them must ask for it by the same name."""
+        return Circle(self._make_group(name, servers))
 
     def send(self, tensor: torch.Tensor, peer: Server, tag: int) -> Work:
         """Start to send; the tensor must stay as it is until the work is done."""
@@ -62,18 +77,10 @@ class Network:
         """Start to receive into a tensor."""
         return self._all.recv([tensor], self._ranks[peer], tag)
 
-    def sum_over_all(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over all live servers, in place."""
-        self._all.allreduce([tensor]).wait()
-
-    def sum_over_peers(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over the live servers of this stage, in place; all get the same bits."""
-        self._peers.allreduce([tensor]).wait()
-
     def barrier(self) -> None:
         """Wait for all live servers."""
-        self.sum_over_all(torch.zeros(1))
+        self.all.sum(torch.zeros(1))
 
-
-def _group(store: Store, rank: int, size: int, timeout: timedelta) -> _Group:
-    return cast("_Group", ProcessGroupGloo(store, rank, size, timeout))
+    def _make_group(self, name: str, servers: Sequence[Server]) -> _Group:
+        store = PrefixStore(name, self._store)
+        return cast("_Group", ProcessGroupGloo(store, servers.index(self.server), len(servers), self._timeout))

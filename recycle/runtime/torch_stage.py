@@ -43,7 +43,7 @@ class TorchStage:
         inputs: the first stage's input of a micro-batch.
         targets: what the last stage compares its output with.
         loss: the last stage's loss, a mean over the micro-batch.
-        scale: what a micro-batch's loss counts in the whole batch: 1 / (D * M) of the full job, whoever is dead.
+        scale: what a micro-batch's loss counts in its pipeline's: 1 / M of the full job, whoever is dead.
         seed: of dropout and the like.
     """
 

@@ -50,16 +50,18 @@ class FlatGradients:
 class TorchUpdate:
     """Sum the gradients over the live peers, and step a torch optimizer.
 
-    Every micro-batch's loss was already scaled by its share in the whole batch, so a plain sum over whoever is alive
-    is the fault-free gradient.
+    A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job: so the sum over
+    whoever is alive is the fault-free gradient. Each factor is applied where Megatron does, for the same bits.
 
     Args:
         parameters: the stage's.
         make_optimizer: makes the optimizer of some parameters.
         network: of the server.
+        pipelines: D of the full job.
         clip: the largest norm that the gradient of the whole model may have; None for no limit. It needs the norms of
             all stages, so it goes with a global optimizer only.
         staggered: whether the plan lets stages step on their own.
+        after_reduction: what else is done to the gradients before they are used.
 
     Raises:
         RunError: clipping with a staggered optimizer.
@@ -70,8 +72,10 @@ class TorchUpdate:
         parameters: Iterable[torch.nn.Parameter],
         make_optimizer: MakeOptimizer,
         network: Network,
+        pipelines: int,
         clip: float | None = None,
         staggered: bool = False,
+        after_reduction: Callable[[], None] = lambda: None,
     ) -> None:
         if clip is not None and staggered:
             raise RunError(
@@ -82,17 +86,22 @@ class TorchUpdate:
         self.gradients = FlatGradients(parameters)
         self.optimizer = make_optimizer(parameters)
         self._network = network
+        self._pipelines = pipelines
         self._clip = clip
+        self._after_reduction = after_reduction
 
     def reduce(self) -> None:
         """Sum over the peers; then limit the norm, if it is to be limited."""
+        if self._pipelines > 1:
+            self.gradients.scale(1 / self._pipelines)
         for buffer in self.gradients.buffers:
-            self._network.sum_over_peers(buffer)
+            self._network.peers.sum(buffer)
+        self._after_reduction()
         if self._clip is None:
             return
         peers = len(self._network.view.peers(self._network.server.stage))
         total = self.gradients.squared_norm() / peers
-        self._network.sum_over_all(total)
+        self._network.all.sum(total)
         norm = math.sqrt(total.item())
         if norm > self._clip:
             self.gradients.scale(self._clip / norm)

@@ -54,11 +54,11 @@ def train(plan, dropout=0.0, clip=None):
             inputs,
             targets,
             torch.nn.functional.mse_loss,
-            1 / (job.pipelines * job.micro_batches),
+            1 / job.micro_batches,
         )
         network = Network(member.store(), view, server)
         staggered = plan.mode.optimizer == "staggered"
-        update = TorchUpdate(stage.parameters(), optimizer, network, clip, staggered)
+        update = TorchUpdate(stage.parameters(), optimizer, network, job.pipelines, clip, staggered)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         result = Result([], [], [], [])
         for step in range(STEPS):
