@@ -127,6 +127,12 @@ class MegatronStage:
         """The chunk's."""
         return self._model.parameters()
 
+    def owed_bytes(self) -> int:
+        """What the factors that wait for W take, each storage once."""
+        factors = [each for queue in self._owed.values() for owed in queue for each in (owed.grad_output, owed.input)]
+        storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in factors}
+        return sum(storages.values())
+
     def batches(self, data: Data, micro_batch: MicroBatch) -> Any:
         """The iterator that the forward step takes a micro-batch from."""
         return iter([data(micro_batch)])
