@@ -143,12 +143,14 @@ class EmulatedUpdate:
 
     Args:
         job: the planned durations.
+        staggered: whether stages step on their own; otherwise all wait for each other first.
         network: of the server.
         slot: seconds for one unit of the job's time.
         sleeper: the stage's.
     """
 
-    def __init__(self, job: Job, network: Network, slot: float, sleeper: Sleeper) -> None:
+    def __init__(self, job: Job, staggered: bool, network: Network, slot: float, sleeper: Sleeper) -> None:
+        self._staggered = staggered
         self._cost = job.stages[network.server.stage]
         self._network = network
         self._slot = slot
@@ -157,6 +159,8 @@ class EmulatedUpdate:
 
     def reduce(self) -> None:
         """Meet the peers, and sleep the reduction."""
+        if not self._staggered:
+            self._network.barrier()
         count = torch.ones(1)
         self._network.peers.sum(count)
         peers = len(self._network.view.peers(self._network.server.stage))

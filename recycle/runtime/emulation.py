@@ -65,7 +65,7 @@ def emulate(plan: Plan, slot: float, iterations: int, warm_up: int = 1, size: in
         network = Network(member.store(), view, server)
         recorder = Recorder(server)
         sleeper = Sleeper()
-        update = EmulatedUpdate(plan.job, network, slot, sleeper)
+        update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper)
         stage = EmulatedStage(plan.job, server, slot, sleeper, size)
         worker = Worker(plan, server, stage, update, network, recorder)
         peak = 0

@@ -85,7 +85,10 @@ class PipelineStage(Protocol):
 
 
 class StageUpdate(Protocol):
-    """What a stage does with its gradients at the end of an iteration."""
+    """What a stage does with its gradients at the end of an iteration.
+
+    Where the plan's optimizer is global, it is here that stages wait for each other.
+    """
 
     def reduce(self) -> None:
         """Sum the gradients over the stage's live peers, to the gradient of the whole batch."""

@@ -60,7 +60,7 @@ class TorchUpdate:
         pipelines: D of the full job.
         clip: the largest norm that the gradient of the whole model may have; None for no limit. It needs the norms of
             all stages, so it goes with a global optimizer only.
-        staggered: whether the plan lets stages step on their own.
+        staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
         after_reduction: what else is done to the gradients before they are used.
 
     Raises:
@@ -88,10 +88,13 @@ class TorchUpdate:
         self._network = network
         self._pipelines = pipelines
         self._clip = clip
+        self._staggered = staggered
         self._after_reduction = after_reduction
 
     def reduce(self) -> None:
         """Sum over the peers; then limit the norm, if it is to be limited."""
+        if not self._staggered:
+            self._network.barrier()
         if self._pipelines > 1:
             self.gradients.scale(1 / self._pipelines)
         for buffer in self.gradients.buffers:

@@ -58,10 +58,8 @@ class Worker:
     ) -> None:
         self._program = require_program(plan, server, stage)
         self._depth = plan.job.depth
-        self._barrier = plan.mode.optimizer == "global"
         self._stage = stage
         self._update = update
-        self._network = network
         self._recorder = recorder
         self._transport = Transport(network, plan.job, stage, recorder)
         self._results: dict[tuple[Op, int, int], torch.Tensor] = {}
@@ -146,8 +144,6 @@ class Worker:
         self._transport.send(instruction, self._results.pop(key))
 
     def _reduce(self, _: Instruction) -> None:
-        if self._barrier:
-            self._network.barrier()
         self._update.reduce()
 
     def _update_step(self, _: Instruction) -> None:

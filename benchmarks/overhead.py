@@ -1,0 +1,106 @@
+"""Iteration time of a fault-free fused plan against Megatron's stock 1F1B, in pairs.
+
+Usage: python -m benchmarks.overhead [--pairs 30]
+
+Both run in the same processes over the same model, in turns, so that whatever else the machine does meets both alike.
+A machine on which the stock schedule's own times differ too much gets no figure.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+
+import msgspec
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+from benchmarks.equivalence import job, plan
+from recycle.megatron.adapter import ScheduleAdapter, this_server
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.gpt import forward_step, load_text
+from recycle.megatron.model import ModelOptions, build_stage, transformer_config
+from recycle.plan.mode import Mode
+from recycle.runtime.launcher import Member, launch
+from recycle.runtime.stage import MicroBatch
+
+OPTIONS = ModelOptions(layers=4, hidden=256, heads=8, sequence=128, micro_batch_size=2)
+ALLOWED = 1.03
+MOST_SPREAD = 0.25
+
+
+def body(member: Member, pairs: int) -> None:
+    run_on_cpu()
+    of = job(2, 2, 4)
+    store = member.store()
+    world = dist.PrefixStore("world", store)
+    dist.init_process_group("gloo", store=world, rank=member.rank, world_size=member.count)
+    parallel_state.initialize_model_parallel(1, of.depth)
+    model_parallel_cuda_manual_seed(0)
+    config = transformer_config(OPTIONS, of.depth)
+    server = this_server()
+    model = build_stage(OPTIONS, config, server.stage, of.depth, ProcessGroupCollection.use_mpu_process_groups())
+    model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
+    config.no_sync_func = model.no_sync
+    config.finalize_model_grads_func = finalize_model_grads
+    schedules = [get_forward_backward_func(), ScheduleAdapter(plan(of, Mode("fused", "global")), store)]
+    text = load_text(None, OPTIONS)
+    batches = [text.samples(MicroBatch(0, server.pipeline, number)) for number in range(of.micro_batches)]
+    times: list[list[float]] = [[], []]
+    for turn in range(2 * (pairs + 3)):
+        # Either goes first in every other pair.
+        which = (turn + turn // 2) % 2
+        model.zero_grad_buffer()
+        dist.barrier()
+        start = time.perf_counter()
+        schedules[which](
+            forward_step_func=forward_step,
+            data_iterator=iter(batches),
+            model=[model],
+            num_microbatches=of.micro_batches,
+            seq_length=OPTIONS.sequence,
+            micro_batch_size=OPTIONS.micro_batch_size,
+        )
+        dist.barrier()
+        times[which].append(time.perf_counter() - start)
+    if member.rank == 0:
+        member.report(msgspec.json.encode([series[3:] for series in times]))
+    dist.barrier()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pairs", type=int, default=30)
+    pairs = parser.parse_args().pairs
+    found: list[list[list[float]]] = []
+    launch(
+        4,
+        lambda member: body(member, pairs),
+        lambda _, content: found.append(msgspec.json.decode(content, type=list[list[float]])),
+    )
+    stock, ours = found[0]
+    quarters = statistics.quantiles(stock, n=4)
+    spread = (quarters[2] - quarters[0]) / quarters[1]
+    load = os.getloadavg()[0]
+    if spread > MOST_SPREAD:
+        print(
+            f"the middle half of the stock times spreads over {spread:.0%} of their median (load {load:.1f}): "
+            "that says more of this machine than of the schedules; run it again when less else is running",
+            file=sys.stderr,
+        )
+        return 2
+    ratio = statistics.median(one / other for one, other in zip(ours, stock, strict=True))
+    print(f"PP 2 x DP 2, {OPTIONS.layers} layers of {OPTIONS.hidden}, {pairs} pairs, load {load:.1f}")
+    print(f"stock 1F1B   {statistics.median(stock) * 1e3:8.1f} ms, middle half spreads over {spread:.0%}")
+    print(f"fused plan   {statistics.median(ours) * 1e3:8.1f} ms")
+    print(f"median ratio {ratio:8.3f}, and {ALLOWED} is allowed")
+    return int(ratio > ALLOWED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
