@@ -1,15 +1,17 @@
 """Anytime improvement: from the best greedy schedule towards the bound, for as long as one likes."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Protocol
 
 import msgspec
 
 from recycle.planner.annealing import Walk
+from recycle.planner.baseline import zero_bubble_orders
 from recycle.planner.bounds import lower_bound
 from recycle.planner.evaluate import value
+from recycle.planner.large import schedule_large
 from recycle.planner.list_scheduler import POLICIES, list_schedule
 from recycle.planner.problem import Problem, Programs
 from recycle.planner.routing import balanced_routes
@@ -151,10 +153,8 @@ class _Search:
         return found
 
     def run(self, start: Programs | None) -> None:
-        routes = balanced_routes(self.problem)
-        starts = [] if start is None else [(self.offer(start), 0, start)]
-        for policy in POLICIES:
-            programs = list_schedule(self.problem, policy, routes)
+        starts: list[tuple[int, int, Programs]] = []
+        for programs in self.constructed(start):
             starts.append((self.offer(programs), len(starts), programs))
             if self.ended():
                 return
@@ -171,6 +171,17 @@ class _Search:
             else:
                 turn += 1
                 length += length // 4
+
+    def constructed(self, start: Programs | None) -> Iterator[Programs]:
+        """Where to begin, from the cheapest on."""
+        if start is not None:
+            yield start
+        routes = balanced_routes(self.problem)
+        for policy in POLICIES:
+            yield list_schedule(self.problem, policy, routes)
+        if not self.problem.failed:
+            yield from zero_bubble_orders(self.problem)
+        yield schedule_large(self.problem)
 
     def anneal(self, begin: Programs, length: int, unit: float) -> bool:
         """Walk towards a better value; True if one was found."""
