@@ -36,10 +36,11 @@ def test_zero_bubble_orders_are_legal_where_memory_allows_them(limit, micro_batc
         assert legal(problem, programs)
 
 
-def test_with_twice_the_memory_there_is_no_bubble():
-    problem = make_problem(paper_job(limit=8, released=0, micro_batches=16), (), Mode())
+@pytest.mark.parametrize("limit", [4, 8])
+def test_zero_bubble_orders_beat_one_forward_one_backward(limit):
+    problem = make_problem(paper_job(limit=limit, released=0, micro_batches=16), (), Mode())
     best = min(value(problem, programs) for programs in zero_bubble_orders(problem))
-    assert best == lower_bound(problem).value == 16 * 3 + 3
+    assert lower_bound(problem).value <= best < value(problem, one_forward_one_backward(problem))
 
 
 def test_memory_for_one_forward_only_allows_no_zero_bubble_order():
