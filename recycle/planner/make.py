@@ -133,7 +133,12 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
     from recycle.planner.exact import solve
 
     exact = solve(
-        problem, seconds=effort.proof, hint=found.programs, lower=analytic.value, seed=effort.seed, on_improve=None
+        problem,
+        seconds=effort.proof,
+        hint=found.programs,
+        lower=analytic.value,
+        seed=effort.seed,
+        on_improve=None if watch is None else lambda value, bound, _: watch(value, bound),
     )
     bound_by = "exact solver" if exact.bound > analytic.value else rule
     return exact.programs, exact.bound, bound_by, "exact solver"
