@@ -1,0 +1,82 @@
+"""Megatron without CUDA: the names it calls unconditionally, pointed at the CPU.
+
+Nothing is touched where there is CUDA.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from recycle.megatron.patching import replace
+
+FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "zeros_like", "ones_like", "empty_like", "rand")
+
+applied: list[str] = []
+
+
+def run_on_cpu() -> tuple[str, ...]:
+    """Make Megatron run on this machine's CPU, once; say what was done for it."""
+    if torch.cuda.is_available() or applied:
+        return tuple(applied)
+    from megatron.core.tensor_parallel import random
+
+    # Buffers are made on "the current device".
+    replace(torch.cuda, "current_device", _current_device)
+    # Counters and scales are made with device="cuda".
+    for name in FACTORIES:
+        replace(torch, name, _on_cpu(getattr(torch, name)))
+    # Dropout's streams are states of the CUDA generator; without it, of the CPU's.
+    replace(torch.cuda, "get_rng_state", lambda device="cuda": torch.get_rng_state())
+    replace(torch.cuda, "set_rng_state", lambda state, device="cuda": torch.set_rng_state(state))
+    replace(torch.cuda, "manual_seed", torch.manual_seed)
+    replace(random, "_get_cuda_rng_state", _get_rng_state)
+    replace(random, "_set_cuda_rng_state", _set_rng_state)
+    # Gradient norms ask tensors for their type and expect a CUDA one.
+    replace(torch.Tensor, "type", _type)
+    replace(torch.Tensor, "cuda", _stay)
+    applied.extend(
+        [
+            "torch.cuda.current_device gives the CPU",
+            f"{', '.join(FACTORIES)} take device='cuda' for the CPU",
+            "CUDA random states are the CPU generator's",
+            "Tensor.type() names CPU tensors as Megatron expects CUDA tensors to be named",
+            "Tensor.cuda() leaves a tensor where it is",
+        ]
+    )
+    return tuple(applied)
+
+
+def _current_device() -> torch.device:
+    return torch.device("cpu")
+
+
+def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*arguments: Any, **keywords: Any) -> Any:
+        device = keywords.get("device")
+        if device is not None and torch.device(device).type == "cuda":
+            keywords["device"] = "cpu"
+        return factory(*arguments, **keywords)
+
+    return make
+
+
+def _get_rng_state(device: Any = "cuda", clone: bool = False, graph_safe: bool = False) -> torch.Tensor:
+    return torch.get_rng_state()
+
+
+def _set_rng_state(new_state: torch.Tensor, device: Any = -1, graph_safe: bool = False) -> None:
+    torch.set_rng_state(new_state)
+
+
+_original_type = torch.Tensor.type
+
+
+def _type(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+    if arguments or keywords:
+        return _original_type(self, *arguments, **keywords)
+    return _original_type(self).replace("torch.", "torch.cuda.", 1)
+
+
+def _stay(self: torch.Tensor, *arguments: Any, **keywords: Any) -> torch.Tensor:
+    return self

@@ -1,0 +1,91 @@
+"""The model provider: a GPT of Megatron's local layers, cut into stages."""
+
+from typing import Annotated, Any
+
+import msgspec
+import torch
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from recycle.runtime.errors import RunError
+from recycle.runtime.seeds import seed_of, seeded
+from recycle.runtime.stage import MicroBatch
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The size of a GPT, and how it is trained.
+
+    Attributes:
+        layers: transformer layers in the whole model.
+        hidden: width.
+        heads: attention heads.
+        sequence: tokens in a sample.
+        vocabulary: different tokens.
+        micro_batch_size: samples in a micro-batch.
+        tied: whether the language-model head is the embedding.
+        dropout: share of activations and of attention that is dropped.
+        seed: of parameters, data and dropout.
+    """
+
+    layers: Count = 4
+    hidden: Count = 64
+    heads: Count = 4
+    sequence: Count = 64
+    vocabulary: Count = 256
+    micro_batch_size: Count = 4
+    tied: bool = False
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    seed: int = 0
+
+
+def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int = 1, **changes: Any) -> Any:
+    """Megatron's configuration of a model cut into ``depth`` stages, without anything that needs CUDA.
+
+    Raises:
+        RunError: the layers or heads cannot be cut so.
+    """
+    if options.layers % depth:
+        raise RunError(f"layers is {options.layers}: {depth} stages need a multiple of {depth}")
+    if options.hidden % options.heads or options.heads % tensor_parallel:
+        raise RunError(
+            f"heads is {options.heads}: it must divide hidden ({options.hidden}) and be a multiple of the "
+            f"tensor-parallel size ({tensor_parallel})"
+        )
+    settings = {
+        "num_layers": options.layers,
+        "hidden_size": options.hidden,
+        "num_attention_heads": options.heads,
+        "hidden_dropout": options.dropout,
+        "attention_dropout": options.dropout,
+        "pipeline_model_parallel_size": depth,
+        "tensor_model_parallel_size": tensor_parallel,
+        "pipeline_dtype": torch.float32,
+        "use_cpu_initialization": True,
+        "gradient_accumulation_fusion": False,
+        "bias_dropout_fusion": False,
+        "bias_activation_fusion": False,
+        "masked_softmax_fusion": False,
+        "batch_p2p_comm": False,
+        "deallocate_pipeline_outputs": True,
+    }
+    return TransformerConfig(**(settings | changes))
+
+
+def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, groups: Any) -> torch.nn.Module:
+    """The layers of one stage, with the parameters that every server of that stage starts from."""
+    with seeded(seed_of(options.seed, MicroBatch(-1, 0, 0), stage)):
+        model: torch.nn.Module = GPTModel(
+            config=config,
+            transformer_layer_spec=get_gpt_layer_local_spec(),
+            vocab_size=options.vocabulary,
+            max_sequence_length=options.sequence,
+            pre_process=stage == 0,
+            post_process=stage == depth - 1,
+            share_embeddings_and_output_weights=options.tied,
+            position_embedding_type="learned_absolute",
+            pg_collection=groups,
+        )
+    return model

@@ -1,0 +1,21 @@
+"""Replacing names of Megatron and torch: each is checked for existence first, and what changed can be read."""
+
+from typing import Any
+
+from recycle.runtime.errors import RunError
+
+
+def replace(owner: Any, name: str, value: Any) -> Any:
+    """Put another object in the place of an attribute, and return what was there.
+
+    Raises:
+        RunError: there is no such attribute, so this release is another one than the patch was made for.
+    """
+    if not hasattr(owner, name):
+        from megatron.core import __version__
+
+        where = getattr(owner, "__name__", repr(owner))
+        raise RunError(f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use 0.16.1")
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    return original

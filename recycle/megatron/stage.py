@@ -1,0 +1,145 @@
+"""The stage adapter: a Megatron model chunk as a stage that the runtime can run."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from megatron.core.pipeline_parallel import schedules
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+from recycle.megatron.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
+from recycle.megatron.world import Place
+from recycle.runtime.seeds import seed_of, seeded
+from recycle.runtime.stage import Held, MicroBatch, TensorSpec
+
+ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
+Data = Callable[[MicroBatch], Any]
+
+# Megatron's seeds are small numbers to which it adds offsets.
+SEEDS = 2**31
+
+
+class Context(NamedTuple):
+    """What F leaves for I."""
+
+    input: torch.Tensor | None
+    output: torch.Tensor
+
+
+class MegatronStage:
+    """A model chunk of Megatron, run one micro-batch at a time.
+
+    Args:
+        model: the chunk.
+        config: its configuration.
+        place: which stage of how many.
+        shape: of the hidden states on this rank: (sequence, micro-batch size, hidden).
+        micro_batches: M of the full job, by which Megatron divides each loss.
+        forward_step: Megatron's ``forward_step_func``.
+        data: what a micro-batch's iterator yields.
+        seed: of dropout.
+    """
+
+    cannot_split = ""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: Any,
+        place: Place,
+        shape: tuple[int, ...],
+        micro_batches: int,
+        forward_step: ForwardStep,
+        data: Data,
+        seed: int = 0,
+    ) -> None:
+        spec = TensorSpec(shape, config.pipeline_dtype)
+        self.input = spec if place.stage > 0 else None
+        self.output = spec if place.stage < place.depth - 1 else None
+        self._model = model
+        self._config = config
+        self._stage = place.stage
+        self._micro_batches = micro_batches
+        self._forward_step = forward_step
+        self._data = data
+        self._seed = seed
+        self._random = config.hidden_dropout > 0 or config.attention_dropout > 0
+        self._contexts: dict[MicroBatch, Context] = {}
+        self._owed: dict[MicroBatch, list[Owed]] = {}
+        self._results: dict[MicroBatch, Any] = {}
+
+    def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Run the chunk by Megatron's own forward step."""
+        source = None if received is None else received.requires_grad_()
+        if not self._random:
+            output = self._run(micro_batch, source)
+        else:
+            seed = seed_of(self._seed, micro_batch, self._stage) % SEEDS
+            with seeded(seed):
+                model_parallel_cuda_manual_seed(seed)
+                output = self._run(micro_batch, source)
+        self._contexts[micro_batch] = Context(source, output)
+        if self.output is None:
+            return None
+        message = output.detach()
+        # The message keeps the values for as long as they are on their way; the graph does not need them.
+        schedules.deallocate_output_tensor(output, self._config.deallocate_pipeline_outputs)
+        return message
+
+    def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """A backward pass whose linear layers leave their weight gradients for later."""
+        with queued_weight_gradients() as queue:
+            gradient = self.backward(micro_batch, received)
+        self._owed[micro_batch] = queue
+        return gradient
+
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
+        """Compute the weight gradients that were left."""
+        add_weight_gradients(self._owed.pop(micro_batch))
+
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """A backward pass."""
+        source, output = self._contexts.pop(micro_batch)
+        if received is None and self._config.grad_scale_func is not None:
+            output = self._config.grad_scale_func(output)
+        if self._config.deallocate_pipeline_outputs and self.output is not None:
+            schedules.custom_backward(output, received)
+        else:
+            torch.autograd.backward(output, received)
+        return None if source is None else source.grad
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """The chunk's."""
+        return self._model.parameters()
+
+    def take_results(self) -> dict[MicroBatch, Any]:
+        """What Megatron's loss function reported since the last call, by micro-batch; empty but on the last stage."""
+        results, self._results = self._results, {}
+        return results
+
+    def take_losses(self) -> Mapping[MicroBatch, float]:
+        """The losses since the last call; empty but on the last stage."""
+        return {micro_batch: float(result["lm loss"]) for micro_batch, result in self.take_results().items()}
+
+    def held(self) -> Held:
+        """The graphs that wait for I, and the factors that wait for W."""
+        return Held(len(self._contexts), len(self._owed))
+
+    def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None) -> torch.Tensor:
+        store: list[Any] = []
+        output: torch.Tensor
+        output, _ = schedules.forward_step(
+            self._forward_step,
+            iter([self._data(micro_batch)]),
+            self._model,
+            self._micro_batches,
+            source,
+            store,
+            self._config,
+            cp_group_size=1,
+            current_microbatch=micro_batch.number,
+            is_last_stage=self.output is None,
+        )
+        if self.output is None:
+            (self._results[micro_batch],) = store
+        return output

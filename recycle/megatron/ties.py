@@ -1,0 +1,38 @@
+"""Tied embeddings: the first and the last stage each hold the word embedding, and train it as one."""
+
+import torch
+
+from recycle.runtime.network import Network
+
+
+class Tie:
+    """Keeps the embedding of the first stage and the head of the last one equal.
+
+    Once a stage's gradients are reduced, all its live servers hold the same. So one server of each stage puts in its
+    gradient, all others put in nothing, and every live server of both stages gets the sum, whoever its partner was.
+
+    Args:
+        weight: the embedding's or the head's parameter here.
+        network: of the server, whose stage is the first or the last.
+        depth: P.
+    """
+
+    def __init__(self, weight: torch.nn.Parameter, network: Network, depth: int) -> None:
+        first, last = network.view.peers(0), network.view.peers(depth - 1)
+        self._weight = weight
+        self._circle = network.circle("tie", [*first, *last])
+        self._first = network.server == first[0]
+        self._represents = self._first or network.server == last[0]
+
+    def copy_from_first(self) -> None:
+        """Give every server the first stage's parameter."""
+        if not self._first:
+            self._weight.data.zero_()
+        self._circle.sum(self._weight.data)
+
+    def reduce(self) -> None:
+        """Give every server the gradient of both uses."""
+        assert self._weight.grad is not None
+        if not self._represents:
+            self._weight.grad.zero_()
+        self._circle.sum(self._weight.grad)

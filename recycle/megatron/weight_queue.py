@@ -1,0 +1,83 @@
+"""The backward split of Megatron's linear layers: their weight gradients wait in a queue until they are asked for.
+
+Megatron's own linears compute input and weight gradient in one go. Here the backward pass of their autograd function
+leaves the weight gradient's two factors in a queue instead, if one is open; the product is the same later as at once,
+to the bit. Norms, biases and embeddings are cheap, and their gradients stay where they are.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from megatron.core.tensor_parallel import layers
+
+from recycle.megatron.patching import replace
+from recycle.runtime.errors import RunError
+
+Function = layers.LinearWithGradAccumulationAndAsyncCommunication
+
+
+class Owed(NamedTuple):
+    """The factors of one weight gradient: (tokens, out) and (tokens, in)."""
+
+    weight: torch.nn.Parameter
+    grad_output: torch.Tensor
+    input: torch.Tensor
+
+
+class Hook:
+    """What the replaced backward pass looks at; the one piece of state that outlives a call."""
+
+    original: Any = None
+    queue: list[Owed] | None = None
+
+
+@contextmanager
+def queued_weight_gradients() -> Iterator[list[Owed]]:
+    """Within the block, backward passes leave weight gradients in the list that it gives.
+
+    Raises:
+        RunError: a setting that this split does not know is in use.
+    """
+    if Hook.original is None:
+        Hook.original = replace(Function, "backward", staticmethod(_backward))
+    assert Hook.queue is None, "the block is entered a second time"
+    Hook.queue = []
+    try:
+        yield Hook.queue
+    finally:
+        Hook.queue = None
+
+
+def add_weight_gradients(queue: list[Owed]) -> None:
+    """Compute what is owed, and add it to ``main_grad`` where Megatron keeps one, to ``grad`` otherwise."""
+    with torch.no_grad():
+        for weight, grad_output, source in queue:
+            gradient = grad_output.t().matmul(source)
+            main = getattr(weight, "main_grad", None)
+            target = weight.grad if main is None else main
+            if target is None:
+                weight.grad = gradient
+            else:
+                target.add_(gradient)
+
+
+def _backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+    if Hook.queue is None:
+        return Hook.original(ctx, grad_output)
+    for setting in ("sequence_parallel", "gradient_accumulation_fusion", "grad_output_buffer"):
+        if getattr(ctx, setting):
+            raise RunError(f"{setting} is on: a split backward pass does not work with it; turn it off")
+    source, weight = ctx.saved_tensors
+    grad_input = grad_output.matmul(weight)
+    reduction = None
+    if ctx.allreduce_dgrad:
+        reduction = torch.distributed.all_reduce(grad_input, group=ctx.tp_group, async_op=True)
+    grad_output, source = layers.prepare_input_tensors_for_wgrad_compute(grad_output, source)
+    Hook.queue.append(Owed(weight, grad_output.detach(), source.detach()))
+    grad_bias = grad_output.sum(dim=0) if ctx.use_bias else None
+    if reduction is not None:
+        reduction.wait()
+    # How many inputs the function has differs between releases.
+    return grad_input, None, grad_bias, *[None] * (len(ctx.needs_input_grad) - 3)

@@ -1,0 +1,93 @@
+"""A whole emulated run on this machine: a process per live server of a plan, and the measured time line."""
+
+import msgspec
+
+from recycle.plan.plan import Plan
+from recycle.plan.timeline import Span, Timeline
+from recycle.runtime.emulated import EmulatedStage, EmulatedUpdate, Sleeper
+from recycle.runtime.launcher import Member, launch
+from recycle.runtime.network import Network
+from recycle.runtime.recording import Recorder, measured_timeline
+from recycle.runtime.view import View
+from recycle.runtime.worker import Worker
+
+
+class ServerReport(msgspec.Struct, frozen=True):
+    """What one emulated server saw.
+
+    Attributes:
+        spans: what it executed, in microseconds of the machine's monotonic clock.
+        peak_memory: the most that it held, in the job's unit.
+        oversleep: mean time by which a sleep ended late, in seconds.
+        steps: how many optimizer steps it made.
+    """
+
+    spans: list[Span]
+    peak_memory: int
+    oversleep: float
+    steps: int
+
+
+class Emulation(msgspec.Struct, frozen=True):
+    """What an emulated run measured.
+
+    Attributes:
+        timeline: of all servers, without the warm-up.
+        oversleep: mean time by which a sleep ended late, in seconds, over all servers.
+        reports: per server, in the order of the view.
+    """
+
+    timeline: Timeline
+    oversleep: float
+    reports: tuple[ServerReport, ...]
+
+
+def emulate(plan: Plan, slot: float, iterations: int, warm_up: int = 1, size: int = 1024) -> Emulation:
+    """Run a plan with a process per live server, each sleeping its planned durations.
+
+    Args:
+        plan: a lowered plan.
+        slot: seconds for one unit of the job's time.
+        iterations: how many iterations are measured.
+        warm_up: how many are run before, to connect all servers.
+        size: numbers in a message.
+
+    Raises:
+        RunError: the plan cannot run.
+        ProcessFailed: a process failed.
+    """
+    view = View.of(plan)
+    encoder = msgspec.json.Encoder(enc_hook=str)
+    reports: dict[int, ServerReport] = {}
+
+    def body(member: Member) -> None:
+        server = view.servers[member.rank]
+        network = Network(member.store(), view, server)
+        recorder = Recorder(server)
+        sleeper = Sleeper()
+        update = EmulatedUpdate(plan.job, network, slot, sleeper)
+        stage = EmulatedStage(plan.job, server, slot, sleeper, size)
+        worker = Worker(plan, server, stage, update, network, recorder)
+        peak = 0
+        for step in range(warm_up + iterations):
+            if step == warm_up:
+                network.barrier()
+                recorder.clear()
+                sleeper.restart()
+            peak = max(peak, worker.run(step - warm_up).peak_memory)
+        network.barrier()
+        member.report(
+            encoder.encode(ServerReport(recorder.spans(0), peak, sleeper.mean_oversleep, update.steps - warm_up))
+        )
+
+    launch(
+        len(view.servers),
+        body,
+        lambda rank, content: reports.update({rank: msgspec.json.decode(content, type=ServerReport)}),
+    )
+    ordered = tuple(reports[rank] for rank in range(len(view.servers)))
+    return Emulation(
+        timeline=measured_timeline(f"{plan.job.name}, emulated", [report.spans for report in ordered]),
+        oversleep=sum(report.oversleep for report in ordered) / len(ordered),
+        reports=ordered,
+    )

@@ -1,0 +1,55 @@
+"""The executor: a loop over one instruction list, with a table of what each op does."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from torch.profiler import record_function
+
+from recycle.plan.instruction import Instruction, Op
+from recycle.runtime.errors import InstructionFailed
+from recycle.runtime.recording import Recorder
+
+Handler = Callable[[Instruction], None]
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Executes instruction lists in their order.
+
+    Args:
+        handlers: what to do for each op; every op must have one.
+        recorder: gets the start and the end of every instruction but receives, whose waiting the transport records.
+    """
+
+    def __init__(self, handlers: Mapping[Op, Handler], recorder: Recorder) -> None:
+        missing = [op.value for op in Op if op not in handlers]
+        assert not missing, f"no handler for {', '.join(missing)}"
+        self._handlers = handlers
+        self._recorder = recorder
+
+    def run(self, program: Sequence[Instruction]) -> None:
+        """Execute a list from its first instruction to its last.
+
+        Raises:
+            InstructionFailed: one of them raised. The list is logged with its row marked.
+        """
+        row = 0
+        try:
+            for row, instruction in enumerate(program):  # noqa: B007 - the row that failed is reported
+                with record_function(str(instruction)):
+                    start = self._recorder.now()
+                    self._handlers[instruction.op](instruction)
+                    if not instruction.op.is_receive:
+                        self._recorder.add(instruction, start, self._recorder.now())
+        except Exception as error:
+            log.error("%s", "\n".join(rows(program, row)))
+            around = "\n".join(rows(program, row)[max(0, row - 3) : row + 4])
+            raise InstructionFailed(
+                f"{self._recorder.server}, iteration {self._recorder.iteration}, row {row}: {error}\n{around}"
+            ) from error
+
+
+def rows(program: Sequence[Instruction], failed: int) -> list[str]:
+    """The list with numbered rows, the failing one marked."""
+    return [f"{'>' if row == failed else ' '} [{row}] {instruction}" for row, instruction in enumerate(program)]

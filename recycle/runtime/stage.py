@@ -1,0 +1,91 @@
+"""What the runtime knows of a model: a stage that computes, and an update that reduces and steps."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+
+
+class MicroBatch(NamedTuple):
+    """Which data: the same three numbers give the same tokens, labels and dropout on every server.
+
+    Attributes:
+        step: the iteration, from 0 over the whole training.
+        home: the pipeline whose data it is, wherever it is executed.
+        number: its place in its home pipeline.
+    """
+
+    step: int
+    home: int
+    number: int
+
+
+class Held(NamedTuple):
+    """What a stage keeps of micro-batches that it has not done with.
+
+    Attributes:
+        activations: micro-batches between F and I.
+        owed: micro-batches between I and W, of which only what W needs is kept.
+    """
+
+    activations: int
+    owed: int
+
+
+class TensorSpec(NamedTuple):
+    """What travels over a boundary between stages; its gradient is of the same shape and type."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def empty(self) -> torch.Tensor:
+        """A tensor to receive into."""
+        return torch.empty(self.shape, dtype=self.dtype)
+
+
+class PipelineStage(Protocol):
+    """One stage of a model on one server.
+
+    Attributes:
+        input: what the previous stage sends; None on the first stage.
+        output: what is sent to the next stage; None on the last stage.
+        cannot_split: why input and weight gradient cannot be computed apart; empty if they can.
+    """
+
+    input: TensorSpec | None
+    output: TensorSpec | None
+    cannot_split: str
+
+    def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Compute F: from the previous stage's output (None on the first stage) to this one's (None on the last)."""
+
+    def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Compute I: from the gradient of the output (None on the last stage) to that of the input (None on the first).
+
+        The weight gradient stays owed until ``weight_gradient`` is called for the same micro-batch.
+        """
+
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
+        """Compute W: add what the micro-batch contributes to the parameters' gradients."""
+
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Compute B, which is I and W at once."""
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """What the stage trains; the same on all its peers."""
+
+    def take_losses(self) -> Mapping[MicroBatch, float]:
+        """The losses since the last call, by micro-batch; empty but on the last stage."""
+
+    def held(self) -> Held:
+        """How many micro-batches have activations or owed weight gradients here now."""
+
+
+class StageUpdate(Protocol):
+    """What a stage does with its gradients at the end of an iteration."""
+
+    def reduce(self) -> None:
+        """Sum the gradients over the stage's live peers, to the gradient of the whole batch."""
+
+    def step(self) -> None:
+        """Update the parameters, and start the next iteration with gradients of zero."""

@@ -1,0 +1,112 @@
+"""Reduction and optimizer step of a stage of torch parameters."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+
+from recycle.runtime.errors import RunError
+from recycle.runtime.network import Network
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class FlatGradients:
+    """All gradients of a stage in one buffer per type, so that one reduction carries them.
+
+    Args:
+        parameters: whose ``grad`` becomes a view of a buffer; autograd adds to it in place.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        groups: dict[torch.dtype, list[torch.nn.Parameter]] = {}
+        for parameter in parameters:
+            if parameter.requires_grad:
+                groups.setdefault(parameter.dtype, []).append(parameter)
+        self.buffers: list[torch.Tensor] = []
+        for dtype, members in groups.items():
+            buffer = torch.zeros(sum(each.numel() for each in members), dtype=dtype)
+            place = 0
+            for each in members:
+                each.grad = buffer[place : place + each.numel()].view_as(each)
+                place += each.numel()
+            self.buffers.append(buffer)
+
+    def squared_norm(self) -> torch.Tensor:
+        """The sum of all squares, in double precision."""
+        return torch.stack([buffer.double().square().sum() for buffer in self.buffers]).sum()
+
+    def scale(self, factor: float) -> None:
+        """Multiply every gradient."""
+        for buffer in self.buffers:
+            buffer.mul_(factor)
+
+    def zero(self) -> None:
+        """Start the next iteration."""
+        for buffer in self.buffers:
+            buffer.zero_()
+
+
+class TorchUpdate:
+    """Sum the gradients over the live peers, and step a torch optimizer.
+
+    A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job: so the sum over
+    whoever is alive is the fault-free gradient. Each factor is applied where Megatron does, for the same bits.
+
+    Args:
+        parameters: the stage's.
+        make_optimizer: makes the optimizer of some parameters.
+        network: of the server.
+        pipelines: D of the full job.
+        clip: the largest norm that the gradient of the whole model may have; None for no limit. It needs the norms of
+            all stages, so it goes with a global optimizer only.
+        staggered: whether the plan lets stages step on their own.
+        after_reduction: what else is done to the gradients before they are used.
+
+    Raises:
+        RunError: clipping with a staggered optimizer.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        make_optimizer: MakeOptimizer,
+        network: Network,
+        pipelines: int,
+        clip: float | None = None,
+        staggered: bool = False,
+        after_reduction: Callable[[], None] = lambda: None,
+    ) -> None:
+        if clip is not None and staggered:
+            raise RunError(
+                f"clip is {clip:g}: the norm of the whole gradient is known only when every stage is done, and this "
+                "plan's stages step on their own; make the plan with --optimizer global, or do without clipping"
+            )
+        parameters = list(parameters)
+        self.gradients = FlatGradients(parameters)
+        self.optimizer = make_optimizer(parameters)
+        self._network = network
+        self._pipelines = pipelines
+        self._clip = clip
+        self._after_reduction = after_reduction
+
+    def reduce(self) -> None:
+        """Sum over the peers; then limit the norm, if it is to be limited."""
+        if self._pipelines > 1:
+            self.gradients.scale(1 / self._pipelines)
+        for buffer in self.gradients.buffers:
+            self._network.peers.sum(buffer)
+        self._after_reduction()
+        if self._clip is None:
+            return
+        peers = len(self._network.view.peers(self._network.server.stage))
+        total = self.gradients.squared_norm() / peers
+        self._network.all.sum(total)
+        norm = math.sqrt(total.item())
+        if norm > self._clip:
+            self.gradients.scale(self._clip / norm)
+
+    def step(self) -> None:
+        """Update the parameters, and set the gradients to zero."""
+        self.optimizer.step()
+        self.gradients.zero()

@@ -1,0 +1,154 @@
+"""The worker: one server's part in a run, iteration by iteration."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+
+from recycle.job import Server
+from recycle.plan.dependency import other_server_need
+from recycle.plan.instruction import Instruction, Op
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import RunError
+from recycle.runtime.executor import Executor
+from recycle.runtime.network import Network
+from recycle.runtime.recording import Recorder
+from recycle.runtime.stage import MicroBatch, PipelineStage, StageUpdate
+from recycle.runtime.transport import Transport
+
+RECEIVE_OF = {Op.F: Op.RECV_F, Op.I: Op.RECV_B}
+
+
+class IterationReport(NamedTuple):
+    """What one server can say of an iteration.
+
+    Attributes:
+        losses: by micro-batch; empty but on the last stage.
+        peak_memory: the most that was held here for micro-batches, counted as they came and went, in the job's unit.
+    """
+
+    losses: Mapping[MicroBatch, float]
+    peak_memory: int
+
+
+class Worker:
+    """Runs a server's instruction list over a stage.
+
+    Args:
+        plan: a lowered plan in which the server is alive.
+        server: whose list is run.
+        stage: what computes.
+        update: what reduces and steps.
+        network: the groups of the plan's view.
+        recorder: gets the start and end of every instruction.
+
+    Raises:
+        RunError: the plan cannot run on this stage.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        server: Server,
+        stage: PipelineStage,
+        update: StageUpdate,
+        network: Network,
+        recorder: Recorder,
+    ) -> None:
+        self._program = require_program(plan, server, stage)
+        self._depth = plan.job.depth
+        self._barrier = plan.mode.optimizer == "global"
+        self._stage = stage
+        self._update = update
+        self._network = network
+        self._recorder = recorder
+        self._transport = Transport(network, plan.job, stage, recorder)
+        self._results: dict[tuple[Op, int, int], torch.Tensor] = {}
+        self._step = 0
+        self._cost = plan.job.stages[server.stage]
+        self._peak_memory = 0
+        self._executor = Executor(
+            {
+                Op.F: self._compute,
+                Op.I: self._compute,
+                Op.W: self._compute,
+                Op.B: self._compute,
+                Op.SEND_F: self._send,
+                Op.SEND_B: self._send,
+                Op.RECV_F: self._transport.expect,
+                Op.RECV_B: self._transport.expect,
+                Op.REDUCE: self._reduce,
+                Op.STEP: self._update_step,
+            },
+            recorder,
+        )
+
+    def run(self, step: int) -> IterationReport:
+        """Execute the list once. Nothing of the iteration is left after it but the parameters' new values.
+
+        Raises:
+            InstructionFailed: an instruction raised.
+        """
+        self._step = self._recorder.iteration = step
+        self._peak_memory = 0
+        self._transport.begin(self._program)
+        self._executor.run(self._program)
+        self._transport.finish()
+        assert not self._results, f"computed and never sent: {list(self._results)}"
+        assert self._stage.held() == (0, 0), f"left after the iteration: {self._stage.held()}"
+        return IterationReport(self._stage.take_losses(), self._peak_memory)
+
+    def _compute(self, instruction: Instruction) -> None:
+        op, home, index = instruction.op, instruction.home, instruction.micro_batch
+        need = other_server_need(op, instruction.stage, self._depth)
+        received = self._transport.take(RECEIVE_OF[need.phase], home, index) if need else None
+        micro_batch = MicroBatch(self._step, home, index)
+        result: torch.Tensor | None
+        if op is Op.F:
+            result = self._stage.forward(micro_batch, received)
+            self._count_memory()
+        elif op is Op.W:
+            self._stage.weight_gradient(micro_batch)
+            return
+        else:
+            act = self._stage.backward if op is Op.B else self._stage.input_gradient
+            result = act(micro_batch, received)
+        if result is not None:
+            self._results[Op.SEND_F if op is Op.F else Op.SEND_B, home, index] = result
+
+    def _count_memory(self) -> None:
+        activations, owed = self._stage.held()
+        kept = self._cost.held - self._cost.released_at_input_gradient
+        self._peak_memory = max(self._peak_memory, activations * self._cost.held + owed * kept)
+
+    def _send(self, instruction: Instruction) -> None:
+        key = (instruction.op, instruction.home, instruction.micro_batch)
+        self._transport.send(instruction, self._results.pop(key))
+
+    def _reduce(self, _: Instruction) -> None:
+        if self._barrier:
+            self._network.barrier()
+        self._update.reduce()
+
+    def _update_step(self, _: Instruction) -> None:
+        self._update.step()
+
+
+def require_program(plan: Plan, server: Server, stage: PipelineStage) -> tuple[Instruction, ...]:
+    """The list of a server, if it can run on a stage.
+
+    Raises:
+        RunError: the plan is not lowered, the server is not in it, or the stage cannot split its backward pass.
+    """
+    if plan.form != "lowered":
+        raise RunError("plan: its form is 'compute', which has no transfers: run recycle lower on it first")
+    program = plan.programs.get(server)
+    if program is None:
+        raise RunError(f"plan: {server} has no instructions in it: it is failed there, or the job has no such server")
+    split = next((each for each in program if each.op is Op.W or each.op is Op.I), None)
+    if split is not None and stage.cannot_split:
+        raise RunError(
+            f"plan: {split} computes one half of a backward pass, and stage {server.stage} of this model cannot: "
+            f"{stage.cannot_split}; make the plan with --backward fused"
+        )
+    return program

@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.model import ModelOptions, transformer_config
+from recycle.megatron.patching import replace
+from recycle.runtime.errors import RunError
+from recycle.runtime.launcher import launch
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is replaced where there is CUDA")
+def test_what_is_done_for_the_cpu_is_said_and_done_once():
+    seen = []
+
+    def body(member):
+        first = run_on_cpu()
+        assert run_on_cpu() == first
+        assert torch.zeros(2, device="cuda").device.type == "cpu"
+        assert torch.zeros(2).type() == "torch.cuda.FloatTensor"
+        assert torch.zeros(2).type(torch.float64).dtype == torch.float64
+        state = torch.cuda.get_rng_state()
+        value = torch.rand(1)
+        torch.cuda.set_rng_state(state)
+        assert torch.equal(torch.rand(1), value)
+        member.report("\n".join(first).encode())
+
+    launch(1, body, lambda rank, content: seen.append(content.decode()))
+    assert "torch.cuda.current_device gives the CPU" in seen[0].splitlines()
+
+
+def test_a_name_that_is_gone_is_named():
+    with pytest.raises(RunError, match=r"megatron-core 0\.16\.1: torch has no zeroes, which is replaced here"):
+        replace(torch, "zeroes", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "depth", "tensor_parallel", "message"),
+    [
+        (ModelOptions(layers=5), 4, 1, "layers is 5: 4 stages need a multiple of 4"),
+        (ModelOptions(hidden=60, heads=7), 4, 1, r"heads is 7: it must divide hidden \(60\)"),
+        (ModelOptions(heads=4), 4, 8, r"multiple of the tensor-parallel size \(8\)"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_says_why(options, depth, tensor_parallel, message):
+    with pytest.raises(RunError, match=message):
+        transformer_config(options, depth, tensor_parallel)

@@ -1,0 +1,91 @@
+"""The backward split of Megatron's layers: the same bits as a whole backward pass, at every place in a pipeline."""
+
+import msgspec
+import pytest
+import torch
+
+from recycle.job import Server
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.gpt import forward_step
+from recycle.megatron.model import build_stage, transformer_config
+from recycle.megatron.stage import MegatronStage
+from recycle.megatron.world import Place, join_server
+from recycle.runtime.errors import RunError
+from recycle.runtime.launcher import launch
+from recycle.runtime.stage import MicroBatch
+from tests.megatron.gpt_runs import OPTIONS, text
+
+DEPTH = 3
+SHAPE = (OPTIONS.sequence, OPTIONS.micro_batch_size, OPTIONS.hidden)
+VARIANTS = {
+    "plain": {},
+    "dropout": {"dropout": 0.2},
+    "tied": {"tied": True},
+    "recompute": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+    "swiglu": {"gated_linear_unit": True, "add_bias_linear": False, "activation_func": torch.nn.functional.silu},
+}
+
+
+def make_stage(store, number, changes):
+    ours = {key: value for key, value in changes.items() if hasattr(OPTIONS, key)}
+    options = msgspec.structs.replace(OPTIONS, layers=DEPTH, **ours)
+    config = transformer_config(options, DEPTH, **{key: changes[key] for key in changes.keys() - ours})
+    groups = join_server(store, 0, Server(0, number), DEPTH)
+    model = build_stage(options, config, number, DEPTH, groups)
+    return MegatronStage(model, config, Place(number, DEPTH), SHAPE, 4, forward_step, text(options).samples)
+
+
+def run(stage, split):
+    back = []
+    for number in range(2):
+        micro_batch = MicroBatch(0, 0, number)
+        torch.manual_seed(number)
+        stage.forward(micro_batch, torch.randn(SHAPE) if stage.input else None)
+        gradient = torch.randn(SHAPE) if stage.output else None
+        if split:
+            back.append(stage.input_gradient(micro_batch, gradient))
+            assert stage.held() == (0, number + 1)
+        else:
+            back.append(stage.backward(micro_batch, gradient))
+    if split:
+        assert stage.held() == (0, 2)
+        before = [each.grad for each in stage.parameters() if each.ndim == 2]
+        assert any(each is None for each in before), "nothing was left for W"
+        for number in range(2):
+            stage.weight_gradient(MicroBatch(0, 0, number))
+    assert stage.held() == (0, 0)
+    return back, [each.grad for each in stage.parameters()], stage.take_losses()
+
+
+@pytest.mark.parametrize("number", range(DEPTH))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_split_and_whole_backward_agree_to_the_bit(number, variant):
+    def body(member):
+        run_on_cpu()
+        stage = make_stage(member.store(), number, VARIANTS[variant])
+        whole = run(stage, split=False)
+        for parameter in stage.parameters():
+            parameter.grad = None
+        split = run(stage, split=True)
+        assert whole[2] == split[2]
+        assert len(whole[2]) == (2 if number == DEPTH - 1 else 0)
+        for one, other in zip(whole[0] + whole[1], split[0] + split[1], strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one, other)
+
+    launch(1, body)
+
+
+def refused(member):
+    run_on_cpu()
+    stage = make_stage(member.store(), 1, {})
+    for module in stage._model.modules():
+        if hasattr(module, "gradient_accumulation_fusion"):
+            module.gradient_accumulation_fusion = True
+    stage.forward(MicroBatch(0, 0, 0), torch.randn(SHAPE))
+    stage.input_gradient(MicroBatch(0, 0, 0), torch.randn(SHAPE))
+
+
+def test_a_setting_that_cannot_be_split_is_refused():
+    with pytest.raises(RunError, match=r"gradient_accumulation_fusion is on: .* turn it off"):
+        launch(1, refused)
