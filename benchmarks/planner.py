@@ -5,7 +5,7 @@ Usage: python benchmarks/planner.py [SECTION ...] [--cases N] [--proof SECONDS] 
 Sections (all of them by default):
     table       the worked example with its proved values: the fast planner, and the exact solver's proof
     small       random small jobs: the fast planner with a budget of 2 s against proved optima
-    fault-free  one pipeline without failures against the lower bound, up to 32 stages and 64 micro-batches
+    fault-free  one pipeline without failures against the lower bound, 1F1B, and the better of ZB-H1 and ZB-H2
     large       64 x 16 x 64 with 0, 1, 2 and 8 failures: seconds to a lowered plan, and period / bound
     huge        512 x 32 x 64 with 1% of its servers failed: seconds and memory to a compute plan
     lookup      a look-up in a catalogue at 1,024 servers
@@ -29,7 +29,7 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.baseline import one_forward_one_backward
+from recycle.planner.baseline import one_forward_one_backward, zero_bubble_orders
 from recycle.planner.bounds import lower_bound
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.evaluate import value
@@ -189,13 +189,11 @@ def small(arguments: argparse.Namespace) -> None:
 
 
 def fault_free(arguments: argparse.Namespace) -> None:
-    widths = (8, 8, 9, 9, 8, 8, 8, 8, 9)
-    show(("stages", "micro", "F:I:W", "latency", "limit", "bound", "period", "1F1B", "seconds"), widths)
+    widths = (8, 8, 9, 9, 8, 8, 8, 8, 8, 9)
+    show(("stages", "micro", "F:I:W", "latency", "limit", "bound", "period", "1F1B", "ZB-H", "seconds"), widths)
     for cost, latency in (((1, 1, 1), 0), ((10, 12, 7), 0), ((10, 12, 7), 5)):
         for depth in (4, 8, 16, 32):
-            for micro_batches in (depth, 2 * depth, 64):
-                if micro_batches > 64 or (micro_batches == 64 and 2 * depth == 64):
-                    continue
+            for micro_batches in sorted({depth, 2 * depth, 64}):
                 for limit in (depth, depth + depth // 2, 2 * depth):
                     problem = make_problem(
                         even_job(1, depth, micro_batches, limit, cost, latency=latency), (), STAGGERED
@@ -205,6 +203,7 @@ def fault_free(arguments: argparse.Namespace) -> None:
                     seconds = time.perf_counter() - began
                     bound = lower_bound(problem).value
                     plain = value(problem, one_forward_one_backward(problem))
+                    zero_bubble = min(value(problem, order) for order in zero_bubble_orders(problem))
                     costs = ":".join(map(str, cost))
                     show(
                         (
@@ -216,6 +215,7 @@ def fault_free(arguments: argparse.Namespace) -> None:
                             bound,
                             found.progress.value,
                             plain,
+                            zero_bubble,
                             f"{seconds:.2f}",
                         ),
                         widths,
