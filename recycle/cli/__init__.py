@@ -17,6 +17,7 @@ VERBS = {
     "export": "Write a plan as CSV, or as a torch.distributed.pipelining schedule.",
     "lower": "Add transfers, reductions and optimizer steps to a compute plan.",
     "catalogue": "Plan every vector of failure counts ahead of time.",
+    "train": "Train a GPT on text by a plan, with dead servers routed around.",
     "lookup": "Take the plan for some failed servers from a catalogue.",
 }
 

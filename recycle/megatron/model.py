@@ -28,6 +28,9 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tied: whether the language-model head is the embedding.
         dropout: share of activations and of attention that is dropped.
         seed: of parameters, data and dropout.
+        learning_rate: of AdamW.
+        weight_decay: of AdamW.
+        clip: the largest norm of the whole gradient; none by default. It needs a plan with a global optimizer.
     """
 
     layers: Count = 4
@@ -39,6 +42,9 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tied: bool = False
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     seed: int = 0
+    learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 1e-3
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.1
+    clip: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int = 1, **changes: Any) -> Any:

@@ -37,6 +37,7 @@ class MegatronStage:
         micro_batches: M of the full job, by which Megatron divides each loss.
         forward_step: Megatron's ``forward_step_func``.
         data: what a micro-batch's iterator yields.
+        held_out: the same for evaluation.
         seed: of dropout.
     """
 
@@ -51,6 +52,7 @@ class MegatronStage:
         micro_batches: int,
         forward_step: ForwardStep,
         data: Data,
+        held_out: Data | None = None,
         seed: int = 0,
     ) -> None:
         spec = TensorSpec(shape, config.pipeline_dtype)
@@ -62,6 +64,7 @@ class MegatronStage:
         self._micro_batches = micro_batches
         self._forward_step = forward_step
         self._data = data
+        self._held_out = held_out or data
         self._seed = seed
         self._random = config.hidden_dropout > 0 or config.attention_dropout > 0
         self._contexts: dict[MicroBatch, Context] = {}
@@ -72,12 +75,12 @@ class MegatronStage:
         """Run the chunk by Megatron's own forward step."""
         source = None if received is None else received.requires_grad_()
         if not self._random:
-            output = self._run(micro_batch, source)
+            output = self._run(micro_batch, source, self._data)
         else:
             seed = seed_of(self._seed, micro_batch, self._stage) % SEEDS
             with seeded(seed):
                 model_parallel_cuda_manual_seed(seed)
-                output = self._run(micro_batch, source)
+                output = self._run(micro_batch, source, self._data)
         self._contexts[micro_batch] = Context(source, output)
         if self.output is None:
             return None
@@ -85,6 +88,14 @@ class MegatronStage:
         # The message keeps the values for as long as they are on their way; the graph does not need them.
         schedules.deallocate_output_tensor(output, self._config.deallocate_pipeline_outputs)
         return message
+
+    def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Run the chunk as in inference, on held-out data."""
+        self._model.eval()
+        with torch.no_grad():
+            output = self._run(micro_batch, received, self._held_out)
+        self._model.train()
+        return None if self.output is None else output
 
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A backward pass whose linear layers leave their weight gradients for later."""
@@ -125,12 +136,12 @@ class MegatronStage:
         """The graphs that wait for I, and the factors that wait for W."""
         return Held(len(self._contexts), len(self._owed))
 
-    def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None) -> torch.Tensor:
+    def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Data) -> torch.Tensor:
         store: list[Any] = []
         output: torch.Tensor
         output, _ = schedules.forward_step(
             self._forward_step,
-            iter([self._data(micro_batch)]),
+            iter([data(micro_batch)]),
             self._model,
             self._micro_batches,
             source,

@@ -82,6 +82,12 @@ class EmulatedStage:
         self._sleeper.sleep(self._cost.forward * self._slot)
         return self._message(micro_batch) if self.output else None
 
+    def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Sleep F."""
+        self._require(received, micro_batch, self._number - 1, self.input)
+        self._sleeper.sleep(self._cost.forward * self._slot)
+        return self._message(micro_batch) if self.output else None
+
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Sleep I."""
         return self._return(micro_batch, received, self._cost.input_gradient)

@@ -59,6 +59,9 @@ class PipelineStage(Protocol):
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Compute F: from the previous stage's output (None on the first stage) to this one's (None on the last)."""
 
+    def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Compute F on held-out data, without dropout and without keeping anything but the loss."""
+
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Compute I: from the gradient of the output (None on the last stage) to that of the input (None on the first).
 

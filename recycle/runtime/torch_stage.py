@@ -80,6 +80,18 @@ class TorchStage:
             return None
         return context.root.detach()
 
+    def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Run the module as in inference; the data is that of the micro-batch it is asked for."""
+        training = self._module.training
+        self._module.eval()
+        with torch.no_grad():
+            output = self._run(self._module, micro_batch, received).root
+        self._module.train(training)
+        if self.output is None:
+            self._losses[micro_batch] = output.item() / self._scale
+            return None
+        return output
+
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Gradient of the input alone; on the first stage, where nobody needs it, the whole backward pass."""
         if self.input is None:

@@ -16,6 +16,7 @@ from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch, PipelineStage, StageUpdate
 from recycle.runtime.transport import Transport
 
+FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
 RECEIVE_OF = {Op.F: Op.RECV_F, Op.I: Op.RECV_B}
 
 
@@ -67,21 +68,21 @@ class Worker:
         self._step = 0
         self._cost = plan.job.stages[server.stage]
         self._peak_memory = 0
-        self._executor = Executor(
-            {
-                Op.F: self._compute,
-                Op.I: self._compute,
-                Op.W: self._compute,
-                Op.B: self._compute,
-                Op.SEND_F: self._send,
-                Op.SEND_B: self._send,
-                Op.RECV_F: self._transport.expect,
-                Op.RECV_B: self._transport.expect,
-                Op.REDUCE: self._reduce,
-                Op.STEP: self._update_step,
-            },
-            recorder,
-        )
+        self._forward_program = [each for each in self._program if each.op in FORWARD]
+        handlers = {
+            Op.F: self._compute,
+            Op.I: self._compute,
+            Op.W: self._compute,
+            Op.B: self._compute,
+            Op.SEND_F: self._send,
+            Op.SEND_B: self._send,
+            Op.RECV_F: self._transport.expect,
+            Op.RECV_B: self._transport.expect,
+            Op.REDUCE: self._reduce,
+            Op.STEP: self._update_step,
+        }
+        self._executor = Executor(handlers, recorder)
+        self._evaluator = Executor(handlers | {Op.F: self._evaluate}, Recorder(server, capacity=0))
 
     def run(self, step: int) -> IterationReport:
         """Execute the list once. Nothing of the iteration is left after it but the parameters' new values.
@@ -97,6 +98,18 @@ class Worker:
         assert not self._results, f"computed and never sent: {list(self._results)}"
         assert self._stage.held() == (0, 0), f"left after the iteration: {self._stage.held()}"
         return IterationReport(self._stage.take_losses(), self._peak_memory)
+
+    def evaluate(self) -> Mapping[MicroBatch, float]:
+        """Execute the forward part of the list on held-out data, the same each time; the losses of the last stage.
+
+        Raises:
+            InstructionFailed: an instruction raised.
+        """
+        self._step = 0
+        self._transport.begin(self._forward_program)
+        self._evaluator.run(self._forward_program)
+        self._transport.finish()
+        return self._stage.take_losses()
 
     def _compute(self, instruction: Instruction) -> None:
         op, home, index = instruction.op, instruction.home, instruction.micro_batch
@@ -115,6 +128,13 @@ class Worker:
             result = act(micro_batch, received)
         if result is not None:
             self._results[Op.SEND_F if op is Op.F else Op.SEND_B, home, index] = result
+
+    def _evaluate(self, instruction: Instruction) -> None:
+        home, number = instruction.home, instruction.micro_batch
+        received = self._transport.take(Op.RECV_F, home, number) if instruction.stage else None
+        result = self._stage.evaluate(MicroBatch(self._step, home, number), received)
+        if result is not None:
+            self._results[Op.SEND_F, home, number] = result
 
     def _count_memory(self) -> None:
         activations, owed = self._stage.held()

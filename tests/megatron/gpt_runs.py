@@ -84,7 +84,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         shape = (options.sequence, options.micro_batch_size, options.hidden)
         place = Place(server.stage, job.depth)
         samples = text(options).samples
-        stage = MegatronStage(model, config, place, shape, job.micro_batches, forward_step, samples, options.seed)
+        stage = MegatronStage(model, config, place, shape, job.micro_batches, forward_step, samples, seed=options.seed)
         tie = None
         if options.tied and server.stage in (0, job.depth - 1):
             tie = Tie(model.shared_embedding_or_output_weight(), network, job.depth)

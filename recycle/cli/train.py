@@ -1,0 +1,147 @@
+"""``recycle train``."""
+
+import tomllib
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from recycle.cli.console import make_console
+from recycle.cli.options import describe_failures, describe_job, job_options, parse_seconds, parse_servers
+from recycle.errors import UserError
+from recycle.files import read_bytes
+from recycle.job import Job, Server
+from recycle.plan.checker import check_plan
+from recycle.plan.document import load_plan
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from recycle.megatron.model import ModelOptions
+
+
+@click.command("train")
+@job_options
+@click.option(
+    "--plan", "plan_file", type=click.Path(path_type=Path), help="The plan to run; made on the fly if not given."
+)
+@click.option(
+    "--dead",
+    type=parse_servers,
+    default="",
+    metavar="SERVERS",
+    help="Servers that are left out from the start: W1_2,W0_3.",
+)
+@click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, help="Where training ends.")
+@click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
+@click.option("--text", type=click.Path(path_type=Path), help="A file to train on; else Python's standard library.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
+)
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run's folder.")
+@click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
+@click.option("--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between looks at held-out text.")
+@click.option(
+    "--emulate", type=parse_seconds, metavar="DURATION", help="Train nothing: sleep the plan, a slot for so long."
+)
+def command(
+    job: Job,
+    plan_file: Path | None,
+    dead: tuple[Server, ...],
+    iterations: int,
+    model_file: Path | None,
+    text: Path | None,
+    output: Path,
+    resume: bool,
+    checkpoint_every: int,
+    evaluate_every: int,
+    emulate: float | None,
+) -> None:
+    """Train a GPT on text by a plan for JOB, a process per live server on this machine.
+
+    \b
+    recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
+    recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
+    """
+    plan = choose_plan(job, plan_file, dead)
+    if emulate is not None:
+        show_emulation(plan, emulate, iterations)
+        return
+    # Both warn of kernels that are not installed and of names that will change.
+    warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
+    from recycle.cli.progress import TrainingProgress
+    from recycle.megatron.training import Run, train
+
+    run = Run(plan, load_model(model_file), iterations, output, resume, checkpoint_every, evaluate_every, text)
+    console = make_console(error=True)
+    console.print(describe_job(plan.job), markup=False)
+    console.print(f"dead       {describe_failures(plan.failed)}")
+    console.print(f"plan       period {plan.period} {plan.job.time_unit}s, retention {plan.retention:.1%}")
+    with TrainingProgress(console, plan, run.model.sequence * run.model.micro_batch_size, iterations) as progress:
+        train(run, progress.watch)
+    console.print(f"written to {output}", markup=False)
+
+
+def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
+    """The plan of a file, or one that is made now.
+
+    Raises:
+        UserError: the plan is illegal, or for another job or other servers than asked for.
+    """
+    if path is None:
+        from recycle.planner.improve import MaxMoves
+        from recycle.planner.make import Effort, make_plan
+
+        return make_plan(job, dead, Mode(), Effort((MaxMoves(20_000),), "20000 moves"))
+    plan = load_plan(path)
+    violations = check_plan(plan)
+    if violations:
+        raise UserError(f"{path}: the plan is illegal: {violations[0].message}; recycle check says more")
+    shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
+    if shapes[0] != shapes[1]:
+        planned, asked = (" x ".join(map(str, shape)) for shape in shapes)
+        raise UserError(
+            f"{path}: the plan is for {planned} pipelines x stages x micro-batches, and the job is {asked}: "
+            "make a plan for this job"
+        )
+    if dead and plan.failed != job.failed_set(dead):
+        raise UserError(
+            f"{path}: the plan is for {describe_failures(plan.failed)} dead, and --dead says "
+            f"{describe_failures(dead)}: make a plan for these servers, or leave --dead out"
+        )
+    return plan
+
+
+def load_model(path: Path | None) -> "ModelOptions":
+    """The model that a TOML file describes; a small one without a file.
+
+    Raises:
+        UserError: the file cannot be read, or has a missing, unknown or wrong key.
+    """
+    from recycle.megatron.model import ModelOptions
+
+    if path is None:
+        return ModelOptions()
+    try:
+        return msgspec.convert(tomllib.loads(read_bytes(path).decode()), ModelOptions)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: this is no TOML file: {error}") from error
+    except msgspec.ValidationError as error:
+        known = ", ".join(ModelOptions.__struct_fields__)
+        raise UserError(f"{path}: {error}; the keys are {known}") from error
+
+
+def show_emulation(plan: Plan, slot: float, iterations: int) -> None:
+    """Run a plan with sleeping servers, and say what the wall clock showed."""
+    from recycle.runtime.emulation import emulate
+
+    result = emulate(plan, slot, iterations)
+    spans = result.timeline.spans
+    first = [span for span in spans if span.instruction.op.is_compute]
+    length = max(span.end for span in spans) - min(span.start for span in first)
+    console = make_console()
+    console.print(f"planned    makespan {plan.makespan}, period {plan.period} {plan.job.time_unit}s")
+    console.print(f"measured   {length / slot / 1e6:.2f} {plan.job.time_unit}s for {iterations} iterations")
+    console.print(f"oversleep  {result.oversleep * 1000:.2f} ms on average")

@@ -1,0 +1,263 @@
+"""Training a GPT on text by a plan: a process per live server of this machine, with events and checkpoints."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from recycle.job import Server
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.gpt import forward_step
+from recycle.megatron.model import ModelOptions, build_stage, transformer_config
+from recycle.megatron.stage import MegatronStage
+from recycle.megatron.ties import Tie
+from recycle.megatron.world import Place, join_server
+from recycle.plan.plan import Plan
+from recycle.runtime.checkpoint import (
+    VERSION,
+    Manifest,
+    checkpoints,
+    complete,
+    read_manifest,
+    read_stage,
+    stage_state,
+    write_stage,
+)
+from recycle.runtime.errors import RunError
+from recycle.runtime.events import Evaluated, Event, EventFile, Iterated, Started
+from recycle.runtime.launcher import Member, launch
+from recycle.runtime.network import Network
+from recycle.runtime.recording import Recorder
+from recycle.runtime.stage import MicroBatch
+from recycle.runtime.text import VALIDATION, ByteText, standard_library
+from recycle.runtime.update import TorchUpdate
+from recycle.runtime.view import View
+from recycle.runtime.worker import Worker
+
+Watch = Callable[[Event], None]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A training run.
+
+    Attributes:
+        plan: a lowered plan; the servers that are failed in it take no part.
+        model: what is trained.
+        iterations: the step at which training ends.
+        folder: where events and checkpoints go.
+        resume: go on from the newest checkpoint in the folder.
+        checkpoint_every: iterations between checkpoints; 0 for none but at the end.
+        evaluate_every: iterations between evaluations on held-out text; 0 for none.
+        text: a file to train on; Python's standard library if None.
+    """
+
+    plan: Plan
+    model: ModelOptions
+    iterations: int
+    folder: Path
+    resume: bool = False
+    checkpoint_every: int = 0
+    evaluate_every: int = 0
+    text: Path | None = None
+
+    @property
+    def events(self) -> Path:
+        """The folder of the servers' events."""
+        return self.folder / "events"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for a run to go on from a checkpoint; who is alive may differ."""
+        job = self.plan.job
+        shape = {"pipelines": job.pipelines, "stages": job.depth, "micro_batches": job.micro_batches}
+        model: dict[str, Any] = msgspec.to_builtins(self.model)
+        return shape | model
+
+
+def train(run: Run, watch: Watch) -> None:
+    """Train with a process per live server.
+
+    Args:
+        run: what to do.
+        watch: called here with every event of every server.
+
+    Raises:
+        UserError: something that was asked for cannot be done.
+        ProcessFailed: a process failed.
+    """
+    view = View.of(run.plan)
+    transformer_config(run.model, run.plan.job.depth)
+    text = _text(run)
+    newest = _newest(run, text.fingerprint) if run.resume else None
+    _refuse_to_overwrite(run)
+    launch(
+        len(view.servers),
+        lambda member: _serve(run, view, text, newest, member),
+        lambda rank, content: watch(msgspec.json.decode(content, type=Event)),
+    )
+
+
+class Trainer:
+    """One server's training: built from what all servers know, and run step by step.
+
+    Args:
+        run: what to do.
+        view: the live servers.
+        server: which one this is.
+        text: what is trained on.
+        store: where the ranks find each other.
+    """
+
+    def __init__(self, run: Run, view: View, server: Server, text: ByteText, store: torch.distributed.Store) -> None:
+        job, options = run.plan.job, run.model
+        self.server = server
+        groups = join_server(store, view.epoch, server, job.depth)
+        config = transformer_config(options, job.depth)
+        self.model = build_stage(options, config, server.stage, job.depth, groups)
+        self.network = Network(store, view, server)
+        self.stage = MegatronStage(
+            self.model,
+            config,
+            Place(server.stage, job.depth),
+            (options.sequence, options.micro_batch_size, options.hidden),
+            job.micro_batches,
+            forward_step,
+            text.samples,
+            lambda micro_batch: text.samples(micro_batch, VALIDATION),
+            options.seed,
+        )
+        after_reduction: Callable[[], None] = _nothing
+        if options.tied and job.depth > 1 and server.stage in (0, job.depth - 1):
+            weight: Any = self.model.shared_embedding_or_output_weight
+            tie = Tie(weight(), self.network, job.depth)
+            tie.copy_from_first()
+            after_reduction = tie.reduce
+        self.update = TorchUpdate(
+            self.stage.parameters(),
+            lambda parameters: torch.optim.AdamW(
+                parameters, lr=options.learning_rate, weight_decay=options.weight_decay
+            ),
+            self.network,
+            job.pipelines,
+            options.clip,
+            run.plan.mode.optimizer == "staggered",
+            after_reduction,
+        )
+        self.recorder = Recorder(server)
+        self.worker = Worker(run.plan, server, self.stage, self.update, self.network, self.recorder)
+
+    def iterate(self, step: int) -> Iterated:
+        """Make one iteration.
+
+        Raises:
+            RunError: a loss is no finite number.
+        """
+        start = time.monotonic()
+        self.recorder.clear()
+        report = self.worker.run(step)
+        _require_finite(report.losses, step)
+        return Iterated(
+            str(self.server),
+            step,
+            time.monotonic() - start,
+            list(report.losses.values()),
+            report.peak_memory,
+            [(str(span.instruction), span.start, span.end) for span in self.recorder.spans(0)],
+        )
+
+    def evaluate(self, step: int) -> Evaluated:
+        """Measure the loss on held-out text."""
+        return Evaluated(str(self.server), step, list(self.worker.evaluate().values()))
+
+
+def _serve(run: Run, view: View, text: ByteText, newest: Path | None, member: Member) -> None:
+    run_on_cpu()
+    server = view.servers[member.rank]
+    trainer = Trainer(run, view, server, text, member.store())
+    settings = run.settings | {"text": text.fingerprint}
+    first = 0
+    if newest is not None:
+        read_stage(newest, f"stage-{server.stage}", trainer.model, trainer.update.optimizer)
+        first = read_manifest(newest, settings).step
+    file = EventFile(run.events, server)
+    encode = msgspec.json.encode
+
+    def tell(event: Event) -> None:
+        file.write(event)
+        member.report(encode(event))
+
+    tell(Started(str(server), view.epoch, run.plan.job.name))
+    for step in range(first, run.iterations):
+        if run.evaluate_every and step % run.evaluate_every == 0:
+            tell(trainer.evaluate(step))
+        tell(trainer.iterate(step))
+        done = step + 1
+        if done == run.iterations or (run.checkpoint_every and done % run.checkpoint_every == 0):
+            _save(run, trainer, view, Manifest(VERSION, done, settings))
+    if run.evaluate_every:
+        tell(trainer.evaluate(run.iterations))
+    trainer.network.barrier()
+
+
+def _save(run: Run, trainer: Trainer, view: View, manifest: Manifest) -> None:
+    server = trainer.server
+    if server == view.peers(server.stage)[0]:
+        state = stage_state(trainer.model, trainer.update.optimizer)
+        write_stage(run.checkpoints, manifest.step, f"stage-{server.stage}", state)
+    trainer.network.barrier()
+    if server == view.servers[0]:
+        complete(run.checkpoints, manifest)
+    trainer.network.barrier()
+
+
+def _text(run: Run) -> ByteText:
+    options = run.model
+    if run.text is None:
+        content, source = standard_library(), "Python's standard library"
+    else:
+        try:
+            content, source = run.text.read_bytes(), str(run.text)
+        except OSError as error:
+            raise RunError(f"text: {run.text} cannot be read: {error.strerror}; give another file") from error
+    if options.vocabulary < 256:
+        raise RunError(f"vocabulary is {options.vocabulary}: text is read as bytes, which need 256")
+    return ByteText(content, source, options.sequence, options.micro_batch_size, options.seed)
+
+
+def _newest(run: Run, fingerprint: str) -> Path | None:
+    found = checkpoints(run.checkpoints)
+    if not found:
+        raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
+    manifest = read_manifest(found[-1], run.settings | {"text": fingerprint})
+    if manifest.step >= run.iterations:
+        raise RunError(
+            f"iterations is {run.iterations}, and {found[-1]} has {manifest.step} of them already; ask for more"
+        )
+    return found[-1]
+
+
+def _refuse_to_overwrite(run: Run) -> None:
+    if not run.resume and checkpoints(run.checkpoints):
+        raise RunError(f"{run.folder}: there is a run in it; go on with --resume, or give another folder with --output")
+
+
+def _require_finite(losses: Mapping[MicroBatch, float], step: int) -> None:
+    for micro_batch, loss in losses.items():
+        if not math.isfinite(loss):
+            raise RunError(
+                f"iteration {step}: the loss of micro-batch {micro_batch.home}.{micro_batch.number} is {loss}; "
+                "resume from the last checkpoint with a smaller learning_rate, or set clip"
+            )
+
+
+def _nothing() -> None:
+    """What is done to gradients that nothing is done to."""

@@ -1,0 +1,168 @@
+"""Durable checkpoints: a folder per step, with the state of every stage, there as a whole or not at all.
+
+Peers of a stage hold the same state, so one of them writes it. All write into a folder with another name, which takes
+its own when everything is on disk; what was there before stays until then.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from recycle.files import read_bytes, write_whole
+from recycle.runtime.errors import RunError
+
+MANIFEST = "checkpoint.json"
+VERSION = 1
+KEPT = 2
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint is of; only a run with the same settings can go on from it.
+
+    Attributes:
+        version: of the format.
+        step: how many iterations were made.
+        settings: what must be the same for training to go on as if it had not stopped, by name.
+    """
+
+    version: int
+    step: int
+    settings: dict[str, Any]
+
+
+def stage_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Parameters and optimizer state of a stage, by name."""
+    state = {}
+    for name, parameter in module.named_parameters():
+        state[f"parameter/{name}"] = parameter.detach()
+        for key, value in optimizer.state.get(parameter, {}).items():
+            state[f"optimizer/{key}/{name}"] = value
+    return state
+
+
+def write_stage(root: Path, step: int, stage: str, state: dict[str, torch.Tensor]) -> None:
+    """Write a stage's state where the checkpoint of a step is being made.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    folder = _partial(root, step) / stage
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        dcp.save(state, checkpoint_id=folder, no_dist=True)
+    except (OSError, dcp.api.CheckpointException) as error:
+        raise RunError(
+            f"checkpoint: {folder} cannot be written: {_cause(error)}; make room or choose another folder. "
+            "Earlier checkpoints are as they were"
+        ) from error
+
+
+def complete(root: Path, manifest: Manifest) -> None:
+    """Make a checkpoint valid once all its stages are written, and remove those that are too old.
+
+    Raises:
+        UserError: the manifest cannot be written.
+    """
+    partial = _partial(root, manifest.step)
+    write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+    final = root / f"step-{manifest.step:08d}"
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    handle = os.open(root, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+    for old in checkpoints(root)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def checkpoints(root: Path) -> list[Path]:
+    """The valid checkpoints, the newest last."""
+    if not root.is_dir():
+        return []
+    return sorted(each for each in root.iterdir() if re.fullmatch(r"step-\d{8,}", each.name))
+
+
+def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
+    """The manifest of a checkpoint that a run with these settings can go on from.
+
+    Raises:
+        UserError: it cannot be read, or is of other settings.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(read_bytes(path), type=Manifest)
+    except msgspec.DecodeError as error:
+        raise RunError(f"{path}: this is no checkpoint's manifest: {error}; resume from another one") from error
+    if manifest.version != VERSION:
+        raise RunError(f"{path}: version {manifest.version}, and this release reads version {VERSION}")
+    for key, value in settings.items():
+        if manifest.settings.get(key) != value:
+            raise RunError(
+                f"{folder}: its {key} is {manifest.settings.get(key)}, and this run's is {value}: "
+                "go on with the same, or start a new run in another folder"
+            )
+    return manifest
+
+
+def read_stage(folder: Path, stage: str, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give a stage's module and optimizer the state that a checkpoint holds.
+
+    Raises:
+        RunError: it cannot be read, or is of a stage of another shape.
+    """
+    path = folder / stage
+    try:
+        known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        state: dict[str, Any] = {
+            key: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for key, entry in known.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+        dcp.load(state, checkpoint_id=path, no_dist=True)
+    except (Exception, dcp.api.CheckpointException) as error:  # torch raises many kinds for a damaged file
+        raise RunError(f"{path}: cannot be read: {_cause(error)}; resume from another checkpoint") from error
+    parameters = dict(module.named_parameters())
+    _require_shapes(path, parameters.items(), state)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(state[f"parameter/{name}"])
+    for key, value in state.items():
+        kind, _, rest = key.partition("/")
+        if kind == "optimizer":
+            field, _, name = rest.partition("/")
+            optimizer.state[parameters[name]][field] = value
+
+
+def _require_shapes(
+    path: Path, parameters: Iterable[tuple[str, torch.nn.Parameter]], state: dict[str, torch.Tensor]
+) -> None:
+    for name, parameter in parameters:
+        found = state.get(f"parameter/{name}")
+        if found is None or found.shape != parameter.shape:
+            has = "nothing" if found is None else str(tuple(found.shape))
+            raise RunError(
+                f"{path}: it holds {has} for {name}, and this model needs {tuple(parameter.shape)}: "
+                "the checkpoint is of a model of another shape"
+            )
+
+
+def _partial(root: Path, step: int) -> Path:
+    return root / f".step-{step:08d}.partial"
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason, which torch wraps for every rank."""
+    failures = getattr(error, "failures", None)
+    if failures:
+        inner = next(iter(failures.values()))
+        return _cause(inner[0] if isinstance(inner, tuple) else inner)
+    return str(error).split("\n")[0] or type(error).__name__

@@ -1,0 +1,52 @@
+"""``recycle train``: what it prints, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from recycle.cli import group
+from recycle.errors import UserError
+
+SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
+SMALL = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(group, ["train", *map(str, arguments)], catch_exceptions=False, standalone_mode=False)
+
+
+def test_trains_with_a_dead_server(tmp_path):
+    result = run(*SMALL, "--dead", "W1_0", "--iterations", 2, "--evaluate-every", 2, "-o", tmp_path / "run")
+    assert "dead       W1_0" in result.output
+    assert "iteration 2/2: loss " in result.output
+    assert "tokens/s, 3/4 servers" in result.output
+    assert "after 2 iterations: loss " in result.output
+    assert (tmp_path / "run" / "checkpoints" / "step-00000002" / "checkpoint.json").exists()
+    assert not (tmp_path / "run" / "events" / "W1_0.jsonl").exists()
+
+
+def test_emulates_a_plan():
+    plan = SCHEDULES / "4-staggered.json"
+    result = run(SCHEDULES / "paper.toml", "--plan", plan, "--emulate", "0.5ms", "--iterations", 2)
+    assert "planned    makespan 29, period 30 slots" in result.output
+    assert "for 2 iterations" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*SMALL, "--plan", SCHEDULES / "4-staggered.json"], r"the plan is for 3 x 4 x 6 .* the job is 2 x 2 x 2"),
+        (
+            [SCHEDULES / "paper.toml", "--plan", SCHEDULES / "4-staggered.json", "--dead", "W0_1"],
+            "the plan is for W1_2 dead, and --dead says W0_1",
+        ),
+        ([*SMALL, "--dead", "W0_0,W1_0"], "stage 0 has no live server"),
+        ([*SMALL, "--model", SCHEDULES / "none.toml"], r"none\.toml: cannot be read"),
+        ([*SMALL, "--model", SCHEDULES / "paper.toml"], r"unknown field .*; the keys are layers, hidden"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(tmp_path, arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        run(*arguments, "-o", tmp_path)
+    assert "\n" not in str(caught.value)
