@@ -5,7 +5,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from recycle.plan.plan import Plan
-from recycle.runtime.events import Evaluated, Event, Iterated
+from recycle.plan.recording import IterationLine
+from recycle.runtime.events import Event
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +32,7 @@ class TrainingProgress:
         self._tokens = tokens * self._micro_batches
         self._view = f"{self._servers}/{job.pipelines * job.depth} servers, retention {plan.retention:.0%}"
         self._iterations = iterations
-        self._iterated: dict[int, list[Iterated]] = defaultdict(list)
+        self._iterated: dict[int, list[IterationLine]] = defaultdict(list)
         self._evaluated: dict[int, list[float]] = defaultdict(list)
         self._progress = Progress(
             TextColumn("iteration"),
@@ -55,17 +56,17 @@ class TrainingProgress:
 
     def watch(self, event: Event) -> None:
         """Take in an event; when all servers have told of a step, show it."""
-        if isinstance(event, Iterated):
+        if isinstance(event, IterationLine):
             self._iterated[event.step].append(event)
             if len(self._iterated[event.step]) == self._servers:
                 self._show(event.step, self._iterated.pop(event.step))
-        elif isinstance(event, Evaluated):
+        else:
             self._evaluated[event.step].extend(event.losses)
             if len(self._evaluated[event.step]) == self._micro_batches:
                 losses = self._evaluated.pop(event.step)
                 self._print(f"after {event.step} iterations: loss {sum(losses) / len(losses):.4f} on held-out text")
 
-    def _show(self, step: int, events: list[Iterated]) -> None:
+    def _show(self, step: int, events: list[IterationLine]) -> None:
         losses = [loss for event in events for loss in event.losses]
         speed = self._tokens / max(event.seconds for event in events)
         text = f"loss {sum(losses) / len(losses):.4f}, {speed:,.0f} tokens/s, {self._view}"

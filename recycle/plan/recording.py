@@ -56,7 +56,51 @@ class SampleLine(msgspec.Struct, frozen=True, tag="sample", tag_field="type", fo
     memory: int
 
 
-Line = RunLine | SpanLine | InstantLine | SampleLine
+class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="type", forbid_unknown_fields=True):
+    """What a server says at the end of an iteration.
+
+    Attributes:
+        server: whose.
+        step: its number, from 0.
+        seconds: how long it took there.
+        losses: of the micro-batches whose last stage ran there.
+        peak_memory: the most that was held for micro-batches, in the job's unit.
+    """
+
+    server: str
+    step: int
+    seconds: float
+    losses: list[float]
+    peak_memory: int
+
+
+class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="type", forbid_unknown_fields=True):
+    """Losses on held-out data of the micro-batches whose last stage ran on a server.
+
+    Attributes:
+        server: whose.
+        step: how many iterations were made before.
+        losses: one per micro-batch.
+    """
+
+    server: str
+    step: int
+    losses: list[float]
+
+
+Line = RunLine | SpanLine | InstantLine | SampleLine | IterationLine | EvaluationLine
+
+
+def head_line(timeline: Timeline) -> RunLine:
+    """The first line of a time line's recording."""
+    return RunLine(FORMAT, VERSION, timeline.title, timeline.time_unit, timeline.source, timeline.period)
+
+
+def span_line(span: Span) -> SpanLine:
+    """A span as a line of a recording."""
+    return SpanLine(
+        str(span.server), span.lane, str(span.instruction), span.start, span.end, span.iteration, span.index
+    )
 
 
 def encode_recording(timeline: Timeline) -> bytes:
@@ -74,18 +118,20 @@ def save_recording(timeline: Timeline, path: Path) -> None:
 
 
 def load_recording(path: Path) -> Timeline:
-    """Read a recording, or all recordings (``*.jsonl``) of a run's directory as one time line.
+    """Read a recording, or all recordings of a run's directory (``events/*.jsonl``, or ``*.jsonl``) as one time line.
 
-    A last line without an end is left out: it is what a killed server leaves.
+    Servers write the times of a clock that they share; here the first span starts at 0. A last line without an end is
+    left out: it is what a killed server leaves.
 
     Raises:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version, or the files of a directory disagree on the time unit.
     """
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    folder = path / "events" if (path / "events").is_dir() else path
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
     if not files:
         raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
-    return merge([decode_recording(read_bytes(file), str(file)) for file in files], str(path))
+    return merge([decode_recording(read_bytes(file), str(file)) for file in files], str(path)).from_zero()
 
 
 def decode_recording(content: bytes, source: str) -> Timeline:
@@ -172,11 +218,9 @@ def _span(line: SpanLine) -> Span:
 
 
 def _lines(timeline: Timeline) -> Iterator[Line]:
-    yield RunLine(FORMAT, VERSION, timeline.title, timeline.time_unit, timeline.source, timeline.period)
+    yield head_line(timeline)
     for span in timeline.spans:
-        yield SpanLine(
-            str(span.server), span.lane, str(span.instruction), span.start, span.end, span.iteration, span.index
-        )
+        yield span_line(span)
     for instant in timeline.instants:
         yield InstantLine(instant.kind, instant.time, str(instant.server) if instant.server else None, instant.text)
     for sample in timeline.samples:

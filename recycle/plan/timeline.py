@@ -82,6 +82,17 @@ class Timeline(msgspec.Struct, frozen=True):
         """When the last span ends."""
         return max((span.end for span in self.spans), default=0)
 
+    def from_zero(self) -> "Timeline":
+        """The same, moved so that its first span starts at 0."""
+        origin = min((span.start for span in self.spans), default=0)
+        replace = msgspec.structs.replace
+        return replace(
+            self,
+            spans=tuple(replace(span, start=span.start - origin, end=span.end - origin) for span in self.spans),
+            instants=tuple(replace(instant, time=instant.time - origin) for instant in self.instants),
+            samples=tuple(replace(sample, time=sample.time - origin) for sample in self.samples),
+        )
+
     @property
     def iterations(self) -> int:
         """How many iterations it spans."""
