@@ -86,6 +86,35 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
         raise JobError(f"{source}: {error}") from error
 
 
+def encode_job(job: Job) -> bytes:
+    """The content of a job file that describes this job; lists have an entry per stage."""
+    costs = {key: [getattr(stage, key) for stage in job.stages] for key in Costs.__struct_fields__ if key != "latency"}
+    memory = {key: [getattr(stage, key) for stage in job.stages] for key in Memory.__struct_fields__}
+    if job.latency:
+        costs["latency"] = list(job.latency)
+    lines = [
+        f"name = {_quoted(job.name)}",
+        f"pipelines = {job.pipelines}",
+        f"stages = {job.depth}",
+        f"micro_batches = {job.micro_batches}",
+        f"time_unit = {_quoted(job.time_unit)}",
+        f"memory_unit = {_quoted(job.memory_unit)}",
+        "",
+        "[costs]",
+        *[f"{key} = {values}" for key, values in costs.items()],
+        "",
+        "[memory]",
+        *[f"{key} = {values}" for key, values in memory.items()],
+        "",
+    ]
+    return "\n".join(lines).encode()
+
+
+def _quoted(text: str) -> str:
+    # A JSON string is a TOML basic string.
+    return msgspec.json.encode(text).decode()
+
+
 def _build(document: JobDocument) -> Job:
     depth = document.stages
     if not 1 <= depth <= 10_000:

@@ -1,4 +1,4 @@
-"""``recycle train``: what it prints, and what it refuses."""
+"""``recycle train`` and ``recycle profile``: what they print, and what they refuse."""
 
 from pathlib import Path
 
@@ -12,8 +12,22 @@ SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
 SMALL = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
 
 
+def call(*arguments):
+    return CliRunner().invoke(group, [*map(str, arguments)], catch_exceptions=False, standalone_mode=False)
+
+
 def run(*arguments):
-    return CliRunner().invoke(group, ["train", *map(str, arguments)], catch_exceptions=False, standalone_mode=False)
+    return call("train", *arguments)
+
+
+def test_profiles_a_job_that_can_be_planned(tmp_path):
+    profiled = tmp_path / "profiled.toml"
+    result = call("profile", *SMALL, "--repeats", 2, "-o", profiled)
+    assert "a transfer between stages takes " in result.output
+    rows = [line.split() for line in result.output.splitlines()]
+    assert [row[0] for row in rows if row and row[0].isdigit()] == ["0", "1"]
+    planned = call("plan", profiled, "--fail", "W0_1", "--moves", 100)
+    assert "microseconds" in planned.output
 
 
 def test_trains_with_a_dead_server(tmp_path):

@@ -1,26 +1,20 @@
 """``recycle train``."""
 
-import tomllib
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from recycle.cli.console import make_console
+from recycle.cli.model import load_model, quiet
 from recycle.cli.options import describe_failures, describe_job, job_options, parse_seconds, parse_servers
 from recycle.errors import UserError
-from recycle.files import read_bytes, write_whole
+from recycle.files import write_whole
 from recycle.job import Job, Server
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.view.losses import draw_losses
-
-if TYPE_CHECKING:
-    from recycle.megatron.model import ModelOptions
 
 
 @click.command("train")
@@ -70,8 +64,7 @@ def command(
     if emulate is not None:
         show_emulation(plan, emulate, iterations)
         return
-    # Both warn of kernels that are not installed and of names that will change.
-    warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
+    quiet()
     from recycle.cli.progress import TrainingProgress
     from recycle.megatron.training import Run, train
     from recycle.runtime.tensorboard import TensorBoard
@@ -97,9 +90,9 @@ def command(
         finally:
             board.close()
             if any(curves.values()):
-                dead = f", {describe_failures(plan.failed)} dead" if plan.failed else ""
+                title = f"{job.name}, {describe_failures(plan.failed)} dead" if plan.failed else job.name
                 drawn = {name: curve for name, curve in curves.items() if curve}
-                write_whole(output / "loss.svg", draw_losses(f"{job.name}{dead}", drawn).encode())
+                write_whole(output / "loss.svg", draw_losses(title, drawn).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
 
 
@@ -131,25 +124,6 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
             f"{describe_failures(dead)}: make a plan for these servers, or leave --dead out"
         )
     return plan
-
-
-def load_model(path: Path | None) -> "ModelOptions":
-    """The model that a TOML file describes; a small one without a file.
-
-    Raises:
-        UserError: the file cannot be read, or has a missing, unknown or wrong key.
-    """
-    from recycle.megatron.model import ModelOptions
-
-    if path is None:
-        return ModelOptions()
-    try:
-        return msgspec.convert(tomllib.loads(read_bytes(path).decode()), ModelOptions)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: this is no TOML file: {error}") from error
-    except msgspec.ValidationError as error:
-        known = ", ".join(ModelOptions.__struct_fields__)
-        raise UserError(f"{path}: {error}; the keys are {known}") from error
 
 
 def show_emulation(plan: Plan, slot: float, iterations: int) -> None:

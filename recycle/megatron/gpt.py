@@ -1,9 +1,14 @@
 """What turns a GPT and a text into training: the forward step, and the mean loss over a micro-batch."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from recycle.megatron.model import ModelOptions
+from recycle.runtime.errors import RunError
+from recycle.runtime.text import VOCABULARY, ByteText, standard_library
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -20,3 +25,21 @@ def mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tenso
     """The mean over the micro-batch's tokens, and what is reported of it."""
     loss = losses.float().mean()
     return loss, {"lm loss": loss.detach().clone()}
+
+
+def load_text(path: Path | None, options: ModelOptions) -> ByteText:
+    """The text that a model is trained on: a file, or Python's standard library.
+
+    Raises:
+        RunError: it cannot be read, is too short, or the model's vocabulary is.
+    """
+    if path is None:
+        content, source = standard_library(), "Python's standard library"
+    else:
+        try:
+            content, source = path.read_bytes(), str(path)
+        except OSError as error:
+            raise RunError(f"text: {path} cannot be read: {error.strerror}; give another file") from error
+    if options.vocabulary < VOCABULARY:
+        raise RunError(f"vocabulary is {options.vocabulary}: text is read as bytes, which need {VOCABULARY}")
+    return ByteText(content, source, options.sequence, options.micro_batch_size, options.seed)

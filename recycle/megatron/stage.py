@@ -39,6 +39,9 @@ class MegatronStage:
         data: what a micro-batch's iterator yields.
         held_out: the same for evaluation.
         seed: of dropout.
+
+    Attributes:
+        tokens: how many tokens the loss functions counted, where they count them.
     """
 
     cannot_split = ""
@@ -70,6 +73,7 @@ class MegatronStage:
         self._contexts: dict[MicroBatch, Context] = {}
         self._owed: dict[MicroBatch, list[Owed]] = {}
         self._results: dict[MicroBatch, Any] = {}
+        self.tokens = torch.zeros([], dtype=torch.int)
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Run the chunk by Megatron's own forward step."""
@@ -123,6 +127,16 @@ class MegatronStage:
         """The chunk's."""
         return self._model.parameters()
 
+    def owed_bytes(self) -> int:
+        """What the factors that wait for W take, each storage once."""
+        factors = [each for queue in self._owed.values() for owed in queue for each in (owed.grad_output, owed.input)]
+        storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in factors}
+        return sum(storages.values())
+
+    def batches(self, data: Data, micro_batch: MicroBatch) -> Any:
+        """The iterator that the forward step takes a micro-batch from."""
+        return iter([data(micro_batch)])
+
     def take_results(self) -> dict[MicroBatch, Any]:
         """What Megatron's loss function reported since the last call, by micro-batch; empty but on the last stage."""
         results, self._results = self._results, {}
@@ -139,9 +153,9 @@ class MegatronStage:
     def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Data) -> torch.Tensor:
         store: list[Any] = []
         output: torch.Tensor
-        output, _ = schedules.forward_step(
+        output, tokens = schedules.forward_step(
             self._forward_step,
-            iter([data(micro_batch)]),
+            self.batches(data, micro_batch),
             self._model,
             self._micro_batches,
             source,
@@ -153,4 +167,5 @@ class MegatronStage:
         )
         if self.output is None:
             (self._results[micro_batch],) = store
+            self.tokens += tokens
         return output

@@ -11,7 +11,7 @@ import torch
 
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.gpt import forward_step
+from recycle.megatron.gpt import forward_step, load_text
 from recycle.megatron.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.stage import MegatronStage
 from recycle.megatron.ties import Tie
@@ -35,7 +35,7 @@ from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
-from recycle.runtime.text import VALIDATION, ByteText, standard_library
+from recycle.runtime.text import VALIDATION, ByteText
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.view import View
 from recycle.runtime.worker import Worker
@@ -98,7 +98,7 @@ def train(run: Run, watch: Watch) -> None:
     """
     view = View.of(run.plan)
     transformer_config(run.model, run.plan.job.depth)
-    text = _text(run)
+    text = load_text(run.text, run.model)
     newest = _newest(run, text.fingerprint) if run.resume else None
     _refuse_to_overwrite(run)
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -220,20 +220,6 @@ def _save(run: Run, trainer: Trainer, view: View, manifest: Manifest) -> None:
     if server == view.servers[0]:
         complete(run.checkpoints, manifest)
     trainer.network.barrier()
-
-
-def _text(run: Run) -> ByteText:
-    options = run.model
-    if run.text is None:
-        content, source = standard_library(), "Python's standard library"
-    else:
-        try:
-            content, source = run.text.read_bytes(), str(run.text)
-        except OSError as error:
-            raise RunError(f"text: {run.text} cannot be read: {error.strerror}; give another file") from error
-    if options.vocabulary < 256:
-        raise RunError(f"vocabulary is {options.vocabulary}: text is read as bytes, which need 256")
-    return ByteText(content, source, options.sequence, options.micro_batch_size, options.seed)
 
 
 def _newest(run: Run, fingerprint: str) -> Path | None:

@@ -10,8 +10,10 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.module import Float16Module
 
 from recycle.job import Server
+from recycle.megatron.adapter import ScheduleAdapter, this_server
 from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt import forward_step
 from recycle.megatron.model import ModelOptions, build_stage, transformer_config
@@ -41,6 +43,23 @@ def optimizer(parameters):
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
+class MainParameters:
+    """AdamW on copies in full precision of a DDP model's parameters, as mixed precision is trained."""
+
+    def __init__(self, model):
+        self.model = list(model.parameters())
+        self.main = [each.detach().float().clone() for each in self.model]
+        self.adam = optimizer(self.main)
+
+    def step(self):
+        for main, parameter in zip(self.main, self.model, strict=True):
+            main.grad = parameter.main_grad.float()
+        self.adam.step()
+        with torch.no_grad():
+            for main, parameter in zip(self.main, self.model, strict=True):
+                parameter.copy_(main)
+
+
 @functools.cache
 def content():
     return standard_library()[:200_000]
@@ -55,16 +74,16 @@ def name(micro_batch):
 
 
 def flat(parameters):
-    return torch.cat([each.detach().flatten() for each in parameters]).tolist()
+    return torch.cat([each.detach().float().flatten() for each in parameters]).tolist()
 
 
-def gather(servers, body):
+def gather(servers, body, tensor_parallel=1):
     results = {}
 
     def receive(rank, payload):
-        results[servers[rank]] = msgspec.msgpack.decode(payload, type=Result)
+        results[servers[rank // tensor_parallel]] = msgspec.msgpack.decode(payload, type=Result)
 
-    launch(len(servers), body, receive)
+    launch(len(servers) * tensor_parallel, body, receive)
     return results
 
 
@@ -106,48 +125,83 @@ def train_by_plan(plan, steps, options=OPTIONS):
     return gather(view.servers, body)
 
 
-def train_by_stock(job, steps, options=OPTIONS):
-    """Every server's result, by Megatron's own schedule and gradient reduction."""
+def token_loss(losses):
+    """A loss of tokens: the sum, and how many there are."""
+    total = losses.float().sum()
+    return total, torch.tensor(losses.numel(), dtype=torch.int), {"lm loss": total.detach().clone() / losses.numel()}
+
+
+def token_forward_step(data_iterator, model):
+    return forward_step(data_iterator, model)[0], token_loss
+
+
+def train_by_stock(
+    job, steps, options=OPTIONS, plan=None, data=True, ddp=None, step=forward_step, tensor_parallel=1, **config
+):
+    """Every live server's result by Megatron's training code; on its own schedule, or on a plan behind the adapter.
+
+    Servers that are dead in the plan take part in making Megatron's groups, and then in nothing.
+    """
     # Megatron numbers ranks with the pipeline's stage outermost.
     servers = [Server(pipeline, stage) for stage in range(job.depth) for pipeline in range(job.pipelines)]
+    failed = plan.failed if plan else ()
 
     def body(member):
         run_on_cpu()
-        server = servers[member.rank]
-        dist.init_process_group("gloo", store=member.store(), rank=member.rank, world_size=member.count)
-        parallel_state.initialize_model_parallel(pipeline_model_parallel_size=job.depth)
-        assert parallel_state.get_pipeline_model_parallel_rank() == server.stage
-        assert parallel_state.get_data_parallel_rank() == server.pipeline
+        server = servers[member.rank // tensor_parallel]
+        store = member.store()
+        world = dist.PrefixStore("world", store)
+        dist.init_process_group("gloo", store=world, rank=member.rank, world_size=member.count)
+        parallel_state.initialize_model_parallel(tensor_parallel, job.depth)
+        assert this_server() == server
         model_parallel_cuda_manual_seed(0)
-        config = transformer_config(options, job.depth)
+        transformer = transformer_config(options, job.depth, tensor_parallel, **config)
         groups = ProcessGroupCollection.use_mpu_process_groups()
-        model = build_stage(options, config, server.stage, job.depth, groups)
-        model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
-        config.no_sync_func = model.no_sync
-        config.finalize_model_grads_func = finalize_model_grads
-        adam = optimizer(model.parameters())
+        model = build_stage(options, transformer, server.stage, job.depth, groups)
+        if transformer.bf16:
+            model = Float16Module(transformer, model)
+        model = DistributedDataParallel(transformer, DistributedDataParallelConfig(**(ddp or {})), model)
+        transformer.no_sync_func = model.no_sync
+        transformer.finalize_model_grads_func = finalize_model_grads
+        if server in failed:
+            store.wait(["finished"])
+            return
         samples = text(options).samples
+        forward_backward = get_forward_backward_func()
+        if plan is not None:
+            forward_backward = ScheduleAdapter(plan, store, samples if data else None)
+        main = MainParameters(model)
         losses = {}
-        for step in range(steps):
+        for turn in range(steps):
             model.zero_grad_buffer()
-            batches = [MicroBatch(step, server.pipeline, number) for number in range(job.micro_batches)]
-            reported = get_forward_backward_func()(
-                forward_step_func=forward_step,
+            batches = [MicroBatch(turn, server.pipeline, number) for number in range(job.micro_batches)]
+            reported = forward_backward(
+                forward_step_func=step,
                 data_iterator=iter([samples(each) for each in batches]),
-                model=model,
+                model=[model],
                 num_microbatches=job.micro_batches,
                 seq_length=options.sequence,
                 micro_batch_size=options.micro_batch_size,
             )
-            losses |= {name(batch): float(each["lm loss"]) for batch, each in zip(batches, reported, strict=False)}
-            for parameter in model.parameters():
-                parameter.grad = parameter.main_grad
-            adam.step()
-            adam.zero_grad(set_to_none=True)
-        dist.barrier()
-        member.report(msgspec.msgpack.encode(Result(losses, flat(model.parameters()))))
+            for place, each in enumerate(reported):
+                losses[f"{turn} {server} {place}"] = float(each["lm loss"])
+            main.step()
+        result = Result(losses, flat(model.parameters()))
+        if parallel_state.get_tensor_model_parallel_rank() == 0:
+            member.report(msgspec.msgpack.encode(result))
+        if store.add("done", 1) == tensor_parallel * (len(servers) - len(failed)):
+            store.set("finished", "yes")
+        store.wait(["finished"])
 
-    return gather(servers, body)
+    return gather(servers, body, tensor_parallel)
+
+
+def mean_losses(results, steps):
+    """The mean loss of every step."""
+    found = [[] for _ in range(steps)]
+    for key, loss in all_losses(results).items():
+        found[int(key.split()[0])].append(loss)
+    return [sum(each) / len(each) for each in found]
 
 
 def all_losses(results):

@@ -24,7 +24,7 @@ MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, l
 
 @pytest.fixture(autouse=True)
 def _short_text(monkeypatch):
-    monkeypatch.setattr("recycle.megatron.training.standard_library", lambda: bytes(range(256)) * 100)
+    monkeypatch.setattr("recycle.megatron.gpt.standard_library", lambda: bytes(range(256)) * 100)
 
 
 def plan(*failed, mode=Mode()):  # noqa: B008 - immutable
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
         losses(msgspec.structs.replace(run, iterations=4, resume=True))
     monkeypatch.undo()
     assert [each.name for each in checkpoints(run.checkpoints)] == ["step-00000002"]
-    monkeypatch.setattr("recycle.megatron.training.standard_library", lambda: bytes(range(256)) * 100)
+    monkeypatch.setattr("recycle.megatron.gpt.standard_library", lambda: bytes(range(256)) * 100)
     again, _ = losses(msgspec.structs.replace(run, iterations=3, resume=True))
     assert list(again) == [2]
 

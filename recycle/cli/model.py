@@ -1,0 +1,38 @@
+"""The model that a verb works on, from a TOML file."""
+
+import tomllib
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from recycle.errors import UserError
+from recycle.files import read_bytes
+
+if TYPE_CHECKING:
+    from recycle.megatron.model import ModelOptions
+
+
+def quiet() -> None:
+    """Hide what Megatron and torch warn of: kernels that are not installed, names that will change."""
+    warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
+
+
+def load_model(path: Path | None) -> "ModelOptions":
+    """The model that a TOML file describes; a small one without a file.
+
+    Raises:
+        UserError: the file cannot be read, or has a missing, unknown or wrong key.
+    """
+    from recycle.megatron.model import ModelOptions
+
+    if path is None:
+        return ModelOptions()
+    try:
+        return msgspec.convert(tomllib.loads(read_bytes(path).decode()), ModelOptions)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: this is no TOML file: {error}") from error
+    except msgspec.ValidationError as error:
+        known = ", ".join(ModelOptions.__struct_fields__)
+        raise UserError(f"{path}: {error}; the keys are {known}") from error

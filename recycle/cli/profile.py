@@ -1,0 +1,54 @@
+"""``recycle profile``."""
+
+from pathlib import Path
+
+import click
+
+from recycle.cli.console import make_console
+from recycle.cli.model import load_model, quiet
+from recycle.cli.options import describe_job, job_options
+from recycle.files import write_whole
+from recycle.job import Job
+from recycle.jobfile import encode_job
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("profile")
+@job_options
+@click.option("--model", "model_file", type=FILE, help="A TOML file with the size of the GPT.")
+@click.option("--repeats", type=click.IntRange(1), default=10, show_default=True, help="How often each thing is timed.")
+@click.option("-o", "--output", type=FILE, required=True, help="Where to write the job file.")
+def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> None:
+    """Measure what every stage of a GPT costs and holds on this machine, for the shape of JOB.
+
+    The job file that is written holds times in microseconds and memory in bytes; recycle plan takes it.
+
+    \b
+    recycle profile -D 3 -P 4 -M 6 -o profiled.toml
+    recycle plan profiled.toml --fail W1_2 -o plan.json
+    """
+    quiet()
+    from recycle.megatron.gpt import load_text
+    from recycle.megatron.profile import profile
+
+    options = load_model(model_file)
+    measured = profile(job, options, load_text(None, options), repeats)
+    write_whole(output, encode_job(measured))
+    console = make_console()
+    console.print(describe_job(measured), markup=False)
+    console.print(table(measured), markup=False)
+    if measured.latency:
+        console.print(f"a transfer between stages takes {measured.latency[0] / 1000:.2f} ms")
+    console.print(f"written to {output}", markup=False)
+
+
+def table(job: Job) -> str:
+    """A row per stage of a job in microseconds and bytes."""
+    rows: list[tuple[str, ...]] = [("stage", "F", "I", "W", "optimizer", "reduction", "held", "after I")]
+    for number, stage in enumerate(job.stages):
+        times = (stage.forward, stage.input_gradient, stage.weight_gradient, stage.optimizer, stage.reduction)
+        memory = (stage.held, stage.held - stage.released_at_input_gradient)
+        cells = [f"{time / 1000:.2f} ms" for time in times] + [f"{each / 1e6:.2f} MB" for each in memory]
+        rows.append((str(number), *cells))
+    return "\n".join(" ".join(cell.rjust(10) for cell in row) for row in rows)
