@@ -8,26 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from recycle.cli import VERBS, main
+from recycle.cli import VERBS
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
 from tests.examples import paper_plan
 
 PAPER = ["-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3"]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line; gives exit status, standard output and standard error."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["recycle", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code or 0, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import sys
 import msgspec
 import pytest
 
-from recycle.cli import main
 from recycle.job import Server
 from recycle.plan.document import save_plan
 from recycle.plan.instruction import Op
@@ -16,21 +15,6 @@ from tests.view.samples import measured, small
 
 STAGGERED = SCHEDULES / "4-staggered.json"
 FUSED = SCHEDULES / "2-fused.json"
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line in a terminal of 100 columns; gives exit status, standard output and standard error."""
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["recycle", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code or 0, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
