@@ -1,9 +1,12 @@
-"""What all tests share: golden files with a switch to renew them."""
+"""What all tests share: golden files with a switch to renew them, and a way to call the command line."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from recycle.cli import main
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -25,3 +28,18 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{path} differs; if that is meant, renew it with pytest --renew-goldens"
 
     return compare
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Call the command line in a terminal of 100 columns; gives exit status, standard output and standard error."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["recycle", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call

@@ -5,6 +5,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
 
+DEAD = (Server(1, 2),)
 QUICK = Effort((MaxMoves(2000),), "2000 moves")
 
 
@@ -20,5 +21,5 @@ def paper_job(limit=4, released=1, pipelines=3, stages=4, micro_batches=6):
     )
 
 
-def paper_plan(form="lowered", failed=(Server(1, 2),), **changes):
+def paper_plan(form="lowered", failed=DEAD, **changes):
     return make_plan(paper_job(**changes), failed, Mode(), QUICK, form)

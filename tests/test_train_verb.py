@@ -38,6 +38,13 @@ def test_trains_with_a_dead_server(tmp_path):
     assert "after 2 iterations: loss " in result.output
     assert (tmp_path / "run" / "checkpoints" / "step-00000002" / "checkpoint.json").exists()
     assert not (tmp_path / "run" / "events" / "W1_0.jsonl").exists()
+    assert "held-out, iteration 2: " in (tmp_path / "run" / "loss.svg").read_text()
+    assert list((tmp_path / "run" / "tensorboard").glob("events.out.tfevents.*"))
+    shown = CliRunner().invoke(
+        group, ["show", str(tmp_path / "run"), "--against", str(tmp_path / "run" / "plan.json")], catch_exceptions=False
+    )
+    assert shown.exit_code == 0
+    assert "W1_0 x dead" in shown.output
 
 
 def test_emulates_a_plan():

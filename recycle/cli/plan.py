@@ -1,6 +1,5 @@
 """``recycle plan``."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +63,10 @@ def command(
 
     if prove:
         budget += f", {prove:g} s for a proof"
-    began = time.monotonic()
-    with progress_line() as line:
+    with progress_line("planning") as line:
 
         def watch(period: int, bound: int) -> None:
-            elapsed = time.monotonic() - began
-            line.show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%} after {elapsed:.1f} s")
+            line.show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
 
         plan = make_plan(job, failed, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
     if output is not None:

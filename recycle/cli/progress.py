@@ -1,11 +1,10 @@
-"""The progress of a training run, from the events of its servers."""
+"""The progress of a training run."""
 
-from collections import defaultdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from recycle.plan.plan import Plan
-from recycle.runtime.events import Evaluated, Event, Iterated
+from recycle.runtime.totals import StepTotal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +16,7 @@ class TrainingProgress:
     Args:
         console: where to.
         plan: what is run.
-        tokens: in a micro-batch.
+        tokens: in an iteration.
         iterations: where training ends.
     """
 
@@ -26,13 +25,9 @@ class TrainingProgress:
 
         job = plan.job
         self._console = console
-        self._micro_batches = job.pipelines * job.micro_batches
-        self._servers = len(plan.programs)
-        self._tokens = tokens * self._micro_batches
-        self._view = f"{self._servers}/{job.pipelines * job.depth} servers, retention {plan.retention:.0%}"
+        self._tokens = tokens
+        self._view = f"{len(plan.programs)}/{job.pipelines * job.depth} servers, retention {plan.retention:.0%}"
         self._iterations = iterations
-        self._iterated: dict[int, list[Iterated]] = defaultdict(list)
-        self._evaluated: dict[int, list[float]] = defaultdict(list)
         self._progress = Progress(
             TextColumn("iteration"),
             MofNCompleteColumn(),
@@ -53,25 +48,15 @@ class TrainingProgress:
         if self._console.is_terminal:
             self._progress.stop()
 
-    def watch(self, event: Event) -> None:
-        """Take in an event; when all servers have told of a step, show it."""
-        if isinstance(event, Iterated):
-            self._iterated[event.step].append(event)
-            if len(self._iterated[event.step]) == self._servers:
-                self._show(event.step, self._iterated.pop(event.step))
-        elif isinstance(event, Evaluated):
-            self._evaluated[event.step].extend(event.losses)
-            if len(self._evaluated[event.step]) == self._micro_batches:
-                losses = self._evaluated.pop(event.step)
-                self._print(f"after {event.step} iterations: loss {sum(losses) / len(losses):.4f} on held-out text")
-
-    def _show(self, step: int, events: list[Iterated]) -> None:
-        losses = [loss for event in events for loss in event.losses]
-        speed = self._tokens / max(event.seconds for event in events)
-        text = f"loss {sum(losses) / len(losses):.4f}, {speed:,.0f} tokens/s, {self._view}"
-        self._progress.update(self._task, completed=step + 1, description=text)
+    def show(self, total: StepTotal) -> None:
+        """Show a step's figures."""
+        if total.seconds is None:
+            self._print(f"after {total.step} iterations: loss {total.loss:.4f} on held-out text")
+            return
+        text = f"loss {total.loss:.4f}, {self._tokens / total.seconds:,.0f} tokens/s, {self._view}"
+        self._progress.update(self._task, completed=total.step + 1, description=text)
         if not self._console.is_terminal:
-            self._print(f"iteration {step + 1}/{self._iterations}: {text}")
+            self._print(f"iteration {total.step + 1}/{self._iterations}: {text}")
 
     def _print(self, text: str) -> None:
         printer: Any = self._progress.console if self._console.is_terminal else self._console

@@ -8,11 +8,13 @@ from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import describe_failures, describe_job, job_options, parse_seconds, parse_servers
 from recycle.errors import UserError
+from recycle.files import write_whole
 from recycle.job import Job, Server
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.view.losses import draw_losses
 
 
 @click.command("train")
@@ -65,15 +67,33 @@ def command(
     quiet()
     from recycle.cli.progress import TrainingProgress
     from recycle.megatron.training import Run, train
+    from recycle.runtime.tensorboard import TensorBoard
+    from recycle.runtime.totals import StepTotal, Totals
 
     run = Run(plan, load_model(model_file), iterations, output, resume, checkpoint_every, evaluate_every, text)
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
     console.print(f"dead       {describe_failures(plan.failed)}")
     console.print(f"plan       period {plan.period} {plan.job.time_unit}s, retention {plan.retention:.1%}")
-    with TrainingProgress(console, plan, run.model.sequence * run.model.micro_batch_size, iterations) as progress:
-        train(run, progress.watch)
-    console.print(f"written to {output}", markup=False)
+    micro_batches = job.pipelines * job.micro_batches
+    tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
+    board = TensorBoard(output / "tensorboard", tokens)
+    curves: dict[str, list[tuple[float, float]]] = {"training": [], "held-out": []}
+    with TrainingProgress(console, plan, tokens, iterations) as progress:
+
+        def note(total: StepTotal) -> None:
+            curves["held-out" if total.held_out else "training"].append((total.step, total.loss))
+
+        totals = Totals(len(plan.programs), micro_batches, progress.show, board.add, note)
+        try:
+            train(run, totals.add)
+        finally:
+            board.close()
+            if any(curves.values()):
+                title = f"{job.name}, {describe_failures(plan.failed)} dead" if plan.failed else job.name
+                drawn = {name: curve for name, curve in curves.items() if curve}
+                write_whole(output / "loss.svg", draw_losses(title, drawn).encode())
+    console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
 
 
 def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:

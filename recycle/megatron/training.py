@@ -16,7 +16,9 @@ from recycle.megatron.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.stage import MegatronStage
 from recycle.megatron.ties import Tie
 from recycle.megatron.world import Place, join_server
+from recycle.plan.document import save_plan
 from recycle.plan.plan import Plan
+from recycle.plan.recording import EvaluationLine, IterationLine
 from recycle.runtime.checkpoint import (
     VERSION,
     Manifest,
@@ -28,7 +30,7 @@ from recycle.runtime.checkpoint import (
     write_stage,
 )
 from recycle.runtime.errors import RunError
-from recycle.runtime.events import Evaluated, Event, EventFile, Iterated, Started
+from recycle.runtime.events import Event, EventFile
 from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
@@ -99,6 +101,8 @@ def train(run: Run, watch: Watch) -> None:
     text = load_text(run.text, run.model)
     newest = _newest(run, text.fingerprint) if run.resume else None
     _refuse_to_overwrite(run)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    save_plan(run.plan, run.folder / "plan.json")
     launch(
         len(view.servers),
         lambda member: _serve(run, view, text, newest, member),
@@ -155,7 +159,7 @@ class Trainer:
         self.recorder = Recorder(server)
         self.worker = Worker(run.plan, server, self.stage, self.update, self.network, self.recorder)
 
-    def iterate(self, step: int) -> Iterated:
+    def iterate(self, step: int) -> IterationLine:
         """Make one iteration.
 
         Raises:
@@ -165,18 +169,17 @@ class Trainer:
         self.recorder.clear()
         report = self.worker.run(step)
         _require_finite(report.losses, step)
-        return Iterated(
+        return IterationLine(
             str(self.server),
             step,
             time.monotonic() - start,
             list(report.losses.values()),
             report.peak_memory,
-            [(str(span.instruction), span.start, span.end) for span in self.recorder.spans(0)],
         )
 
-    def evaluate(self, step: int) -> Evaluated:
+    def evaluate(self, step: int) -> EvaluationLine:
         """Measure the loss on held-out text."""
-        return Evaluated(str(self.server), step, list(self.worker.evaluate().values()))
+        return EvaluationLine(str(self.server), step, list(self.worker.evaluate().values()))
 
 
 def _serve(run: Run, view: View, text: ByteText, newest: Path | None, member: Member) -> None:
@@ -188,14 +191,14 @@ def _serve(run: Run, view: View, text: ByteText, newest: Path | None, member: Me
     if newest is not None:
         read_stage(newest, f"stage-{server.stage}", trainer.model, trainer.update.optimizer)
         first = read_manifest(newest, settings).step
-    file = EventFile(run.events, server)
+    failed = run.plan.failed if member.rank == 0 else ()
+    file = EventFile(run.events, server, f"{run.plan.job.name}, trained", failed)
     encode = msgspec.json.encode
 
     def tell(event: Event) -> None:
-        file.write(event)
+        file.write(event, trainer.recorder.spans(0) if isinstance(event, IterationLine) else ())
         member.report(encode(event))
 
-    tell(Started(str(server), view.epoch, run.plan.job.name))
     for step in range(first, run.iterations):
         if run.evaluate_every and step % run.evaluate_every == 0:
             tell(trainer.evaluate(step))

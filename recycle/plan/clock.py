@@ -1,4 +1,4 @@
-"""The clock: when each instruction of a plan runs, and from that its makespan, period, bubbles and time line."""
+"""The clock: when each instruction of a plan runs, and from that its makespan, period and bubbles."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +9,6 @@ from recycle.job import Job, Server
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan
-from recycle.plan.timeline import Instant, Sample, Span, Timeline
 from recycle.plan.timing import Lane, Network, Timing, global_timing, staggered_timing
 
 Program = Sequence[Instruction]
@@ -138,71 +136,3 @@ def peak_memory(job: Job, program: Iterable[Instruction]) -> int:
             peak = max(peak, now)
             now -= freed
     return peak
-
-
-def timeline(plan: Plan, iterations: int = 1) -> Timeline:
-    """The planned time line of a plan, unrolled over some iterations in the steady state.
-
-    Transfers take the latency of their boundary, from the end of the instruction whose result they carry.
-
-    Raises:
-        Deadlock: servers of the plan wait for each other.
-    """
-    clock = run_clock(plan.job, plan.mode, plan.programs)
-    job = plan.job
-    first = min((start[0] for start in clock.start.values() if start), default=0)
-    spans: list[Span] = []
-    samples: list[Sample] = []
-    for server in sorted(clock.compute):
-        sends = _sends(plan.programs[server])
-        held = 0
-        lane: list[Span] = []
-        for iteration in range(iterations):
-            shift = iteration * clock.period - first
-            for instruction, start, end in zip(
-                clock.compute[server], clock.start[server], clock.end[server], strict=True
-            ):
-                lane.append(Span(server, "compute", instruction, start + shift, end + shift, iteration))
-                taken, freed = memory_steps(job, instruction)
-                if taken:
-                    samples.append(Sample(server, start + shift, held := held + taken))
-                if freed:
-                    samples.append(Sample(server, end + shift, held := held - freed))
-                for send in sends.get(instruction, ()):
-                    assert send.peer is not None
-                    arrival = end + shift + job.lag(server.stage, send.peer.stage)
-                    lane.append(Span(server, "communication", send, end + shift, arrival, iteration))
-            begin = clock.update_start[server.stage] + shift
-            middle = begin + job.stages[server.stage].reduction
-            lane.append(Span(server, "compute", Instruction(Op.REDUCE, server.stage), begin, middle, iteration))
-            end = middle + job.stages[server.stage].optimizer
-            lane.append(Span(server, "compute", Instruction(Op.STEP, server.stage), middle, end, iteration))
-        spans += sorted(lane, key=lambda span: span.start)
-    instants = [Instant("failure", 0, server, f"{server} is dead") for server in plan.failed]
-    for iteration in range(iterations):
-        for stage, time in enumerate(clock.update_end):
-            when = time + iteration * clock.period - first
-            instants.append(Instant("optimizer step", when, None, f"stage {stage} has stepped"))
-    return Timeline(
-        title=f"{job.name}: {plan.mode.backward} backward, {plan.mode.optimizer} optimizer",
-        time_unit=job.time_unit,
-        source="planned",
-        spans=tuple(spans),
-        instants=tuple(sorted(instants, key=lambda instant: instant.time)),
-        samples=tuple(samples),
-    )
-
-
-def _sends(program: Program) -> dict[Instruction, list[Instruction]]:
-    """The sends behind each compute instruction, which is the last before them with their micro-batch and phase."""
-    carried = {Op.SEND_F: Op.F, Op.SEND_B: Op.I}
-    producer: dict[tuple[Op, int, int], Instruction] = {}
-    sends: dict[Instruction, list[Instruction]] = {}
-    for instruction in program:
-        for phase in instruction.op.phases:
-            producer[phase, instruction.home, instruction.micro_batch] = instruction
-        if instruction.op.is_send:
-            source = producer.get((carried[instruction.op], instruction.home, instruction.micro_batch))
-            if source is not None:
-                sends.setdefault(source, []).append(instruction)
-    return sends

@@ -7,25 +7,30 @@ import msgspec
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
 
+LaneName = Literal["compute", "communication"]
+
 
 class Span(msgspec.Struct, frozen=True, gc=False):
     """One instruction of one server from its start to its end.
 
     Attributes:
         server: who executes it.
-        lane: ``compute`` keeps the server busy; ``communication`` does not. Spans of one lane never overlap.
+        lane: ``compute`` keeps the server busy, so its spans never overlap; ``communication`` does not, and several
+            transfers may be under way at once.
         instruction: what is executed; its home pipeline tells whose data it is.
         start: in time units from the start of the time line.
         end: likewise.
         iteration: which iteration the instruction belongs to, from 0.
+        index: its place in the server's program, from 0; -1 if it is in none.
     """
 
     server: Server
-    lane: Literal["compute", "communication"]
+    lane: LaneName
     instruction: Instruction
     start: float
     end: float
     iteration: int = 0
+    index: int = -1
 
 
 class Instant(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +60,7 @@ class Timeline(msgspec.Struct, frozen=True):
         spans: by server, and by start on each server.
         instants: by time.
         samples: by server and time.
+        period: time per iteration in the steady state, where it was planned.
     """
 
     title: str
@@ -63,3 +69,31 @@ class Timeline(msgspec.Struct, frozen=True):
     spans: tuple[Span, ...]
     instants: tuple[Instant, ...]
     samples: tuple[Sample, ...]
+    period: float | None = None
+
+    @property
+    def failed(self) -> tuple[Server, ...]:
+        """The servers that failed, in order."""
+        found = {each.server for each in self.instants if each.kind == "failure" and each.server is not None}
+        return tuple(sorted(found))
+
+    @property
+    def end(self) -> float:
+        """When the last span ends."""
+        return max((span.end for span in self.spans), default=0)
+
+    def from_zero(self) -> "Timeline":
+        """The same, moved so that its first span starts at 0."""
+        origin = min((span.start for span in self.spans), default=0)
+        replace = msgspec.structs.replace
+        return replace(
+            self,
+            spans=tuple(replace(span, start=span.start - origin, end=span.end - origin) for span in self.spans),
+            instants=tuple(replace(instant, time=instant.time - origin) for instant in self.instants),
+            samples=tuple(replace(sample, time=sample.time - origin) for sample in self.samples),
+        )
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations it spans."""
+        return max((span.iteration for span in self.spans), default=-1) + 1

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.plan.clock import Clock, run_clock
+from recycle.plan.clock import Clock, network, run_clock
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
+from recycle.plan.timing import global_timing
 from recycle.planner.problem import PHASES, Problem, Programs
 
 Lists = dict[Server, list[Instruction]]
@@ -65,8 +66,15 @@ def fuse(job: Job, clock: Clock) -> Clock:
             target.append(count)
             count += 1
         lists[server], starts[server], ends[server] = fused, start, end
-    sequence = [target[node] for node in clock.sequence if target[node] >= 0]
-    return msgspec.structs.replace(clock, compute=lists, start=starts, end=ends, sequence=sequence)
+    # All servers starting at 0, a fused B may still make one iteration longer on its own.
+    return msgspec.structs.replace(
+        clock,
+        compute=lists,
+        start=starts,
+        end=ends,
+        makespan=global_timing(network(job, lists)).makespan,
+        sequence=[target[node] for node in clock.sequence if target[node] >= 0],
+    )
 
 
 def add_transfers(job: Job, clock: Clock) -> Lists:
@@ -116,9 +124,4 @@ def lower(job: Job, mode: Mode, compute: Mapping[Server, Sequence[Instruction]])
     Raises:
         Deadlock: the compute instructions wait for each other.
     """
-    return lower_timed(job, run_clock(job, mode, compute))
-
-
-def lower_timed(job: Job, clock: Clock) -> Lists:
-    """All passes in their order, where the clock has run already."""
-    return add_updates(add_transfers(job, fuse(job, clock)))
+    return add_updates(add_transfers(job, fuse(job, run_clock(job, mode, compute))))

@@ -15,11 +15,15 @@ from recycle.planner.baseline import fault_free_problem, one_forward_one_backwar
 from recycle.planner.bounds import lower_bound
 from recycle.planner.evaluate import timing
 from recycle.planner.improve import Stop, improve
-from recycle.planner.lowering import instructions, lower_timed
+from recycle.planner.large import schedule_large
+from recycle.planner.lowering import add_transfers, add_updates, fuse, instructions
 from recycle.planner.problem import Problem, Programs, make_problem
 
 Watch = Callable[[int, int], None]
 Form = Literal["compute", "lowered"]
+
+LARGE = 30_000
+"""Tasks beyond which a pass of the improvement search takes too long to gain anything within seconds."""
 
 
 class Effort(msgspec.Struct, frozen=True):
@@ -65,11 +69,11 @@ def make_plan(
     barrier = 0 if problem.staggered else max(stage.update for stage in job.stages)
     report = None if watch is None else lambda value, bound: watch(value + barrier, bound + barrier)
     programs, bound, bound_by, planner = _search(problem, effort, report)
-    compute = instructions(problem, programs)
-    clock = run_clock(job, mode, compute)
-    lists = lower_timed(job, clock) if form == "lowered" else compute
+    lists = instructions(problem, programs)
+    clock = run_clock(job, mode, lists)
     if form == "lowered":
-        clock = run_clock(job, mode, lists)
+        clock = fuse(job, clock)
+        lists = add_updates(add_transfers(job, clock))
     bound += barrier
     return Plan(
         job=job,
@@ -120,6 +124,8 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
     """Programs, the bound on their value, what proved it, and what made them."""
     analytic = lower_bound(problem)
     rule = f"{analytic.rule} of stage {analytic.stage}"
+    if problem.total * problem.job.depth * problem.kinds > LARGE:
+        return schedule_large(problem), analytic.value, rule, "large-scale scheduler"
     found = improve(problem, effort.stops, effort.seed, watch=watch)
     value = found.progress.value
     if value == analytic.value or not effort.proof:
@@ -127,7 +133,12 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
     from recycle.planner.exact import solve
 
     exact = solve(
-        problem, seconds=effort.proof, hint=found.programs, lower=analytic.value, seed=effort.seed, on_improve=None
+        problem,
+        seconds=effort.proof,
+        hint=found.programs,
+        lower=analytic.value,
+        seed=effort.seed,
+        on_improve=None if watch is None else lambda value, bound, _: watch(value, bound),
     )
     bound_by = "exact solver" if exact.bound > analytic.value else rule
     return exact.programs, exact.bound, bound_by, "exact solver"

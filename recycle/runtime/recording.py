@@ -67,10 +67,5 @@ class Recorder:
 
 def measured_timeline(title: str, lanes: Iterable[Sequence[Span]]) -> Timeline:
     """One time line from the spans of all servers; it starts with the first of them."""
-    spans = [span for lane in lanes for span in lane]
-    origin = min((span.start for span in spans), default=0.0)
-    moved = [
-        Span(span.server, span.lane, span.instruction, span.start - origin, span.end - origin, span.iteration)
-        for span in sorted(spans, key=lambda span: (span.server, span.start))
-    ]
-    return Timeline(title, UNIT, "measured", tuple(moved), (), ())
+    spans = sorted((span for lane in lanes for span in lane), key=lambda span: (span.server, span.start))
+    return Timeline(title, UNIT, "measured", tuple(spans), (), ()).from_zero()

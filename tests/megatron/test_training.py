@@ -8,13 +8,14 @@ import pytest
 from recycle.job import Server
 from recycle.megatron.model import ModelOptions
 from recycle.megatron.training import Run, train
+from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
+from recycle.plan.recording import EvaluationLine, IterationLine, load_recording
 from recycle.planner.make import make_plan
 from recycle.runtime import checkpoint
 from recycle.runtime.checkpoint import checkpoints
 from recycle.runtime.errors import RunError
-from recycle.runtime.events import Evaluated, Iterated, read_timeline
 from tests.examples import QUICK, paper_job
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
@@ -35,7 +36,7 @@ def losses(run):
     trained, held_out = {}, {}
 
     def watch(event):
-        for kind, table in ((Iterated, trained), (Evaluated, held_out)):
+        for kind, table in ((IterationLine, trained), (EvaluationLine, held_out)):
             if isinstance(event, kind):
                 table.setdefault(event.step, []).extend(event.losses)
 
@@ -49,12 +50,14 @@ def test_a_run_learns_and_leaves_its_time_line(tmp_path):
     assert [len(each) for each in trained.values()] == [4] * 20
     assert list(held_out) == [0, 20]
     assert sum(held_out[20]) < 0.8 * sum(held_out[0])
-    timeline = read_timeline(run.events)
+    timeline = load_recording(tmp_path)
     assert timeline.source == "measured"
     assert {span.server for span in timeline.spans} == set(run.plan.programs)
     steps = [span for span in timeline.spans if span.instruction.op is Op.STEP]
     assert len(steps) == 20 * 3
     assert min(span.start for span in timeline.spans) == 0
+    assert timeline.failed == (Server(1, 1),)
+    assert load_plan(tmp_path / "plan.json") == run.plan
 
 
 def test_a_run_that_stopped_goes_on_to_the_bit_and_without_a_server_all_but(tmp_path):

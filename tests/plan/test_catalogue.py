@@ -63,9 +63,9 @@ def test_a_view_without_a_plan_is_said(catalogue_file):
 
 
 def test_another_job_is_refused_with_the_field_that_differs(catalogue_file):
-    with pytest.raises(PlanFileError, match="another job .*micro_batches is 6 there and 7 here"):
+    with pytest.raises(PlanFileError, match=r"another job .*micro_batches is 6 there and 7 here"):
         Catalogue(catalogue_file, paper_job(released=0, micro_batches=7))
-    with pytest.raises(PlanFileError, match="another job .*stage 0 is"):
+    with pytest.raises(PlanFileError, match=r"another job .*stage 0 is"):
         Catalogue(catalogue_file, paper_job(released=1))
 
 

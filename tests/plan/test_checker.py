@@ -215,7 +215,7 @@ def test_a_deadlock_names_who_waits_for_whom():
 
 
 def test_a_compute_plan_can_deadlock_too():
-    # Stage 0 wants the gradient of 0.0 before it forwards 0.1, and stage 1 forwards 0.1 before it returns that gradient.
+    # Stage 0 wants the gradient of 0.0 before it forwards 0.1, and stage 1 forwards 0.1 before it returns it.
     job = paper_job(pipelines=1, stages=2, micro_batches=2)
     rows = {"W0_0": "0F0.0 0I0.0 0W0.0 0F0.1 0I0.1 0W0.1", "W0_1": "1F0.0 1F0.1 1I0.0 1W0.0 1I0.1 1W0.1"}
     programs = {

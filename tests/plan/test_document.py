@@ -100,7 +100,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     (target / "inside").touch()
     with pytest.raises(UserError, match="cannot be written"):
         save_plan(PLAN, target)
-    with pytest.raises(UserError, match="none/plan.json: cannot be written"):
+    with pytest.raises(UserError, match=r"none/plan.json: cannot be written"):
         save_plan(PLAN, tmp_path / "none" / "plan.json")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 

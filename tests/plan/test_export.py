@@ -35,35 +35,55 @@ def test_torch_cannot_run_re_routed_work():
         export_torch(paper_plan(failed=()), 3)
 
 
-@pytest.mark.parametrize("mode", [Mode("fused", "global"), Mode("split", "staggered")])
-def test_torch_loads_a_fault_free_plan_and_finds_the_transfers(tmp_path, mode):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+def run_in_torch(rank, folder, micro_batches, results):
+    """One rank of a pipeline of four linear stages that runs schedule.csv; puts its weight's gradient into results."""
+    import torch
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-    plan = make_plan(paper_job(), (), mode, QUICK)
-    path = tmp_path / "schedule.csv"
-    path.write_text(export_torch(plan, 1))
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        group = torch.distributed.group.WORLD
-        stage = PipelineStage(torch.nn.Linear(2, 2), 0, 4, torch.device("cpu"), group=group)
-        schedule = _PipelineScheduleRuntime([stage], plan.job.micro_batches, loss_fn=torch.nn.functional.mse_loss)
-        schedule._load_csv(str(path), format="compute_only")
-        compute = {
-            rank: [
-                str(each)
-                for each in actions
-                if each is not None and "SEND" not in str(each) and "RECV" not in str(each)
-            ]
-            for rank, actions in schedule.pipeline_order_with_comms.items()
-        }
-    finally:
-        torch.distributed.destroy_process_group()
-    assert sorted(compute) == [0, 1, 2, 3]
-    rows = path.read_text().splitlines()
-    for rank, row in enumerate(rows):
-        kept = [action for action in compute[rank] if "UNSHARD" not in action and "RESHARD" not in action]
-        assert [action for action in kept if action[1] in "FIWB"] == row.split(",")
-    assert any("SEND_F" in str(each) for each in schedule.pipeline_order_with_comms[0])
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(f"{folder}/store", 4)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=4)
+    layer, data, target = torch_problem(rank, micro_batches)
+    stage = PipelineStage(layer, rank, 4, torch.device("cpu"))
+    loss = torch.nn.functional.mse_loss
+    schedule = _PipelineScheduleRuntime([stage], micro_batches, loss_fn=loss, scale_grads=False)
+    schedule._load_csv(f"{folder}/schedule.csv", format="compute_only")
+    schedule.step(*([data] if rank == 0 else []), target=target if rank == 3 else None)
+    results.put((rank, layer.weight.grad.tolist()))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def torch_problem(rank, micro_batches):
+    """A stage's layer, the data of all micro-batches and their targets: equal in every process."""
+    import torch
+
+    torch.manual_seed(rank)
+    layer = torch.nn.Linear(3, 3, bias=False)
+    torch.manual_seed(99)
+    return layer, torch.randn(2 * micro_batches, 3), torch.randn(2 * micro_batches, 3)
+
+
+@pytest.mark.parametrize("mode", [Mode("fused", "global"), Mode("split", "staggered")])
+def test_torch_runs_an_exported_plan_to_the_gradients_of_the_whole_model(tmp_path, mode):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    plan = make_plan(paper_job(micro_batches=4), (), mode, QUICK)
+    (tmp_path / "schedule.csv").write_text(export_torch(plan, 1))
+    context = torch.multiprocessing.get_context("fork")
+    results = context.Queue()
+    ranks = [context.Process(target=run_in_torch, args=(rank, tmp_path, 4, results)) for rank in range(4)]
+    for process in ranks:
+        process.start()
+    gradients = dict(results.get(timeout=120) for _ in ranks)
+    for process in ranks:
+        process.join(60)
+    assert [process.exitcode for process in ranks] == [0] * 4
+    layers = [torch_problem(rank, 4)[0] for rank in range(4)]
+    _, data, target = torch_problem(0, 4)
+    for part, goal in zip(data.chunk(4), target.chunk(4), strict=True):
+        for layer in layers:
+            part = layer(part)
+        torch.nn.functional.mse_loss(part, goal).backward()
+    for rank, layer in enumerate(layers):
+        torch.testing.assert_close(torch.tensor(gradients[rank]), layer.weight.grad)

@@ -62,8 +62,8 @@ def simulate(problem, programs, iterations, staggered):
 def test_the_period_is_the_steady_rate_of_endless_execution(case):
     problem, programs = case
     clock = run_clock(problem.job, problem.mode, programs)
-    # A steady state repeats after as many iterations as the stages on its critical cycle, and 6 is a multiple of 1, 2, 3.
-    # Two equal steps of 6 iterations in a row are taken for it.
+    # A steady state repeats after as many iterations as there are stages on its critical cycle, and 6 is a multiple of
+    # 1, 2 and 3.
     ends = simulate(problem, programs, 60, problem.staggered)
     steps = [[after - before for before, after in zip(ends[at], ends[at + 6], strict=True)] for at in range(41, 54)]
     assert all(step == steps[0] for step in steps)
@@ -139,7 +139,8 @@ def test_memory_is_freed_in_the_parts_that_the_stage_says():
     assert memory_steps(job, Instruction(Op.W, 0, 0, 0)) == (0, 1)
     assert memory_steps(paper_job(released=1), Instruction(Op.I, 0, 0, 0)) == (0, 1)
     assert memory_steps(job, Instruction(Op.B, 0, 0, 0)) == (0, 1)
-    program = [Instruction.parse(text) for text in ["0F0.0", "0F0.1", "0I0.0", "0F0.2", "0W0.0", "0I0.1", "0W0.1", "0I0.2", "0W0.2"]]
+    rows = ["0F0.0", "0F0.1", "0I0.0", "0F0.2", "0W0.0", "0I0.1", "0W0.1", "0I0.2", "0W0.2"]
+    program = [Instruction.parse(text) for text in rows]
     assert peak_memory(job, program) == 3
     assert peak_memory(paper_job(released=1), program) == 2
 

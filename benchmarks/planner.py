@@ -1,0 +1,318 @@
+"""How fast and how good the planner is: one table per question.
+
+Usage: python benchmarks/planner.py [SECTION ...] [--cases N] [--proof SECONDS] [--seed N]
+
+Sections (all of them by default):
+    table       the worked example with its proved values: the fast planner, and the exact solver's proof
+    small       random small jobs: the fast planner with a budget of 2 s against proved optima
+    fault-free  one pipeline without failures against the lower bound, 1F1B, and the better of ZB-H1 and ZB-H2
+    large       64 x 16 x 64 with 0, 1, 2 and 8 failures: seconds to a lowered plan, and period / bound
+    huge        512 x 32 x 64 with 1% of its servers failed: seconds and memory to a compute plan
+    lookup      a look-up in a catalogue at 1,024 servers
+    help        recycle --help
+
+Everything runs on one core; imports are not counted, except for help.
+"""
+
+import argparse
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from recycle.job import Job, Server, Stage
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.checker import check_plan
+from recycle.plan.mode import Mode
+from recycle.planner.baseline import one_forward_one_backward, zero_bubble_orders
+from recycle.planner.bounds import lower_bound
+from recycle.planner.catalogue import make_catalogue
+from recycle.planner.evaluate import value
+from recycle.planner.exact import solve
+from recycle.planner.improve import MaxSeconds, improve
+from recycle.planner.large import schedule_large
+from recycle.planner.make import Effort, make_plan
+from recycle.planner.problem import Problem, make_problem
+
+TWO_SECONDS = Effort((MaxSeconds(2.0),), "2 s")
+FUSED, SPLIT, STAGGERED = Mode("fused", "global"), Mode("split", "global"), Mode()
+
+TABLE = [
+    ("fault-free 1F1B", "", FUSED, (4, 3, 2, 1), 0, 27),
+    ("fused", "W1_2", FUSED, (4, 3, 2, 1), 0, 36),
+    ("fused", "W1_2", FUSED, 4, 0, 33),
+    ("split", "W1_2", SPLIT, 4, 0, 29),
+    ("split", "W1_2", SPLIT, 6, 0, 29),
+    ("staggered", "W1_2", STAGGERED, 4, 1, 30),
+    ("staggered", "W1_2", STAGGERED, 6, 0, 30),
+    ("staggered", "W1_0", STAGGERED, 4, 0, 33),
+    ("staggered", "W1_0", STAGGERED, 6, 0, 31),
+    ("staggered", "W1_0", STAGGERED, 8, 0, 30),
+    ("staggered", "W1_3", STAGGERED, 4, 0, 33),
+    ("staggered", "W1_3", STAGGERED, 6, 0, 31),
+    ("staggered", "W1_3", STAGGERED, 7, 0, 30),
+    ("staggered", "W1_3", STAGGERED, 4, 1, 30),
+    ("staggered", "W1_1", STAGGERED, 4, 1, 31),
+    ("staggered", "W1_1", STAGGERED, 6, 1, 30),
+    ("staggered", "W0_0,W1_1,W2_2,W0_3", STAGGERED, 4, 1, 33),
+    ("staggered", "W0_2,W1_2", STAGGERED, 4, 1, 57),
+    ("staggered", "W0_2,W1_2", STAGGERED, 4, 0, 58),
+]
+
+
+def even_job(
+    pipelines: int,
+    depth: int,
+    micro_batches: int,
+    limit: int | Sequence[int],
+    cost: Sequence[int] = (1, 1, 1),
+    released: int = 0,
+    optimizer: int = 3,
+    latency: int = 0,
+) -> Job:
+    limits = [limit] * depth if isinstance(limit, int) else limit
+    forward, gradient, weight = cost
+    return Job(
+        pipelines=pipelines,
+        micro_batches=micro_batches,
+        stages=tuple(Stage(forward, gradient, weight, optimizer, 0, 1, released, each) for each in limits),
+        latency=(latency,) * (depth - 1),
+    )
+
+
+def show(row: Iterable[object], widths: Sequence[int]) -> None:
+    print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
+
+
+def table(arguments: argparse.Namespace) -> None:
+    widths = (16, 20, 13, 9, 8, 6, 9, 7, 12)
+    show(("form", "failed", "limit", "released", "expected", "fast", "seconds", "proved", "seconds"), widths)
+    for form, failed, mode, limit, released, expected in TABLE:
+        problem = make_problem(
+            even_job(3, 4, 6, limit, released=released),
+            [Server.parse(name) for name in failed.split(",") if name],
+            mode,
+        )
+        began = time.perf_counter()
+        found = improve(problem, [MaxSeconds(2.0)])
+        fast = time.perf_counter() - began
+        began = time.perf_counter()
+        proof = solve(problem, seconds=60)
+        exact = time.perf_counter() - began
+        proved = proof.value if proof.status == "optimal" else f">={proof.bound}"
+        show(
+            (
+                form,
+                failed,
+                limit,
+                "I" if released else "W",
+                expected,
+                found.progress.value,
+                f"{fast:.2f}",
+                proved,
+                f"{exact:.1f}",
+            ),
+            widths,
+        )
+
+
+def small_problem(random_: random.Random) -> Problem:
+    """D <= 4, P <= 5, M <= 8; uneven costs, a heavier last stage, latency; failed servers that leave a peer."""
+    pipelines, depth, micro_batches = random_.randint(2, 4), random_.randint(2, 5), random_.randint(2, 8)
+    cost = random_.choice([(1, 1, 1), (10, 12, 7), (10, 12, 7), (2, 3, 2), (4, 5, 3)])
+    heavier = random_.random() < 0.3
+    stages = []
+    limit = random_.choice([depth, depth + depth // 2, 2 * depth])
+    released = random_.randint(0, 1)
+    for stage in range(depth):
+        scaled = [each + each // 2 if heavier and stage == depth - 1 else each for each in cost]
+        stages.append(Stage(*scaled, random_.choice([0, 3]) * cost[0], 0, 1, released, limit))
+    latency = random_.choice([0, 0, 1])
+    job = Job(pipelines, micro_batches, tuple(stages), (latency,) * (depth - 1))
+    failed: list[Server] = []
+    for _ in range(random_.randint(0, 3)):
+        server = Server(random_.randrange(pipelines), random_.randrange(depth))
+        if len(job.live_pipelines(server.stage, [*failed, server])) >= 1:
+            failed.append(server)
+    mode = random_.choice([STAGGERED] * 4 + [SPLIT, FUSED, Mode("split", "staggered", "free")])
+    return make_problem(job, failed, mode)
+
+
+def small(arguments: argparse.Namespace) -> None:
+    random_ = random.Random(arguments.seed)
+    widths = (12, 11, 10, 22, 10, 7, 9, 14, 9, 9)
+    show(("shape", "F:I:W", "limit", "failed", "mode", "fast", "seconds", "optimum", "seconds", "excess"), widths)
+    equal = proved = worst_slots = 0
+    for _ in range(arguments.cases):
+        problem = small_problem(random_)
+        job = problem.job
+        began = time.perf_counter()
+        found = improve(problem, [MaxSeconds(2.0)], seed=arguments.seed)
+        fast = time.perf_counter() - began
+        began = time.perf_counter()
+        exact = solve(problem, seconds=arguments.proof, hint=found.programs)
+        seconds = time.perf_counter() - began
+        best = found.progress.value
+        slot = max(max(cost) for cost in problem.cost)
+        excess: object = "unproved"
+        if exact.status == "optimal":
+            proved += 1
+            equal += best == exact.value
+            excess = best - exact.value
+            worst_slots = max(worst_slots, -(-(best - exact.value) // slot))
+        optimum = exact.value if exact.status == "optimal" else f"{exact.bound}..{exact.value}"
+        stage = job.stages[0]
+        show(
+            (
+                f"{job.pipelines}x{job.depth}x{job.micro_batches}",
+                f"{stage.forward}:{stage.input_gradient}:{stage.weight_gradient}",
+                f"{stage.limit} {'I' if stage.released_at_input_gradient else 'W'}",
+                ",".join(map(str, sorted(problem.failed))),
+                f"{problem.mode.backward[:1]}{problem.mode.optimizer[:1]}{problem.mode.routing[:1]}",
+                best,
+                f"{fast:.2f}",
+                optimum,
+                f"{seconds:.1f}",
+                excess,
+            ),
+            widths,
+        )
+    print(
+        f"{proved} of {arguments.cases} proved; of these {equal} equal the optimum ({equal / max(proved, 1):.0%}); "
+        f"the worst is {worst_slots} slot(s) above (a slot is the largest single cost)"
+    )
+
+
+def fault_free(arguments: argparse.Namespace) -> None:
+    widths = (8, 8, 9, 9, 8, 8, 8, 8, 8, 9)
+    show(("stages", "micro", "F:I:W", "latency", "limit", "bound", "period", "1F1B", "ZB-H", "seconds"), widths)
+    for cost, latency in (((1, 1, 1), 0), ((10, 12, 7), 0), ((10, 12, 7), 5)):
+        for depth in (4, 8, 16, 32):
+            for micro_batches in sorted({depth, 2 * depth, 64}):
+                for limit in (depth, depth + depth // 2, 2 * depth):
+                    problem = make_problem(
+                        even_job(1, depth, micro_batches, limit, cost, latency=latency), (), STAGGERED
+                    )
+                    began = time.perf_counter()
+                    found = improve(problem, [MaxSeconds(2.0)])
+                    seconds = time.perf_counter() - began
+                    bound = lower_bound(problem).value
+                    plain = value(problem, one_forward_one_backward(problem))
+                    zero_bubble = min(value(problem, order) for order in zero_bubble_orders(problem))
+                    costs = ":".join(map(str, cost))
+                    show(
+                        (
+                            depth,
+                            micro_batches,
+                            costs,
+                            latency,
+                            limit,
+                            bound,
+                            found.progress.value,
+                            plain,
+                            zero_bubble,
+                            f"{seconds:.2f}",
+                        ),
+                        widths,
+                    )
+
+
+def large(arguments: argparse.Namespace) -> None:
+    widths = (8, 9, 9, 7, 9, 8, 8, 8, 8)
+    show(("limit", "F:I:W", "latency", "failed", "seconds", "bound", "period", "ratio", "legal"), widths)
+    job_servers = [Server(pipeline, stage) for pipeline in range(64) for stage in range(16)]
+    for limit in (32, 16):
+        for latency in (0, 1):
+            for count in (0, 1, 2, 8):
+                failed = random.Random(arguments.seed + count).sample(job_servers, count)
+                job = even_job(64, 16, 64, limit, latency=latency)
+                began = time.perf_counter()
+                plan = make_plan(job, failed, STAGGERED, TWO_SECONDS)
+                seconds = time.perf_counter() - began
+                legal = not check_plan(plan)
+                ratio = f"{plan.period / plan.bound:.4f}"
+                show((limit, "1:1:1", latency, count, f"{seconds:.2f}", plan.bound, plan.period, ratio, legal), widths)
+
+
+def huge(arguments: argparse.Namespace) -> None:
+    job = even_job(512, 32, 64, 64)
+    failed = random.Random(arguments.seed).sample(job.servers(), 164)
+    began = time.perf_counter()
+    problem = make_problem(job, failed, STAGGERED)
+    programs = schedule_large(problem)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    tasks = sum(len(program) for program in programs.values())
+    print(f"512 x 32 x 64, 164 failed: {tasks} compute instructions in {seconds:.1f} s, at most {peak:.2f} GiB")
+    bound = lower_bound(problem).value
+    period = value(problem, programs)
+    print(f"period {period}, bound {bound}, ratio {period / bound:.4f}")
+
+
+def lookup(arguments: argparse.Namespace) -> None:
+    job = even_job(64, 16, 64, 32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "catalogue.zip"
+        make_catalogue(path, job, STAGGERED, 1, TWO_SECONDS, "lowered", lambda *_: None)
+        print(f"1,024 servers, every single failure: {path.stat().st_size / 2**20:.1f} MiB")
+        catalogue = Catalogue(path, job)
+        looked, program = [], []
+        for server in random.Random(arguments.seed).sample(job.servers(), 20):
+            began = time.perf_counter()
+            found = catalogue.look_up([server])
+            looked.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            found.program(Server((server.pipeline + 1) % 64, server.stage))
+            program.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        found.plan()
+        whole = time.perf_counter() - began
+    print(f"look-up, relabelled: median {statistics.median(looked) * 1e3:.1f} ms, worst {max(looked) * 1e3:.1f} ms")
+    print(f"one server's program: median {statistics.median(program) * 1e3:.2f} ms; all 1,023: {whole:.2f} s")
+
+
+def help_(arguments: argparse.Namespace) -> None:
+    code = "from recycle.cli import main; main()"
+    times = []
+    for _ in range(9):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code, "--help"], stdout=subprocess.DEVNULL, check=True)
+        times.append(time.perf_counter() - began)
+    print(f"recycle --help: median {statistics.median(times):.3f} s, worst {max(times):.3f} s, interpreter included")
+
+
+SECTIONS = {
+    "table": table,
+    "small": small,
+    "fault-free": fault_free,
+    "large": large,
+    "huge": huge,
+    "lookup": lookup,
+    "help": help_,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--cases", type=int, default=60, help="random small jobs (default 60)")
+    parser.add_argument(
+        "--proof", type=float, default=60.0, help="seconds of the exact solver per small job (default 60)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    unknown = [section for section in arguments.sections if section not in SECTIONS]
+    if unknown:
+        parser.error(f"unknown section {unknown[0]!r}: choose from {', '.join(SECTIONS)}")
+    for section in arguments.sections or SECTIONS:
+        print(f"\n== {section}")
+        SECTIONS[section](arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What the page of a large plan costs: ``python benchmarks/show.py [--screenshot FILE]``.
+
+The plan is 64 pipelines x 16 stages x 64 micro-batches with one dead server, about 200,000 boxes. Reported are the time
+to make the page with ``recycle show``, its size, and, measured in the page by headless Chromium, the time from the
+start of its loading to its first drawing, and from a zoom step to the frame behind the one that shows it, over steps
+from the whole to a few boxes and back.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from recycle.job import Job, Server, Stage
+from recycle.plan.document import save_plan
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+from recycle.planner.improve import MaxMoves
+from recycle.planner.make import Effort, make_plan
+from tests.view.browser import chromium, missing
+
+ZOOM = """
+const [factor, done] = arguments;
+const start = performance.now();
+schedule.zoom(factor);
+requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start)));
+"""
+FIRST = "return performance.getEntriesByName('first draw')[0].startTime"
+STEPS = 20
+RUN = "from recycle.cli import main; main()"
+
+
+def large_plan() -> Plan:
+    depth = 16
+    stage = Stage(1, 1, 1, optimizer=3, reduction=0, held=1, released_at_input_gradient=0, limit=depth)
+    job = Job(64, 64, (stage,) * depth, (0,) * (depth - 1), "64 x 16 x 64")
+    return make_plan(job, (Server(5, 7),), Mode(), Effort((MaxMoves(0),), "no search"))
+
+
+def measure(page: Path, screenshot: Path | None) -> dict[str, float]:
+    with chromium() as browser:
+        browser.get(page.as_uri())
+        first = browser.execute_script(FIRST)
+        steps = []
+        for factor in [0.8] * STEPS + [1.25] * STEPS:
+            steps.append(browser.execute_async_script(ZOOM, factor))
+        if screenshot:
+            browser.save_screenshot(str(screenshot))
+    steps.sort()
+    return {"first draw": first, "zoom step, median": steps[len(steps) // 2], "zoom step, longest": steps[-1]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--screenshot", type=Path, help="save what is seen at the end")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        plan, page = Path(folder) / "plan.json", Path(folder) / "page.html"
+        save_plan(large_plan(), plan)
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", RUN, "show", plan, "--html", page], check=True)
+        elapsed = time.perf_counter() - start
+        computing = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        print(f"made in: {elapsed:.2f} s, of which {computing:.2f} s computing")
+        print(f"size: {page.stat().st_size / 1e6:.2f} MB")
+        reason = missing()
+        if reason:
+            print(f"not drawn: {reason}")
+            return
+        for name, value in measure(page, arguments.screenshot).items():
+            print(f"{name}: {value:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

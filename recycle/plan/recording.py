@@ -1,0 +1,227 @@
+"""Recordings: a time line as JSON lines, which servers append to while they run; docs/show.md describes the format."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from recycle.errors import JobError, PlanFileError, UserError
+from recycle.files import read_bytes, write_whole
+from recycle.job import Server
+from recycle.plan.instruction import Instruction
+from recycle.plan.timeline import Instant, LaneName, Sample, Span, Timeline
+
+FORMAT = "recycle run"
+VERSION = 1
+
+
+class RunLine(msgspec.Struct, frozen=True, tag="run", tag_field="type", forbid_unknown_fields=True):
+    """The first line of a recording."""
+
+    format: str
+    version: int
+    title: str
+    time_unit: str
+    source: Literal["planned", "measured"]
+    period: float | None = None
+
+
+class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid_unknown_fields=True, gc=False):
+    """One instruction of one server."""
+
+    server: str
+    lane: LaneName
+    instruction: str
+    start: float
+    end: float
+    iteration: int = 0
+    index: int = -1
+
+
+class InstantLine(msgspec.Struct, frozen=True, tag="instant", tag_field="type", forbid_unknown_fields=True, gc=False):
+    """Something that happened at one time."""
+
+    kind: Literal["failure", "view change", "optimizer step"]
+    time: float
+    server: str | None
+    text: str
+
+
+class SampleLine(msgspec.Struct, frozen=True, tag="sample", tag_field="type", forbid_unknown_fields=True, gc=False):
+    """What a server holds from this time on."""
+
+    server: str
+    time: float
+    memory: int
+
+
+class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="type", forbid_unknown_fields=True):
+    """What a server says at the end of an iteration.
+
+    Attributes:
+        server: whose.
+        step: its number, from 0.
+        seconds: how long it took there.
+        losses: of the micro-batches whose last stage ran there.
+        peak_memory: the most that was held for micro-batches, in the job's unit.
+    """
+
+    server: str
+    step: int
+    seconds: float
+    losses: list[float]
+    peak_memory: int
+
+
+class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="type", forbid_unknown_fields=True):
+    """Losses on held-out data of the micro-batches whose last stage ran on a server.
+
+    Attributes:
+        server: whose.
+        step: how many iterations were made before.
+        losses: one per micro-batch.
+    """
+
+    server: str
+    step: int
+    losses: list[float]
+
+
+Line = RunLine | SpanLine | InstantLine | SampleLine | IterationLine | EvaluationLine
+
+
+def head_line(timeline: Timeline) -> RunLine:
+    """The first line of a time line's recording."""
+    return RunLine(FORMAT, VERSION, timeline.title, timeline.time_unit, timeline.source, timeline.period)
+
+
+def span_line(span: Span) -> SpanLine:
+    """A span as a line of a recording."""
+    return SpanLine(
+        str(span.server), span.lane, str(span.instruction), span.start, span.end, span.iteration, span.index
+    )
+
+
+def encode_recording(timeline: Timeline) -> bytes:
+    """The content of a recording: the head, and then a line per span, instant and sample."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in _lines(timeline))
+
+
+def save_recording(timeline: Timeline, path: Path) -> None:
+    """Write a recording, whole or not at all.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    write_whole(path, encode_recording(timeline))
+
+
+def load_recording(path: Path) -> Timeline:
+    """Read a recording, or all recordings of a run's directory (``events/*.jsonl``, or ``*.jsonl``) as one time line.
+
+    Servers write the times of a clock that they share; here the first span starts at 0. A last line without an end is
+    left out: it is what a killed server leaves.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: it is no recording of this version, or the files of a directory disagree on the time unit.
+    """
+    folder = path / "events" if (path / "events").is_dir() else path
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
+    if not files:
+        raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
+    return merge([decode_recording(read_bytes(file), str(file)) for file in files], str(path)).from_zero()
+
+
+def decode_recording(content: bytes, source: str) -> Timeline:
+    """The time line that a recording's content describes.
+
+    Args:
+        content: what the file holds.
+        source: what to call it in errors.
+
+    Raises:
+        PlanFileError: it is no recording of this version; the message names the line.
+    """
+    decoder = msgspec.json.Decoder(Line)
+    head: RunLine | None = None
+    spans: list[Span] = []
+    instants: list[Instant] = []
+    samples: list[Sample] = []
+    whole = content[: content.rfind(b"\n") + 1]
+    for number, text in enumerate(whole.splitlines(), 1):
+        try:
+            line = decoder.decode(text)
+            match line:
+                case RunLine():
+                    head = head or _checked(line)
+                case SpanLine():
+                    spans.append(_span(line))
+                case InstantLine():
+                    server = Server.parse(line.server) if line.server else None
+                    instants.append(Instant(line.kind, line.time, server, line.text))
+                case SampleLine():
+                    samples.append(Sample(Server.parse(line.server), line.time, line.memory))
+        except (msgspec.DecodeError, UnicodeDecodeError, PlanFileError, JobError) as error:
+            raise PlanFileError(f"{source}: line {number}: {error}") from error
+        if head is None:
+            raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
+    if head is None:
+        raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
+    return Timeline(
+        title=head.title,
+        time_unit=head.time_unit,
+        source=head.source,
+        spans=tuple(sorted(spans, key=lambda span: (span.server, span.start))),
+        instants=tuple(sorted(instants, key=lambda instant: instant.time)),
+        samples=tuple(sorted(samples, key=lambda sample: (sample.server, sample.time))),
+        period=head.period,
+    )
+
+
+def merge(parts: Iterable[Timeline], source: str) -> Timeline:
+    """One time line of the servers of one run, whose clocks agree.
+
+    Raises:
+        PlanFileError: the parts have different time units, or some are planned and some measured.
+    """
+    first, *others = parts
+    for other in others:
+        if (other.time_unit, other.source) != (first.time_unit, first.source):
+            raise PlanFileError(
+                f"{source}: recordings of one run share a time unit and a source, and these are "
+                f"{first.source} in {first.time_unit}s and {other.source} in {other.time_unit}s"
+            )
+    everything = [first, *others]
+    return msgspec.structs.replace(
+        first,
+        spans=tuple(sorted((each for part in everything for each in part.spans), key=lambda s: (s.server, s.start))),
+        instants=tuple(sorted((each for part in everything for each in part.instants), key=lambda i: i.time)),
+        samples=tuple(sorted((each for part in everything for each in part.samples), key=lambda s: (s.server, s.time))),
+    )
+
+
+def _checked(head: RunLine) -> RunLine:
+    if head.format != FORMAT:
+        raise PlanFileError(f"this is a {head.format!r} file, and a {FORMAT!r} file is needed - at `$.format`")
+    if head.version != VERSION:
+        raise PlanFileError(f"version {head.version}, and this release reads version {VERSION} - at `$.version`")
+    return head
+
+
+def _span(line: SpanLine) -> Span:
+    if not line.start <= line.end:
+        raise PlanFileError(f"the span ends at {line.end}, before its start at {line.start} - at `$.end`")
+    server, instruction = Server.parse(line.server), Instruction.parse(line.instruction)
+    return Span(server, line.lane, instruction, line.start, line.end, line.iteration, line.index)
+
+
+def _lines(timeline: Timeline) -> Iterator[Line]:
+    yield head_line(timeline)
+    for span in timeline.spans:
+        yield span_line(span)
+    for instant in timeline.instants:
+        yield InstantLine(instant.kind, instant.time, str(instant.server) if instant.server else None, instant.text)
+    for sample in timeline.samples:
+        yield SampleLine(str(sample.server), sample.time, sample.memory)

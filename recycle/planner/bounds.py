@@ -1,0 +1,199 @@
+"""Lower bounds on what any plan of a problem can reach, each with its proof.
+
+Every rule but the sandwich looks at one server of an otherwise empty pipeline. By counting, some live server of stage s
+executes at least ``k = ceil(D * M / live)`` micro-batches; it is called the busiest server of the stage, and none of
+the rules becomes weaker when it executes more than k.
+
+The rules see two relaxations of a server's memory, and each holds for any mixture of releases:
+
+- before its I ends a micro-batch holds all its memory, so no more than ``limit // held`` are between F and I;
+- what I does not release is held from F to W, so no more than ``limit // (that part)`` are between F and W.
+"""
+
+from itertools import accumulate
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from recycle.planner.problem import Problem
+
+Rule: TypeAlias = Literal["work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich"]
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A value that no plan of the problem can go below.
+
+    Attributes:
+        value: the least period of a staggered problem, in the job's time units; for a global optimizer the least
+            makespan of compute, without the optimizer.
+        stage: the stage that binds.
+        rule: the argument that binds.
+    """
+
+    value: int
+    stage: int
+    rule: Rule
+
+
+def lower_bound(problem: Problem) -> Bound:
+    """The strongest bound; among equals that of the simplest rule, and of the first stage."""
+    return max(breakdown(problem), key=lambda bound: bound.value)
+
+
+def breakdown(problem: Problem) -> tuple[Bound, ...]:
+    """Every rule at every stage, rule by rule from the simplest on."""
+    spans = [_busiest_server(problem, stage, trip) for stage, trip in enumerate(round_trips(problem))]
+    earliest = heads(problem)
+    sandwiches = _sandwiches(problem, [span.last_gradient for span in spans])
+    bounds: list[Bound] = []
+    for stage, span in enumerate(spans):
+        last = problem.cost[stage][2]
+        outside = problem.job.stages[stage].update if problem.staggered else earliest[stage]
+        rules: tuple[tuple[Rule, int], ...] = (
+            ("work", span.work),
+            ("warm-up", span.work + span.warm_up),
+            ("cool-down", span.work + span.idle),
+            ("recycling", span.recycling),
+            ("last gradient", span.last_gradient + last),
+            ("sandwich", sandwiches[stage] + last),
+        )
+        bounds += [Bound(outside + length, stage, rule) for rule, length in rules]
+    return tuple(sorted(bounds, key=lambda bound: _ORDER.index(bound.rule)))
+
+
+def period(problem: Problem, value: int) -> int:
+    """The time of an iteration of this value: behind a global barrier the longest update comes on top."""
+    return value if problem.staggered else value + max(stage.update for stage in problem.job.stages)
+
+
+_ORDER: tuple[Rule, ...] = ("work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich")
+
+
+class _Span(NamedTuple):
+    """Least times on the busiest server of a stage, from the start of its first F on.
+
+    Attributes:
+        work: all its compute.
+        warm_up: idle time before its first I.
+        idle: idle time in all.
+        recycling: until the end of its last instruction, by the turnover of its memory alone.
+        last_gradient: until the end of its last I.
+    """
+
+    work: int
+    warm_up: int
+    idle: int
+    recycling: int
+    last_gradient: int
+
+
+def _busiest_server(problem: Problem, stage: int, trip: int) -> _Span:
+    """What one server with k micro-batches needs.
+
+    The round trip, ``trip``, is the least time between the end of an F and the start of its I.
+    ``open`` is how many micro-batches can be between F and I, ``kept`` how many between F and W, of k at most.
+
+    Warm-up. Before its first I ends the server runs nothing but F, ``open`` of them at most. The first I starts a round
+    trip after the first F ends, and what the other F leave of it is idle.
+
+    Cool-down. Of the round trip of its last F the server can fill no more than the I of the other ``open - 1`` and the
+    W of the other ``kept - 1``. If k exceeds ``open``, the last F waits for memory and so follows the first I: the
+    gap is not that of the warm-up and adds to it. Otherwise the two may be the same gap.
+
+    Recycling. When the j-th F starts, at least j - capacity of the earlier ones have released memory, so it is at least
+    one hold after the (j - capacity)-th.
+
+    Last gradient, the greatest of:
+
+    - all F and I, the warm-up, and k - ``kept`` W: so many are done when the last F starts, for it needs their memory;
+    - the recycling before the last F, and that micro-batch's own way to the end of I;
+    - what is done when the last F ends (all F; if k exceeds ``open``, the warm-up, k - ``open`` I and k - ``kept`` W),
+      its round trip and its I;
+    - what refilling the memory takes (``_refilled``).
+    """
+    forward, gradient, weight = problem.cost[stage]
+    settings = problem.job.stages[stage]
+    most = -(-problem.total // len(problem.live[stage]))
+    open_ = min(most, settings.capacity)
+    rest = problem.release[stage][2]
+    kept = min(most, settings.limit // rest) if rest else most
+
+    warm_up = max(0, trip - (open_ - 1) * forward)
+    cool_down = max(0, trip - (open_ - 1) * gradient - (kept - 1) * weight)
+    waits = most > open_
+    turnover = max(
+        _turnover(most, open_, forward, forward + trip + gradient),
+        _turnover(most, kept, forward, forward + trip + gradient + weight),
+    )
+    last_gradient = max(
+        most * (forward + gradient) + warm_up + (most - kept) * weight,
+        turnover + forward + trip + gradient,
+        most * forward
+        + (warm_up if waits else 0)
+        + (most - open_) * gradient
+        + (most - kept) * weight
+        + trip
+        + gradient,
+        _refilled(most, open_, forward, trip, gradient, 0),
+        _refilled(most, kept, forward, trip, gradient, weight),
+    )
+    return _Span(
+        work=most * (forward + gradient + weight),
+        warm_up=warm_up,
+        idle=warm_up + cool_down if waits else max(warm_up, cool_down),
+        recycling=turnover + forward + trip + gradient + weight,
+        last_gradient=last_gradient,
+    )
+
+
+def heads(problem: Problem) -> list[int]:
+    """Earliest start of each stage's first F: that of the first micro-batch there, from 0 on."""
+    steps = (problem.cost[stage][0] + problem.job.latency[stage] for stage in range(problem.job.depth - 1))
+    return list(accumulate(steps, initial=0))
+
+
+def round_trips(problem: Problem) -> list[int]:
+    """Per stage, the way of a micro-batch from there to the last stage and back: F and I of the stages behind."""
+    steps = (
+        problem.cost[stage][0] + problem.cost[stage][1] + 2 * problem.job.latency[stage - 1]
+        for stage in range(problem.job.depth - 1, 0, -1)
+    )
+    return list(accumulate(steps, initial=0))[::-1]
+
+
+def _turnover(most: int, capacity: int, forward: int, hold: int) -> int:
+    """Least time from the first F of a server to its last, if each one's memory is held for ``hold`` at least."""
+    rounds, others = divmod(most - 1, capacity)
+    return rounds * hold + others * forward
+
+
+def _refilled(most: int, capacity: int, forward: int, trip: int, gradient: int, weight: int) -> int:
+    """Least time from the first F of a server to the end of its last I, because its memory must be refilled.
+
+    Let r capacities be fewer than the k micro-batches, and t be the end of the first round trip, r - 1 holds later. F
+    number (r - 1) * capacity + 1 starts r - 1 holds after the first or later, so at most (r - 1) * capacity I start
+    before t. The F from number r * capacity + 1 on need further releases, so they start after t; and the last of them
+    needs k - capacity releases, so that k - r * capacity I (and W, if W releases) run between t and it. After it come a
+    round trip and its I. The sum is linear in r: its best r is the least or the largest.
+    """
+    rounds = (most - 1) // capacity
+    if not rounds:
+        return 0
+    hold = forward + trip + gradient + weight
+    unit = forward + gradient + weight
+    refills = max((r - 1) * hold + (most - r * capacity) * unit for r in (1, rounds))
+    return forward + trip + refills + trip + gradient
+
+
+def _sandwiches(problem: Problem, last_gradient: list[int]) -> list[int]:
+    """Least time, per stage, from its first F to its last I because of the stages behind it; 0 for the last stage.
+
+    What the busiest server of a later stage executes first has passed this stage before, and what it executes last
+    still has to come back: a busy stage stretches the window of every stage before it.
+    """
+    job = problem.job
+    lengths = [0] * job.depth
+    for stage in range(job.depth - 2, -1, -1):
+        inner = max(lengths[stage + 1], last_gradient[stage + 1])
+        lengths[stage] = problem.cost[stage][0] + inner + problem.cost[stage][1] + 2 * job.lag(stage, stage + 1)
+    return lengths

@@ -1,0 +1,227 @@
+"""Why a plan takes as long as it does, what its failures cost, and what would help: by the bounds, without a search."""
+
+from collections import Counter
+
+import msgspec
+
+from recycle.job import Job, Server
+from recycle.plan.clock import run_clock
+from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+from recycle.planner.bounds import Rule, lower_bound, period
+from recycle.planner.problem import make_problem
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """Something that could shorten the iteration.
+
+    Attributes:
+        change: what to do.
+        at_best: the bound on the period after it, in time units.
+    """
+
+    change: str
+    at_best: int
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What is to be said about a plan.
+
+    Attributes:
+        time: how long an iteration takes and how close that is to the bound.
+        bound: which stage bounds it, and by which argument.
+        cost: what the failures cost and why.
+        remedies: what would help, the most first.
+    """
+
+    time: str
+    bound: str
+    cost: tuple[str, ...]
+    remedies: tuple[Remedy, ...]
+
+
+ARGUMENTS: dict[Rule, str] = {
+    "work": "",
+    "warm-up": "before the first gradient comes back it can only run as many forwards as its memory holds, and idles",
+    "cool-down": "behind its last forward it waits for that micro-batch to come back, with too little left to do",
+    "recycling": "its memory is full, so each forward waits until an earlier micro-batch has left",
+    "last gradient": "its last gradient cannot come earlier, and the weight gradient is still to follow",
+    "sandwich": "a busy stage behind it stretches its window, because what that stage runs first has passed here, and "
+    "what it runs last must come back",
+}
+
+
+def explain(plan: Plan) -> Explanation:
+    """Explain a legal plan."""
+    job = plan.job
+    unit = f"{job.time_unit}s"
+    clock = run_clock(job, plan.mode, plan.programs)
+    if plan.mode.optimizer == "global":
+        update = clock.period - clock.makespan
+        time = f"An iteration takes {clock.period} {unit}: {clock.makespan} of compute, and {update} of optimizer."
+    else:
+        time = f"An iteration takes {clock.period} {unit}; every stage steps as soon as its own gradients are ready."
+    above = clock.period - plan.bound
+    if above > 0:
+        time += (
+            f" That is {above} above what is proven to be the least ({plan.gap:.1%}); a longer search may shorten it."
+        )
+    else:
+        time += " That is proven to be the least."
+    return Explanation(time, _argument(plan), _cost(plan, clock.period), _remedies(plan))
+
+
+def _argument(plan: Plan) -> str:
+    job = plan.job
+    problem = make_problem(job, plan.failed, plan.mode)
+    bound = lower_bound(problem)
+    stage = job.stages[bound.stage]
+    live = len(problem.live[bound.stage])
+    most = -(-problem.total // live)
+    work = most * stage.work
+    text = (
+        f"Stage {bound.stage} bounds it ({bound.rule}): {live} live {_servers(live)} for {problem.total} micro-batches,"
+        f" so one of them executes {most}, which is {most} x {stage.work} = {work} {job.time_unit}s"
+    )
+    rest = bound.value - work - (stage.update if problem.staggered else 0)
+    if bound.rule != "work":
+        text += f"; {ARGUMENTS[bound.rule]}: {rest} {job.time_unit}s more"
+    if problem.staggered:
+        text += f"; its optimizer takes {stage.update}. Together {bound.value}"
+    elif bound.rule == "work" and rest:
+        text += f"; filling and draining the stages around it takes {rest}. Together {bound.value}"
+    proven = period(problem, bound.value)
+    if plan.bound > proven:
+        text += f". {plan.provenance.bound_by.capitalize()} has proven {plan.bound}, more than this argument shows"
+    return text + "."
+
+
+def _cost(plan: Plan, now: int) -> tuple[str, ...]:
+    if not plan.failed:
+        return ("Nothing has failed.",)
+    job = plan.job
+    holder = {plan.roles.get(server, server): server for server in plan.programs}
+    moved: dict[int, Counter[Server]] = {}
+    for server, program in plan.programs.items():
+        for each in program:
+            if each.op is Op.F and Server(each.home, server.stage) not in holder:
+                moved.setdefault(server.stage, Counter())[server] += 1
+    lost = now - plan.baseline
+    lines = []
+    for stage, counts in sorted(moved.items()):
+        extra = max(counts.values()) * job.stages[stage].work
+        idle = plan.baseline - job.micro_batches * job.stages[stage].work - job.stages[stage].update
+        dead = [str(server) for server in plan.failed if server.stage == stage]
+        takers = ", ".join(f"{count} on {server}" for server, count in sorted(counts.items()))
+        if extra > idle:
+            verdict = f"{extra - idle} too many"
+        elif lost > 0:
+            verdict = "enough room, but not all of it is where this plan could use it"
+        else:
+            verdict = "it fits"
+        lines.append(
+            f"{' and '.join(dead)} dead: {counts.total()} micro-batches are re-routed ({_few(takers, counts)}), up to "
+            f"{extra} {job.time_unit}s of work more per server, and the fault-free schedule leaves each {idle} idle: "
+            f"{verdict}."
+        )
+    alive = len(plan.programs) / (job.pipelines * job.depth)
+    change = f"{abs(lost)} {job.time_unit}s {'longer than' if lost > 0 else 'shorter than'}" if lost else "as long as"
+    lines.append(
+        f"The iteration takes {change} fault-free 1F1B ({plan.baseline}): {plan.baseline / now:.1%} of its throughput "
+        f"with {alive:.1%} of the servers."
+    )
+    return tuple(lines)
+
+
+def _few(text: str, counts: Counter[Server]) -> str:
+    return (
+        text if len(counts) <= 8 else f"{min(counts.values())} to {max(counts.values())} on each of {len(counts)} peers"
+    )
+
+
+def _servers(count: int) -> str:
+    return "server" if count == 1 else "servers"
+
+
+def _remedies(plan: Plan) -> tuple[Remedy, ...]:
+    job, mode, failed = plan.job, plan.mode, plan.failed
+    now = _least(job, failed, mode)
+    found: list[Remedy] = []
+    for change, other in (
+        ("split the backward pass", Mode("split", mode.optimizer, mode.routing)),
+        ("stagger the optimizer", Mode(mode.backward, "staggered", mode.routing)),
+        ("split the backward pass and stagger the optimizer", Mode("split", "staggered", mode.routing)),
+    ):
+        changed = (other.backward != mode.backward) + (other.optimizer != mode.optimizer)
+        remedy = Remedy(change, _least(job, failed, other))
+        if changed == 1 + change.count(" and ") and all(remedy.at_best < each.at_best for each in found):
+            found.append(remedy)
+    found += _memory(job, failed, mode, now)
+    moves = [
+        _migration(job, failed, mode, source, target)
+        for source in sorted({server.stage for server in failed})
+        for target in range(job.depth)
+        if source != target and len(job.live_pipelines(target, failed)) > 1
+    ]
+    found += sorted(moves, key=lambda each: each.at_best)[:1]
+    helpful = sorted((each for each in found if each.at_best < now), key=lambda each: each.at_best)
+    return tuple(helpful) + _fewer(plan, now)
+
+
+def _least(job: Job, failed: tuple[Server, ...], mode: Mode) -> int:
+    problem = make_problem(job, failed, mode)
+    return period(problem, lower_bound(problem).value)
+
+
+def _memory(job: Job, failed: tuple[Server, ...], mode: Mode, now: int) -> list[Remedy]:
+    """More memory at one stage, or at every stage where no single one is enough: the least that has the full effect."""
+    found: list[Remedy] = []
+    for stages in [*([stage] for stage in range(job.depth)), list(range(job.depth))]:
+        most = job.pipelines * job.micro_batches
+        best = _least(_with_capacity(job, stages, most), failed, mode)
+        if best >= now or (len(stages) > 1 and any(each.at_best <= best for each in found)):
+            continue
+        low, high = 1, most
+        while low < high:
+            middle = (low + high) // 2
+            if _least(_with_capacity(job, stages, middle), failed, mode) == best:
+                high = middle
+            else:
+                low = middle + 1
+        where = f"stage {stages[0]}" if len(stages) == 1 else "every stage"
+        found.append(Remedy(f"memory for {low} micro-batches at {where}", best))
+    return found
+
+
+def _with_capacity(job: Job, stages: list[int], capacity: int) -> Job:
+    """The job with room for at least so many micro-batches on each server of some stages."""
+    changed = tuple(
+        msgspec.structs.replace(stage, limit=max(stage.limit, capacity * stage.held)) if number in stages else stage
+        for number, stage in enumerate(job.stages)
+    )
+    return msgspec.structs.replace(job, stages=changed)
+
+
+def _migration(job: Job, failed: tuple[Server, ...], mode: Mode, source: int, target: int) -> Remedy:
+    """A healthy server of one stage takes over a dead one's place in another."""
+    filled = next(server for server in failed if server.stage == source)
+    taken = Server(job.live_pipelines(target, failed)[-1], target)
+    other = tuple(sorted({*failed, taken} - {filled}))
+    return Remedy(f"migrate {taken} to stage {source}, which copies that stage's state", _least(job, other, mode))
+
+
+def _fewer(plan: Plan, now: int) -> tuple[Remedy, ...]:
+    """Fewer micro-batches, where that takes less time for each: it can even out the shares of the live servers."""
+    job = plan.job
+    best: tuple[float, int, int] | None = None
+    for micro_batches in range(max(1, job.micro_batches // 2), job.micro_batches):
+        least = _least(msgspec.structs.replace(job, micro_batches=micro_batches), plan.failed, plan.mode)
+        if least * job.micro_batches < now * micro_batches and (best is None or least / micro_batches < best[0]):
+            best = (least / micro_batches, micro_batches, least)
+    if best is None:
+        return ()
+    each, micro_batches, least = best
+    pace = f"{each:.3g} {job.time_unit}s for each instead of {now / job.micro_batches:.3g}"
+    change = f"{micro_batches} micro-batches per iteration: {pace}"
+    return (Remedy(change, least),)

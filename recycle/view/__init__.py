@@ -1,0 +1,1 @@
+"""How plans and measured runs look: one chart, and one file per view that draws it."""

@@ -1,0 +1,319 @@
+"""The chart: what every view draws, in the order in which it draws it. Views add only form."""
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
+from typing import Literal
+
+import msgspec
+
+from recycle.job import Server
+from recycle.plan.instruction import Instruction, Op
+from recycle.plan.timeline import Span, Timeline
+from recycle.view.subject import Subject
+
+MOST_PEERS = 6
+"""Of more peers than this it is not said who executes what."""
+
+Grouping = Literal["stage", "pipeline"]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One server.
+
+    Attributes:
+        server: who it is.
+        role: the server it acts as; itself unless the plan gives it another's role.
+        dead: whether it has failed.
+        spans: its compute, by start.
+        transfers: its transfers that take time, by start.
+        busy: time it computes and updates, per iteration.
+        bubble: the share of the period in which it does neither.
+        peak: the most memory it holds for activations; None if that was not recorded.
+        limit: what it may hold; None for a measured run.
+        actor: who has its role, if that is another server.
+        moved: of a dead server, the micro-batches that each peer executes because of it.
+    """
+
+    server: Server
+    role: Server
+    dead: bool
+    spans: tuple[Span, ...]
+    transfers: tuple[Span, ...]
+    busy: float
+    bubble: float
+    peak: int | None
+    limit: int | None
+    actor: Server | None
+    moved: Mapping[Server, tuple[str, ...]]
+
+    @property
+    def label(self) -> str:
+        """The server's name, and whose role it has."""
+        return str(self.server) if self.role == self.server else f"{self.server} as {self.role}"
+
+    def rerouted(self, instruction: Instruction) -> bool:
+        """Whether the micro-batch is at home on another pipeline."""
+        return instruction.home >= 0 and instruction.home != self.role.pipeline
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Rows that stand together: those of one stage, or of one pipeline."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+
+class Window(msgspec.Struct, frozen=True):
+    """From a stage's first start to the end of its optimizer step, in one iteration."""
+
+    stage: int
+    iteration: int
+    start: float
+    step: float
+    end: float
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """A subject laid out for drawing.
+
+    Attributes:
+        title: what is shown.
+        facts: names and values of what one wants to know first, the most important first.
+        problems: what the checker objects to.
+        grouping: how the rows are grouped.
+        groups: the rows in order.
+        windows: by iteration and stage.
+        wrong: the objection to an instruction, by (server, place in its program).
+        end: when everything has ended.
+        period: time per iteration.
+        barrier: whether all stages step behind one barrier.
+        time_unit: what one unit of time is.
+        memory_unit: what one unit of memory is.
+    """
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    problems: tuple[str, ...]
+    grouping: Grouping
+    groups: tuple[Group, ...]
+    windows: tuple[Window, ...]
+    wrong: Mapping[tuple[Server, int], str]
+    end: float
+    period: float
+    barrier: bool
+    time_unit: str
+    memory_unit: str
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, from the top."""
+        for group in self.groups:
+            yield from group.rows
+
+
+def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage") -> Chart:
+    """Lay out a subject.
+
+    Args:
+        subject: what to draw.
+        timeline: its time line.
+        grouping: what rows stand together.
+    """
+    plan = subject.plan
+    windows = stage_windows(timeline)
+    barrier = plan is not None and plan.mode.optimizer == "global"
+    period = measured_period(windows) if timeline.period is None else timeline.period
+    wrong: dict[tuple[Server, int], str] = {}
+    for violation in subject.violations:
+        if violation.server is not None and violation.index is not None:
+            place = _drawn(subject, violation.server, violation.index)
+            wrong[violation.server, place] = printable(violation.message)
+    rows = _rows(subject, timeline, period)
+    key = attrgetter(f"server.{grouping}")
+    rows.sort(key=lambda row: (key(row), row.server))
+    return Chart(
+        title=printable(timeline.title),
+        facts=_facts(subject, timeline, period, rows),
+        problems=tuple(printable(problem) for problem in subject.problems),
+        grouping=grouping,
+        groups=tuple(Group(f"{grouping} {value}", tuple(members)) for value, members in groupby(rows, key)),
+        windows=windows,
+        wrong=wrong,
+        end=timeline.end,
+        period=period,
+        barrier=barrier,
+        time_unit=printable(timeline.time_unit),
+        memory_unit=printable(plan.job.memory_unit) if plan else "unit",
+    )
+
+
+def stage_windows(timeline: Timeline) -> tuple[Window, ...]:
+    """When each stage begins and ends each iteration."""
+    begin: dict[tuple[int, int], float] = {}
+    step: dict[tuple[int, int], float] = {}
+    end: dict[tuple[int, int], float] = {}
+    for span in timeline.spans:
+        if span.lane != "compute":
+            continue
+        key = (span.iteration, span.server.stage)
+        if span.instruction.op.is_compute:
+            begin[key] = min(begin.get(key, span.start), span.start)
+        else:
+            step[key] = min(step.get(key, span.start), span.start)
+        end[key] = max(end.get(key, span.end), span.end)
+    return tuple(
+        Window(stage, iteration, begin[iteration, stage], step.get((iteration, stage), stop), stop)
+        for (iteration, stage), stop in sorted(end.items())
+        if (iteration, stage) in begin
+    )
+
+
+def measured_period(windows: tuple[Window, ...]) -> float:
+    """Time per iteration: the mean time between a stage's ends, or the longest window where there is one iteration."""
+    ends: dict[int, list[float]] = {}
+    for window in windows:
+        ends.setdefault(window.stage, []).append(window.end)
+    steady = [(times[-1] - times[0]) / (len(times) - 1) for times in ends.values() if len(times) > 1]
+    return max(steady) if steady else max((window.end - window.start for window in windows), default=0.0)
+
+
+def number(value: float) -> str:
+    """A time or an amount without needless digits."""
+    return str(int(value)) if value == int(value) else f"{value:.4g}"
+
+
+def plural(value: float, unit: str) -> str:
+    """A value and its unit."""
+    unit = printable(unit)
+    return f"{number(value)} {unit}" if value == 1 or len(unit) <= 2 else f"{number(value)} {unit}s"
+
+
+def printable(text: str) -> str:
+    """Text from a file without what would steer a terminal or break a picture."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
+
+
+def share(value: float) -> str:
+    """A share as a percentage."""
+    return f"{value:.1%}".replace(".0%", "%")
+
+
+def fate(row: Row) -> str:
+    """What became of a dead server's work."""
+    parts = [f"{row.actor} acts as it"] if row.actor else []
+    if len(row.moved) <= MOST_PEERS:
+        parts += [f"{' '.join(units)} on {server}" for server, units in row.moved.items()]
+    else:
+        parts.append(f"{sum(map(len, row.moved.values()))} micro-batches on {len(row.moved)} peers")
+    return f"dead: {'; '.join(parts)}" if parts else "dead"
+
+
+def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
+    plan = subject.plan
+    spans: dict[Server, list[Span]] = {}
+    transfers: dict[Server, list[Span]] = {}
+    for span in timeline.spans:
+        if span.lane == "compute":
+            spans.setdefault(span.server, []).append(span)
+        elif span.end > span.start:
+            transfers.setdefault(span.server, []).append(span)
+    peak = dict.fromkeys(plan.programs, 0) if plan else {}
+    for sample in timeline.samples:
+        if sample.memory > peak.get(sample.server, -1):
+            peak[sample.server] = sample.memory
+    failed = set(plan.failed if plan else timeline.failed)
+    servers = set(plan.job.servers()) if plan else failed | spans.keys()
+    roles = plan.roles if plan else {}
+    moved = _moved(roles, failed, spans)
+    actors = {role: server for server, role in roles.items()}
+    iterations = max(1, timeline.iterations)
+    rows = []
+    for server in servers:
+        mine = spans.get(server, [])
+        busy = sum(span.end - span.start for span in mine)
+        rows.append(
+            Row(
+                server=server,
+                role=roles.get(server, server),
+                dead=server in failed,
+                spans=tuple(mine),
+                transfers=tuple(transfers.get(server, ())),
+                busy=busy / iterations,
+                bubble=1 - busy / (iterations * period) if period else 0.0,
+                peak=peak.get(server),
+                limit=plan.job.stages[server.stage].limit if plan else None,
+                actor=actors.get(server),
+                moved=moved.get(server, {}),
+            )
+        )
+    return rows
+
+
+def _moved(
+    roles: Mapping[Server, Server], failed: set[Server], spans: Mapping[Server, list[Span]]
+) -> dict[Server, dict[Server, tuple[str, ...]]]:
+    """Per dead server: the micro-batches that are at home on nobody because of it, by who executes them.
+
+    Where a peer acts as the dead server, it is the peer's own role that nobody has.
+    """
+    held = {roles.get(server, server) for server in spans}
+    found: dict[Server, dict[Server, list[tuple[int, int]]]] = {}
+    for server in sorted(spans):
+        for span in spans[server]:
+            instruction = span.instruction
+            dead = home = Server(instruction.home, server.stage)
+            if instruction.op is not Op.F or span.iteration or home in held:
+                continue
+            passed = set()
+            while dead not in failed and dead in roles and dead not in passed:
+                passed.add(dead)
+                dead = roles[dead]
+            if dead in failed:
+                found.setdefault(dead, {}).setdefault(server, []).append((home.pipeline, instruction.micro_batch))
+    return {
+        dead: {
+            server: tuple(
+                str(number) if home == dead.pipeline else f"{home}.{number}" for home, number in sorted(units)
+            )
+            for server, units in places.items()
+        }
+        for dead, places in found.items()
+    }
+
+
+def _drawn(subject: Subject, server: Server, index: int) -> int:
+    """The place of the box that stands for an instruction: of a transfer, that of its micro-batch nearby."""
+    assert subject.plan is not None
+    program = subject.plan.programs.get(server, ())
+    if not 0 <= index < len(program) or not program[index].op.is_transfer:
+        return index
+    unit = (program[index].home, program[index].micro_batch)
+    drawn = [place for place, each in enumerate(program) if not each.op.is_transfer]
+    near = sorted(
+        drawn, key=lambda place: ((program[place].home, program[place].micro_batch) != unit, abs(place - index))
+    )
+    return near[0] if near else index
+
+
+def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row]) -> tuple[tuple[str, str], ...]:
+    plan = subject.plan
+    live = [row for row in rows if not row.dead]
+    bubble = sum(row.bubble for row in live) / len(live) if live else 0.0
+    facts = [("period", plural(period, timeline.time_unit))]
+    if plan is None:
+        facts.append(("iterations", str(timeline.iterations)))
+    else:
+        if plan.mode.optimizer == "global":
+            update = max(stage.update for stage in plan.job.stages)
+            facts[0] = (
+                "period",
+                f"{plural(period, timeline.time_unit)} = {number(period - update)} + {update} optimizer",
+            )
+        gap = period / plan.bound - 1 if plan.bound else 0.0
+        facts.append(("bound", f"{plan.bound} ({printable(plan.provenance.bound_by)})"))
+        facts.append(("gap", share(gap)))
+        facts.append(("retention", share(plan.baseline / period if period else 1.0)))
+    facts.append(("bubble", share(bubble)))
+    failed = [row.server for row in rows if row.dead]
+    facts.append(("dead", ", ".join(map(str, sorted(failed))) or "none"))
+    return tuple(facts)

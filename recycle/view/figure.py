@@ -1,0 +1,94 @@
+"""The paper view: PNG or PDF through matplotlib, which the ``figures`` extra installs."""
+
+from io import BytesIO
+from typing import Any
+
+from recycle.errors import UserError
+from recycle.plan.instruction import Op
+from recycle.view.chart import Chart, fate, share
+from recycle.view.style import FILL, INK, MEANING, home_color
+
+FORMATS = ("png", "pdf")
+ROW = 0.26
+WIDTH = 11.0
+LABELLED = 2000
+
+
+def draw_figure(chart: Chart, form: str) -> bytes:
+    """The chart as a picture.
+
+    Args:
+        chart: what to draw.
+        form: one of ``FORMATS``.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("PNG and PDF need matplotlib: pip install 'recycle-pipeline[figures]'") from error
+    rows = list(chart.rows())
+    figure = Figure(figsize=(WIDTH, min(200.0, 1.4 + ROW * (len(rows) + len(chart.groups)))), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    ticks = []
+    y = 0.0
+    for group in chart.groups:
+        y += 0.6
+        for row in group.rows:
+            ticks.append((y, row.label))
+            if row.dead:
+                color = home_color(row.server.pipeline)
+                axes.axhline(y, color=color, linewidth=1.2)
+                axes.text(0.5, y, fate(row), color=color, va="center", fontsize=7, backgroundcolor="white")
+            for span in row.spans:
+                if span.end > span.start:
+                    _box(
+                        axes, chart, row.rerouted(span.instruction), span, y, few=len(rows) * len(row.spans) < LABELLED
+                    )
+            if not row.dead:
+                axes.text(chart.end * 1.01, y, share(row.bubble), va="center", fontsize=7)
+            y += 1
+    axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=7)
+    axes.set_xlim(0, (chart.end or 1) * 1.06)
+    axes.set_ylim(y, 0)
+    axes.set_xlabel(f"time ({chart.time_unit}s); at the end of each row, its bubble")
+    facts = ", ".join(f"{name} {value}" for name, value in chart.facts)
+    axes.set_title(
+        "\n".join([_plain(chart.title), _plain(facts), *(f"ILLEGAL: {_plain(each)}" for each in chart.problems[:3])]),
+        fontsize=9,
+    )
+    used = {span.instruction.op for row in rows for span in row.spans if span.end > span.start}
+    for op in (each for each in Op if each in used):
+        axes.bar(0, 0, color=FILL[op], label=f"{op.value}: {MEANING[op]}")
+    if used:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, fontsize=7, frameon=False)
+    content = BytesIO()
+    figure.savefig(content, format=form, dpi=150, metadata={"CreationDate": None} if form == "pdf" else None)
+    return content.getvalue()
+
+
+def _plain(text: str) -> str:
+    """Text without the signs that matplotlib reads as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _box(axes: Any, chart: Chart, rerouted: bool, span: Any, y: float, *, few: bool) -> None:
+    instruction = span.instruction
+    op = instruction.op
+    edge = home_color(instruction.home) if rerouted else "white"
+    axes.barh(
+        y,
+        span.end - span.start,
+        0.86,
+        left=span.start,
+        color=FILL[op],
+        edgecolor="red" if (span.server, span.index) in chart.wrong else edge,
+        hatch="////" if rerouted else None,
+        linewidth=1.2 if rerouted else 0.4,
+    )
+    if few:
+        text = str(instruction.micro_batch) if op.is_compute else op.value.lower()
+        axes.text((span.start + span.end) / 2, y, text, ha="center", va="center", fontsize=6, color=INK[op])

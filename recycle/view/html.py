@@ -1,0 +1,178 @@
+"""The HTML view: one file that opens from disk, with the schedule as columns of numbers and a canvas that draws it.
+
+The page's own files lie in ``page/``: ``model.js`` reads the columns and knows who waits for whom, ``paint.js`` and
+``marks.js`` draw, and ``main.js`` answers keys and pointer.
+"""
+
+import base64
+import sys
+from array import array
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from recycle.plan.dependency import dependencies
+from recycle.plan.instruction import Op
+from recycle.plan.timeline import Sample, Span, Timeline
+from recycle.view.chart import Chart, Row, fate, number, share
+from recycle.view.compare import Comparison
+from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
+
+SCRIPTS = ("model.js", "paint.js", "marks.js", "main.js")
+CHANGES = ("", "new", "moved", "reordered")
+PHASES = (Op.F, Op.I, Op.W)
+OPS = tuple(Op)
+MOST_PROBLEMS = 50
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """One of the schedules of a page.
+
+    Attributes:
+        name: what to call it beside another one.
+        chart: how it is laid out.
+        timeline: where its memory comes from.
+        comparison: how it differs from the panel above it, if there is one.
+    """
+
+    name: str
+    chart: Chart
+    timeline: Timeline
+    comparison: Comparison | None = None
+
+
+def page(panels: Sequence[Panel]) -> str:
+    """A page with one schedule, or with two on one time axis. The same panels give the same text."""
+    first = panels[0].chart
+    document = {
+        "unit": first.time_unit,
+        "grouping": first.grouping,
+        "homes": HOME,
+        "ops": [
+            {
+                "name": op.value,
+                "meaning": MEANING[op],
+                "fill": FILL[op],
+                "ink": INK[op],
+                "edges": EDGES.get(op, ""),
+                "phases": [PHASES.index(phase) for phase in op.phases],
+                "update": op.is_update,
+            }
+            for op in OPS
+        ],
+        "changes": CHANGES,
+        "panels": [_panel(panel) for panel in panels],
+    }
+    # A name from a file must end neither the script element nor begin a comment in it.
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
+    files = resources.files("recycle.view") / "page"
+    script = "\n".join((files / name).read_text() for name in SCRIPTS)
+    parts = {
+        "TITLE": escape(first.title),
+        "STYLE": (files / "page.css").read_text(),
+        "DATA": data,
+        "SCRIPT": f"(() => {{\n'use strict';\n{script}}})();",
+    }
+    head, *rest = (files / "page.html").read_text().split("{{")
+    return head + "".join(parts[name] + tail for name, tail in (part.split("}}", 1) for part in rest))
+
+
+def _panel(panel: Panel) -> dict[str, Any]:
+    chart = panel.chart
+    rows = list(chart.rows())
+    spans = [span for row in rows for span in row.spans]
+    depth = 1 + max((row.server.stage for row in rows), default=0)
+    width = 1 + max((span.instruction.micro_batch for span in spans), default=0)
+    homes = 1 + max((max(span.instruction.home, span.server.pipeline) for span in spans), default=0)
+    samples: dict[object, list[Sample]] = {}
+    for sample in panel.timeline.samples:
+        samples.setdefault(sample.server, []).append(sample)
+    held = [samples.get(row.server, []) for row in rows]
+    changes = panel.comparison.changes if panel.comparison else {}
+    return {
+        "name": panel.name,
+        "title": chart.title,
+        "facts": chart.facts,
+        "problems": chart.problems[:MOST_PROBLEMS],
+        "moreProblems": max(0, len(chart.problems) - MOST_PROBLEMS),
+        "pace": panel.comparison.pace if panel.comparison else 1,
+        "end": chart.end,
+        "barrier": chart.barrier,
+        "timeUnit": chart.time_unit,
+        "memoryUnit": chart.memory_unit,
+        "depth": depth,
+        "width": width,
+        "homes": homes,
+        "iterations": panel.timeline.iterations,
+        "waits": [
+            [[[PHASES.index(need.phase), need.stage] for need in dependencies(phase, stage, depth)] for phase in PHASES]
+            for stage in range(depth)
+        ],
+        "windows": [(each.stage, each.iteration, each.start, each.end) for each in chart.windows],
+        "rows": [_row(row, len(mine)) for row, mine in zip(rows, held, strict=True)],
+        "boxes": _columns(spans),
+        "changes": _base64(
+            "B",
+            [CHANGES.index(changes.get((row.server, place), "")) for row in rows for place in range(len(row.spans))],
+        )
+        if panel.comparison
+        else "",
+        "wrong": {
+            str(place): chart.wrong[span.server, span.index]
+            for place, span in enumerate(spans if chart.wrong else ())
+            if (span.server, span.index) in chart.wrong
+        },
+        "transfers": _columns([span for row in rows for span in row.transfers]),
+        "samples": {
+            "time": _times([sample.time for each in held for sample in each]),
+            "memory": _base64("d", [sample.memory for each in held for sample in each]),
+        },
+    }
+
+
+def _row(row: Row, samples: int) -> dict[str, Any]:
+    return {
+        "pipeline": row.server.pipeline,
+        "stage": row.server.stage,
+        "home": row.role.pipeline,
+        "label": row.label,
+        "dead": row.dead,
+        "fate": fate(row) if row.dead else "",
+        "busy": number(row.busy),
+        "bubble": "" if row.dead else share(round(row.bubble, 3)),
+        "peak": row.peak,
+        "limit": row.limit,
+        "boxes": len(row.spans),
+        "transfers": len(row.transfers),
+        "samples": samples,
+    }
+
+
+def _columns(spans: Sequence[Span]) -> dict[str, Any]:
+    code = {op: place for place, op in enumerate(OPS)}
+    return {
+        "op": _base64("B", [code[span.instruction.op] for span in spans]),
+        "home": _base64("i", [span.instruction.home for span in spans]),
+        "microBatch": _base64("i", [span.instruction.micro_batch for span in spans]),
+        "iteration": _base64("i", [span.iteration for span in spans]) if any(span.iteration for span in spans) else "",
+        "start": _times([span.start for span in spans]),
+        "end": _times([span.end for span in spans]),
+    }
+
+
+def _times(values: Sequence[float]) -> dict[str, str]:
+    try:
+        return {"type": "i", "data": _base64("i", values)}
+    except (TypeError, OverflowError):
+        return {"type": "d", "data": _base64("d", values)}
+
+
+def _base64(code: str, values: Sequence[float]) -> str:
+    """Numbers as base64 of their little-endian form."""
+    column = array(code, values)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return base64.b64encode(column.tobytes()).decode()

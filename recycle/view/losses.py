@@ -1,0 +1,64 @@
+"""Loss curves as SVG: standard library only, and the same bytes for the same figures."""
+
+from collections.abc import Mapping, Sequence
+from xml.etree import ElementTree as Xml
+
+Curve = Sequence[tuple[float, float]]
+
+WIDTH, HEIGHT = 720, 400
+LEFT, RIGHT, TOP, BOTTOM = 64, 20, 48, 48
+COLORS = ("#2f6db5", "#c0392b", "#3a8f4d", "#7a56a8")
+FONT = "font-family:system-ui,sans-serif;font-size:12px;fill:#333"
+
+
+def draw_losses(title: str, curves: Mapping[str, Curve]) -> str:
+    """Loss over steps, a line per curve; a curve of few points is marked at each.
+
+    Args:
+        title: what stands above.
+        curves: per name, the (step, loss) points by step.
+    """
+    points = [point for curve in curves.values() for point in curve]
+    steps = [step for step, _ in points] or [0.0, 1.0]
+    losses = [loss for _, loss in points] or [0.0, 1.0]
+    last = max(max(steps), 1)
+    low, high = min(losses), max(losses)
+    margin = (high - low) * 0.05 or 0.5
+    low, high = low - margin, high + margin
+
+    def place(step: float, loss: float) -> tuple[float, float]:
+        across = LEFT + (WIDTH - LEFT - RIGHT) * step / last
+        down = TOP + (HEIGHT - TOP - BOTTOM) * (high - loss) / (high - low)
+        return round(across, 2), round(down, 2)
+
+    picture = Xml.Element(
+        "svg",
+        {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": str(WIDTH)},
+    )
+    Xml.SubElement(picture, "rect", {"width": str(WIDTH), "height": str(HEIGHT), "fill": "white"})
+    _text(picture, LEFT, 24, title, "font-weight:600;font-size:14px")
+    for part in range(5):
+        loss = low + (high - low) * part / 4
+        _, down = place(0, loss)
+        line = {"x1": str(LEFT), "x2": str(WIDTH - RIGHT), "y1": str(down), "y2": str(down), "stroke": "#ddd"}
+        Xml.SubElement(picture, "line", line)
+        _text(picture, LEFT - 8, down + 4, f"{loss:.2f}", "text-anchor:end")
+        across, _ = place(last * part / 4, low)
+        _text(picture, across, HEIGHT - BOTTOM + 18, f"{last * part / 4:g}", "text-anchor:middle")
+    _text(picture, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "iteration", "text-anchor:middle")
+    for number, (name, curve) in enumerate(curves.items()):
+        color = COLORS[number % len(COLORS)]
+        places = [place(step, loss) for step, loss in curve]
+        path = " ".join(f"{across},{down}" for across, down in places)
+        Xml.SubElement(picture, "polyline", {"points": path, "fill": "none", "stroke": color, "stroke-width": "2"})
+        if len(places) <= 40:
+            for (across, down), (step, loss) in zip(places, curve, strict=True):
+                mark = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
+                dot = Xml.SubElement(picture, "circle", mark)
+                Xml.SubElement(dot, "title").text = f"{name}, iteration {step:g}: {loss:.4f}"
+        _text(picture, WIDTH - RIGHT - 8, TOP + 14 + 18 * number, name, f"text-anchor:end;fill:{color};font-weight:600")
+    return Xml.tostring(picture, encoding="unicode") + "\n"
+
+
+def _text(picture: Xml.Element, across: float, down: float, text: str, style: str) -> None:
+    Xml.SubElement(picture, "text", {"x": f"{across:g}", "y": f"{down:g}", "style": f"{FONT};{style}"}).text = text

@@ -1,0 +1,149 @@
+// The schedules of the page: columns of numbers per panel, and who waits for whom.
+
+const TYPES = { B: Uint8Array, i: Int32Array, d: Float64Array };
+
+function column(text, type) {
+  const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  return new TYPES[type](bytes.buffer);
+}
+
+function columns(packed) {
+  const op = column(packed.op, 'B');
+  return {
+    op,
+    home: column(packed.home, 'i'),
+    microBatch: column(packed.microBatch, 'i'),
+    iteration: packed.iteration ? column(packed.iteration, 'i') : new Int32Array(op.length),
+    start: column(packed.start.data, packed.start.type),
+    end: column(packed.end.data, packed.end.type),
+  };
+}
+
+// The first place in values[from, to) that is above a limit; values rise.
+function firstAbove(values, limit, from, to) {
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (values[middle] > limit) to = middle;
+    else from = middle + 1;
+  }
+  return from;
+}
+
+class Panel {
+  constructor(packed, ops, changes) {
+    Object.assign(this, packed);
+    this.ops = ops;
+    this.scale = 1 / packed.pace;
+    this.boxes = columns(packed.boxes);
+    this.change = packed.changes ? column(packed.changes, 'B') : null;
+    this.changeNames = changes;
+    this.transfers = columns(packed.transfers);
+    this.samples = {
+      time: column(packed.samples.time.data, packed.samples.time.type),
+      memory: column(packed.samples.memory, 'd'),
+    };
+    const first = { boxes: 0, transfers: 0, samples: 0 };
+    for (const row of this.rows) {
+      for (const kind of Object.keys(first)) {
+        row[kind] = { from: first[kind], to: first[kind] + row[kind] };
+        first[kind] = row[kind].to;
+      }
+    }
+    this.ends = {}; // per stage, when it ends each iteration
+    for (const [stage, , , end] of this.windows) (this.ends[stage] ??= []).push(end);
+    this.rowOf = new Int32Array(this.boxes.op.length);
+    this.rows.forEach((row, place) => this.rowOf.fill(place, row.boxes.from, row.boxes.to));
+    this.mostMemory = this.rows.reduce((most, row) => Math.max(most, row.limit ?? row.peak ?? 0), 1);
+  }
+
+  // The box of every phase of every micro-batch, found out when it is first asked for.
+  get places() {
+    if (!this.index) {
+      const { boxes } = this;
+      this.index = new Map();
+      for (let box = 0; box < boxes.op.length; box++) {
+        for (const phase of this.ops[boxes.op[box]].phases) {
+          this.index.set(this.key(boxes.iteration[box], this.stage(box), boxes.home[box], boxes.microBatch[box], phase), box);
+        }
+      }
+    }
+    return this.index;
+  }
+
+  key(iteration, stage, home, microBatch, phase) {
+    return (((iteration * this.depth + stage) * this.homes + home) * this.width + microBatch) * 3 + phase;
+  }
+
+  place(iteration, stage, home, microBatch, phase) {
+    return this.places.get(this.key(iteration, stage, home, microBatch, phase)) ?? -1;
+  }
+
+  stage(box) {
+    return this.rows[this.rowOf[box]].stage;
+  }
+
+  begins(box) {
+    return this.boxes.start[box] * this.scale;
+  }
+
+  stops(box) {
+    return this.boxes.end[box] * this.scale;
+  }
+
+  rerouted(box) {
+    const home = this.boxes.home[box];
+    return home >= 0 && home !== this.rows[this.rowOf[box]].home;
+  }
+
+  // The boxes whose results a box needs.
+  needs(box) {
+    const { boxes } = this;
+    const found = new Set();
+    for (const phase of this.ops[boxes.op[box]].phases) {
+      for (const [other, stage] of this.waits[this.stage(box)][phase]) {
+        const place = this.place(boxes.iteration[box], stage, boxes.home[box], boxes.microBatch[box], other);
+        if (place >= 0 && place !== box) found.add(place);
+      }
+    }
+    return [...found];
+  }
+
+  // The boxes that need the result of a box.
+  awaited(box) {
+    const { boxes } = this;
+    const found = new Set();
+    for (let stage = 0; stage < this.depth; stage++) {
+      if (Math.abs(stage - this.stage(box)) > 1) continue;
+      for (let phase = 0; phase < 3; phase++) {
+        const place = this.place(boxes.iteration[box], stage, boxes.home[box], boxes.microBatch[box], phase);
+        if (place >= 0 && place !== box && this.needs(place).includes(box)) found.add(place);
+      }
+    }
+    return [...found];
+  }
+
+  // The boxes of one micro-batch in one iteration, in the order of their starts.
+  journey(iteration, home, microBatch) {
+    const found = new Set();
+    for (let stage = 0; stage < this.depth; stage++) {
+      for (let phase = 0; phase < 3; phase++) {
+        const place = this.place(iteration, stage, home, microBatch, phase);
+        if (place >= 0) found.add(place);
+      }
+    }
+    return [...found].sort((one, other) => this.boxes.start[one] - this.boxes.start[other]);
+  }
+
+  text(box) {
+    const { op, home, microBatch } = this.boxes;
+    return `${this.stage(box)}${this.ops[op[box]].name}${home[box] < 0 ? '' : `${home[box]}.${microBatch[box]}`}`;
+  }
+
+  // The box of an instruction's text, on the first server that has it.
+  find(text, iteration = 0) {
+    for (let box = 0; box < this.boxes.op.length; box++) {
+      if (this.boxes.iteration[box] === iteration && this.text(box) === text) return box;
+    }
+    return -1;
+  }
+}

@@ -1,0 +1,61 @@
+"""What is shown: a plan with its planned time line and what the checker says of it, or a measured run."""
+
+from pathlib import Path
+
+import msgspec
+
+from recycle.plan.checker import Violation, check_plan
+from recycle.plan.document import load_plan
+from recycle.plan.plan import Plan
+from recycle.plan.planned import timeline
+from recycle.plan.recording import load_recording
+from recycle.plan.timeline import Timeline
+from recycle.plan.timing import Deadlock
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """A plan or a run, ready to be drawn.
+
+    Attributes:
+        name: what to call it beside another one.
+        plan: the plan; None for a measured run.
+        timeline: None if the plan's order deadlocks, so that its instructions have no times.
+        violations: what the checker objects to.
+    """
+
+    name: str
+    plan: Plan | None
+    timeline: Timeline | None
+    violations: tuple[Violation, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The violations as lines of text, each with its place."""
+        return tuple(
+            f"{each.server}[{each.index}]: {each.message}" if each.index is not None else each.message
+            for each in self.violations
+        )
+
+
+def subject_of(plan: Plan, name: str, iterations: int = 1) -> Subject:
+    """A plan, legal or not, with its time line over some iterations."""
+    try:
+        line = timeline(plan, iterations)
+    except Deadlock:
+        line = None
+    return Subject(name, plan, line, check_plan(plan))
+
+
+def load_subject(path: Path, iterations: int = 1) -> Subject:
+    """Read a plan file, a recording (``.jsonl``) or the directory of a run.
+
+    Args:
+        path: where it is.
+        iterations: over how many iterations a plan is unrolled; a run has as many as were measured.
+
+    Raises:
+        UserError: it cannot be read, or is neither.
+    """
+    if path.is_dir() or path.suffix == ".jsonl":
+        return Subject(path.name, None, load_recording(path))
+    return subject_of(load_plan(path), path.stem, iterations)

@@ -1,0 +1,308 @@
+"""The SVG view: a still picture for papers and pages. The same chart gives the same bytes."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from recycle.plan.instruction import Op
+from recycle.plan.timeline import Span
+from recycle.view.chart import Chart, Group, Row, fate, number, plural, share
+from recycle.view.style import EDGES, FILL, HOME, INK, MEANING, WRONG, home_color
+
+BOX = 22.0
+"""Width of the shortest box, in pixels."""
+ROW = 22
+PITCH = 25
+GROUP_GAP = 30
+TAIL = 168
+MOST_PROBLEMS = 5
+FONT = "font-family='DejaVu Sans, Verdana, Arial, sans-serif'"
+STYLE = """
+text{font:11px 'DejaVu Sans',Verdana,Arial,sans-serif;fill:#1c2430}
+.title{font-size:15px;font-weight:bold}.fact{font-size:12px}.name{font-weight:bold}.dim{fill:#5b6573}
+.problem{fill:#d00000;font-weight:bold}.box text{font-size:10.5px;text-anchor:middle}.right{text-anchor:end}
+.mid{text-anchor:middle}.grid{stroke:#d8dde3;stroke-width:1}.window{stroke:#5b6573;stroke-width:1.2;fill:none}
+.idle{fill:#f1f3f5}.edge{fill:#14181d;fill-opacity:.75}
+.boundary{stroke:#5b3f86;stroke-width:1.6;stroke-dasharray:5 3;fill:none}
+"""
+
+
+class Canvas:
+    """Elements in the order in which they are painted, and the scale of the time axis.
+
+    Args:
+        left: where time 0 is.
+        scale: pixels per unit of time.
+    """
+
+    def __init__(self, left: float, scale: float) -> None:
+        self.left = left
+        self.scale = scale
+        self.parts: list[str] = []
+
+    def x(self, time: float) -> float:
+        """The place of a time."""
+        return self.left + time * self.scale
+
+    def add(self, element: str) -> None:
+        """Paint an element over all before it."""
+        self.parts.append(element)
+
+    def text(self, x: float, y: float, content: str, classes: str = "") -> None:
+        """Paint text; it is escaped."""
+        self.parts.append(f'<text x="{_n(x)}" y="{_n(y)}" class="{classes}">{escape(content)}</text>')
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, classes: str) -> None:
+        """Paint a straight line."""
+        self.parts.append(f'<path d="M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}" class="{classes}"/>')
+
+
+def draw(charts: Sequence[Chart], pace: float = 1.0) -> str:
+    """One chart as an SVG document, or several below each other on one time axis.
+
+    Fill is the op, outline and hatch the home pipeline of re-routed work; I has an edge above, W below and B both, so
+    that greyscale keeps them apart. Above each group, or below the whole where there is a barrier, stands how long an
+    iteration is and of what.
+
+    Args:
+        charts: what to draw.
+        pace: time units of the charts behind the first per unit of the first.
+    """
+    spans = [span for row in charts[0].rows() for span in row.spans if span.end > span.start]
+    scale = BOX / min((span.end - span.start for span in spans), default=1.0)
+    left = 34.0 + 7.4 * max((len(row.label) for chart in charts for row in chart.rows()), default=4)
+    canvases = [Canvas(left, scale if place == 0 else scale / pace) for place in range(len(charts))]
+    width = math.ceil(max(720.0, *(canvas.x(chart.end) + TAIL for canvas, chart in zip(canvases, charts, strict=True))))
+    height = 0
+    parts: list[str] = []
+    for canvas, chart in zip(canvases, charts, strict=True):
+        own = _paint(canvas, chart, width)
+        parts.append(f'<g transform="translate(0 {height})">\n' + "\n".join(canvas.parts) + "\n</g>")
+        height += own
+    homes = sorted({each for chart in charts for each in _rerouted_homes(chart)})
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">\n'
+        f"<title>{escape(charts[0].title)}</title>\n<style>{STYLE}</style>\n"
+        f"<defs>{''.join(_hatch(home) for home in homes)}</defs>\n"
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def _paint(canvas: Canvas, chart: Chart, width: float) -> int:
+    """Paint a chart from the top; returns its height."""
+    right = canvas.x(chart.end)
+    top = _head(canvas, chart)
+    axis = top + 16
+    y = float(axis + 8)
+    places: list[tuple[Group, float]] = []
+    for group in chart.groups:
+        places.append((group, y))
+        y += GROUP_GAP + PITCH * len(group.rows)
+    bottom = y + 4
+    _grid(canvas, chart, axis, bottom)
+    for name, offset in (("busy", 44), ("bubble", 96), ("memory", 156)):
+        canvas.text(right + offset, axis, name, "dim right")
+    for group, place in places:
+        _group(canvas, chart, group, place, right)
+    _boundaries(canvas, chart, places, axis, bottom)
+    foot = _barrier(canvas, chart, bottom) if chart.barrier else bottom + 10
+    return math.ceil(_legend(canvas, chart, foot + 14, width) + 12)
+
+
+def _head(canvas: Canvas, chart: Chart) -> float:
+    canvas.text(12, 24, chart.title, "title")
+    canvas.text(12, 44, "  \u00b7  ".join(f"{name}: {value}" for name, value in chart.facts), "fact")
+    y = 44.0
+    shown = [f"ILLEGAL: {problem}" for problem in chart.problems[:MOST_PROBLEMS]]
+    if len(chart.problems) > MOST_PROBLEMS:
+        shown.append(f"and {len(chart.problems) - MOST_PROBLEMS} more of this kind")
+    for problem in shown:
+        y += 18
+        canvas.text(12, y, problem, "problem")
+    return y + 10
+
+
+def _grid(canvas: Canvas, chart: Chart, axis: float, bottom: float) -> None:
+    step = _tick(chart.end)
+    for tick in range(int(chart.end / step) + 1):
+        x = canvas.x(tick * step)
+        canvas.line(x, axis + 4, x, bottom, "grid")
+        canvas.text(x, axis, number(tick * step), "dim mid")
+
+
+def _group(canvas: Canvas, chart: Chart, group: Group, top: float, right: float) -> None:
+    canvas.text(12, top + 15, group.name, "dim")
+    if chart.grouping == "stage" and not chart.barrier:
+        stage = group.rows[0].server.stage
+        for window in chart.windows:
+            if window.stage == stage:
+                _window(canvas, window.start, window.end, top + 12, plural(window.end - window.start, chart.time_unit))
+    for place, row in enumerate(group.rows):
+        y = top + 20 + PITCH * place
+        base = y + 15
+        canvas.text(12, base, row.label, "name")
+        if row.dead:
+            _dead(canvas, row, y, right)
+        else:
+            size = f'x="{_n(canvas.left)}" y="{_n(y)}" width="{_n(right - canvas.left)}" height="{ROW}"'
+            canvas.add(f'<rect {size} class="idle"/>')
+            canvas.text(right + 44, base, number(row.busy), "right")
+            canvas.text(right + 96, base, share(row.bubble), "right")
+            if row.peak is not None:
+                limit = "" if row.limit is None else f"/{row.limit}"
+                canvas.text(right + 156, base, f"{row.peak}{limit}", "right")
+        for span in row.spans:
+            if span.end > span.start or (row.server, span.index) in chart.wrong:
+                canvas.add(_box(canvas, chart, row, span, y))
+
+
+def _box(canvas: Canvas, chart: Chart, row: Row, span: Span, y: float) -> str:
+    instruction = span.instruction
+    op = instruction.op
+    x, width = canvas.x(span.start), max(2.0, (span.end - span.start) * canvas.scale)
+    objection = chart.wrong.get((row.server, span.index))
+    rerouted = row.rerouted(instruction)
+    title = f"{instruction} on {row.server}: {MEANING[op]}, {number(span.start)} to {number(span.end)}"
+    if rerouted:
+        title += f", re-routed from pipeline {instruction.home}"
+    if objection:
+        title += f"; WRONG: {objection}"
+    size = f'x="{_n(x + 0.5)}" y="{_n(y)}" width="{_n(width - 1)}" height="{ROW}"'
+    parts = [f'<g class="box"><title>{escape(title)}</title><rect {size} rx="2" fill="{FILL[op]}"/>']
+    edges = EDGES.get(op, "")
+    if "top" in edges:
+        parts.append(f'<rect x="{_n(x + 0.5)}" y="{_n(y)}" width="{_n(width - 1)}" height="2.5" class="edge"/>')
+    if "bottom" in edges:
+        parts.append(
+            f'<rect x="{_n(x + 0.5)}" y="{_n(y + ROW - 2.5)}" width="{_n(width - 1)}" height="2.5" class="edge"/>'
+        )
+    label = str(instruction.micro_batch) if op.is_compute else op.value.lower()
+    if rerouted:
+        inner = f'x="{_n(x + 1.75)}" y="{_n(y + 1.25)}" width="{_n(max(0.0, width - 3.5))}" height="{ROW - 2.5}"'
+        home = instruction.home
+        parts.append(f'<rect {inner} rx="2" fill="url(#home{home})" stroke="{home_color(home)}" stroke-width="2.5"/>')
+        label = f"{home}.{label}" if width >= 6.2 * (len(label) + 1 + len(str(home))) else label
+    if width >= 6.2 * len(label):
+        ink = INK[op]
+        center = _n(x + width / 2)
+        halo = f' stroke="{FILL[op]}" stroke-width="3.5" paint-order="stroke"' if rerouted else ""
+        weight = ";font-weight:bold" if rerouted else ""
+        parts.append(f'<text x="{center}" y="{_n(y + 15)}" style="fill:{ink}{weight}"{halo}>{label}</text>')
+    if objection:
+        parts.append(
+            f'<path d="M{_n(x)} {_n(y)}h{_n(width)}v{ROW}h{_n(-width)}zl{_n(width)} {ROW}m0 -{ROW}l{_n(-width)} {ROW}" '
+            f'fill="none" stroke="{WRONG}" stroke-width="2.5"/>'
+        )
+    return "".join(parts) + "</g>"
+
+
+def _dead(canvas: Canvas, row: Row, y: float, right: float) -> None:
+    middle = y + ROW / 2
+    color = home_color(row.server.pipeline)
+    canvas.add(f'<path d="M8 {_n(middle)}H{_n(right)}" stroke="{color}" stroke-width="2"/>')
+    text = fate(row)
+    width = 6.8 * len(text) + 20
+    x = canvas.left + 14
+    canvas.add(
+        f'<rect x="{_n(x)}" y="{_n(y + 1.5)}" width="{_n(width)}" height="{ROW - 3}" rx="9" fill="#ffffff" '
+        f'stroke="{color}" stroke-width="1.5"/>'
+    )
+    canvas.add(
+        f'<text x="{_n(x + width / 2)}" y="{_n(y + 15)}" class="mid" style="fill:{color};font-weight:bold">'
+        f"{escape(text)}</text>"
+    )
+
+
+def _window(canvas: Canvas, start: float, end: float, y: float, text: str) -> None:
+    """A dimension line with its length."""
+    first, last = canvas.x(start), canvas.x(end)
+    canvas.add(
+        f'<path d="M{_n(first)} {_n(y - 4)}v8M{_n(last)} {_n(y - 4)}v8M{_n(first)} {_n(y)}H{_n(last)}" class="window"/>'
+    )
+    width = 6.6 * len(text) + 8
+    middle = (first + last) / 2
+    canvas.add(f'<rect x="{_n(middle - width / 2)}" y="{_n(y - 7)}" width="{_n(width)}" height="14" fill="#ffffff"/>')
+    canvas.text(middle, y + 4, text, "mid name")
+
+
+def _barrier(canvas: Canvas, chart: Chart, bottom: float) -> float:
+    """Dimension lines below everything: compute until the barrier, the optimizer behind it, and both."""
+    for iteration in sorted({window.iteration for window in chart.windows}):
+        windows = [window for window in chart.windows if window.iteration == iteration]
+        start = iteration * chart.period
+        barrier = max(window.step for window in windows)
+        end = max(window.end for window in windows)
+        _window(canvas, start, barrier, bottom + 14, f"all compute: {plural(barrier - start, chart.time_unit)}")
+        if end > barrier:
+            _window(canvas, barrier, end, bottom + 14, f"{number(end - barrier)}")
+    return bottom + 28
+
+
+def _boundaries(canvas: Canvas, chart: Chart, places: list[tuple[Group, float]], axis: float, bottom: float) -> None:
+    """Where an iteration ends: a line behind a barrier, or steps from stage to stage of a staggered optimizer."""
+    for iteration in sorted({window.iteration for window in chart.windows}):
+        ends = {window.stage: window.end for window in chart.windows if window.iteration == iteration}
+        if chart.barrier or chart.grouping == "pipeline":
+            if chart.barrier:
+                x = canvas.x(max(ends.values()))
+                canvas.line(x, axis + 4, x, bottom, "boundary")
+            continue
+        path = ""
+        for group, y in places:
+            time = ends.get(group.rows[0].server.stage)
+            if time is not None:
+                across = _n(canvas.x(time))
+                low = _n(y + GROUP_GAP + PITCH * len(group.rows))
+                path += f"H{across}V{low}" if path else f"M{across} {_n(y + 4)}V{low}"
+        canvas.add(f'<path d="{path}" class="boundary"/>')
+
+
+def _legend(canvas: Canvas, chart: Chart, y: float, width: float) -> float:
+    x = 12.0
+    used = {span.instruction.op for row in chart.rows() for span in row.spans if span.end > span.start}
+    entries: list[tuple[Op | int, str]] = [
+        (op, f"{op.value} {MEANING[op]}" if op.is_compute else MEANING[op]) for op in Op if op in used
+    ]
+    entries += [(home, f"work of pipeline {home}, re-routed") for home in _rerouted_homes(chart)[: len(HOME)]]
+    for kind, text in entries:
+        length = 21 + 6.4 * len(text) + 16
+        if x + length > width:
+            x, y = 12.0, y + 20
+        size = f'x="{_n(x)}" y="{_n(y - 11)}" width="16" height="14" rx="2"'
+        if isinstance(kind, Op):
+            canvas.add(f'<rect {size} fill="{FILL[kind]}"/>')
+            for side, edge in (("top", y - 11), ("bottom", y + 0.5)):
+                if side in EDGES.get(kind, ""):
+                    canvas.add(f'<rect x="{_n(x)}" y="{_n(edge)}" width="16" height="2.5" class="edge"/>')
+        else:
+            canvas.add(f'<rect {size} fill="url(#home{kind})" stroke="{home_color(kind)}" stroke-width="2.5"/>')
+        canvas.text(x + 21, y, text)
+        x += length
+    return y
+
+
+def _rerouted_homes(chart: Chart) -> list[int]:
+    return sorted(
+        {span.instruction.home for row in chart.rows() for span in row.spans if row.rerouted(span.instruction)}
+    )
+
+
+def _hatch(home: int) -> str:
+    return (
+        f'<pattern id="home{home}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<rect width="1.6" height="6" fill="{home_color(home)}" fill-opacity=".55"/></pattern>'
+    )
+
+
+def _tick(end: float) -> float:
+    """A round distance between ticks that gives about ten of them."""
+    if end <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(end / 8))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= end / 12)
+    return step if step < 1 else float(max(1, round(step)))
+
+
+def _n(value: float) -> str:
+    """A coordinate: two decimals at most, and none that are not needed."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if value != int(value) else str(int(value))

@@ -1,0 +1,177 @@
+"""The trace view: Chrome trace JSON, which Perfetto and chrome://tracing open beside a profiler's traces."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from recycle.plan.dependency import dependencies
+from recycle.plan.instruction import Op
+from recycle.plan.timeline import Span, Timeline
+from recycle.view.chart import Chart, Row
+from recycle.view.style import MEANING
+
+MICROSECONDS = {
+    "ns": 1e-3,
+    "us": 1.0,
+    "\u00b5s": 1.0,
+    "ms": 1e3,
+    "s": 1e6,
+    "nanosecond": 1e-3,
+    "microsecond": 1.0,
+    "millisecond": 1e3,
+    "second": 1e6,
+}
+ABSTRACT = 1e3
+"""Microseconds that stand for a unit which is no unit of time, such as a slot."""
+
+COMPUTE = 0
+JOB = 0
+INSIDE = 0.999
+"""Where an arrow leaves its slice, as a share of it: at the end, but still on it."""
+
+Event = dict[str, Any]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One of the schedules of a trace.
+
+    Attributes:
+        name: put before its processes; empty if it stands alone.
+        chart: its rows.
+        timeline: its instants and memory.
+        scale: microseconds per unit of its time.
+    """
+
+    name: str
+    chart: Chart
+    timeline: Timeline
+    scale: float
+
+
+def microseconds(unit: str) -> float:
+    """How many microseconds of a trace one unit of time takes."""
+    return MICROSECONDS.get(unit.lower(), ABSTRACT)
+
+
+def encode(parts: Sequence[Part]) -> bytes:
+    """A trace of one schedule, or of several side by side: a process per server, lanes for compute and transfers."""
+    events: list[Event] = []
+    for number, part in enumerate(parts):
+        events += _events(part, number)
+    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}) + b"\n"
+
+
+def lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
+    """Give every span the first lane that is free when it starts: slices of one lane never overlap."""
+    free: list[float] = []
+    for span in sorted(spans, key=lambda each: (each.start, each.end)):
+        lane = next((place for place, time in enumerate(free) if time <= span.start), len(free))
+        if lane == len(free):
+            free.append(span.end)
+        free[lane] = span.end
+        yield lane, span
+
+
+def _events(part: Part, number: int) -> Iterator[Event]:
+    rows = list(part.chart.rows())
+    first = number * (len(rows) + 1)
+    prefix = f"{part.name} " if part.name else ""
+    yield from _process(first + JOB, f"{prefix}{part.chart.title}", first)
+    process = {}
+    for place, row in enumerate(rows, first + 1):
+        process[row.server] = place
+        yield from _process(place, f"{prefix}{row.label}{' (dead)' if row.dead else ''}", place)
+        yield from _slices(part, row, place)
+    yield from _flows(part, rows, first)
+    for instant in part.timeline.instants:
+        where = process.get(instant.server, first + JOB) if instant.server else first + JOB
+        yield {
+            "ph": "i",
+            "name": instant.text,
+            "cat": instant.kind,
+            "ts": instant.time * part.scale,
+            "pid": where,
+            "tid": COMPUTE,
+            "s": "p" if instant.server else "g",
+        }
+    for sample in part.timeline.samples:
+        yield {
+            "ph": "C",
+            "name": "activation memory",
+            "ts": sample.time * part.scale,
+            "pid": process[sample.server],
+            "args": {part.chart.memory_unit: sample.memory},
+        }
+
+
+def _process(number: int, name: str, order: int) -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": order}}
+
+
+def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
+    named = {COMPUTE: "compute"}
+    yield _thread(process, COMPUTE, named[COMPUTE])
+    for span in row.spans:
+        if span.end > span.start:
+            yield _slice(part, row, span, process, COMPUTE)
+    for lane, span in lanes(row.transfers):
+        if lane + 1 not in named:
+            named[lane + 1] = "communication"
+            yield _thread(process, lane + 1, named[lane + 1])
+        yield _slice(part, row, span, process, lane + 1)
+
+
+def _thread(process: int, lane: int, name: str) -> Event:
+    return {"ph": "M", "name": "thread_name", "pid": process, "tid": lane, "args": {"name": name}}
+
+
+def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
+    instruction = span.instruction
+    rerouted = row.rerouted(instruction)
+    start, end = span.start * part.scale, span.end * part.scale
+    arguments: dict[str, Any] = {"meaning": MEANING[instruction.op], "iteration": span.iteration}
+    if instruction.home >= 0:
+        arguments |= {"home": instruction.home, "micro-batch": instruction.micro_batch, "re-routed": rerouted}
+    objection = part.chart.wrong.get((row.server, span.index))
+    if objection:
+        arguments["wrong"] = objection
+    return {
+        "ph": "X",
+        "name": str(instruction),
+        "cat": f"{instruction.op.value}{',re-routed' if rerouted else ''}",
+        "ts": start,
+        "dur": end - start,
+        "pid": process,
+        "tid": lane,
+        "args": arguments,
+    }
+
+
+def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
+    """An arrow for every result that goes to another server."""
+    depth = 1 + max((row.server.stage for row in rows), default=0)
+    done: dict[tuple[int, Op, int, int, int], tuple[int, Span]] = {}
+    for place, row in enumerate(rows, first + 1):
+        for span in row.spans:
+            each = span.instruction
+            for phase in each.op.phases:
+                done[span.iteration, phase, row.server.stage, each.home, each.micro_batch] = (place, span)
+    number = first * len(done)
+    for place, row in enumerate(rows, first + 1):
+        for span in row.spans:
+            each = span.instruction
+            for phase in each.op.phases:
+                for need in dependencies(phase, row.server.stage, depth):
+                    source = done.get((span.iteration, need.phase, need.stage, each.home, each.micro_batch))
+                    if source is None or source[0] == place or span.end == span.start:
+                        continue
+                    other, maker = source
+                    if maker.end == maker.start:
+                        continue
+                    number += 1
+                    leaves = (maker.start + (maker.end - maker.start) * INSIDE) * part.scale
+                    shared = {"name": "transfer", "cat": "transfer", "id": number, "tid": COMPUTE}
+                    yield {"ph": "s", "ts": leaves, "pid": other, **shared}
+                    yield {"ph": "f", "bp": "e", "ts": span.start * part.scale, "pid": place, **shared}

@@ -1,0 +1,83 @@
+import subprocess
+import sys
+
+import pytest
+
+from recycle.errors import JobError, NoPlanError
+from recycle.job import Server
+from recycle.plan.checker import check_plan
+from recycle.plan.mode import Mode
+from recycle.planner.improve import MaxMoves
+from recycle.planner.make import Effort, baseline_period, make_plan
+from tests.examples import QUICK, paper_job
+
+
+def test_a_plan_says_what_it_was_made_for_and_how_good_it_is():
+    job = paper_job()
+    plan = make_plan(job, [Server(1, 2)], Mode(), QUICK)
+    assert (plan.job, plan.failed, plan.mode, plan.form) == (job, (Server(1, 2),), Mode(), "lowered")
+    assert (plan.period, plan.bound, plan.baseline) == (30, 30, 30)
+    assert plan.provenance.status == "optimal"
+    assert (plan.gap, plan.retention) == (0.0, 1.0)
+    assert plan.provenance.bound_by == "work of stage 2"
+    assert (plan.provenance.seed, plan.provenance.budget) == (0, "2000 moves")
+
+
+def test_a_global_optimizer_adds_the_longest_update_behind_the_makespan():
+    plan = make_plan(paper_job(limit=(4, 3, 2, 1)), [], Mode("fused", "global"), QUICK)
+    assert (plan.makespan, plan.period, plan.bound) == (27, 30, 30)
+
+
+def test_the_same_seed_makes_the_same_plan():
+    hard = paper_job(limit=6, released=0)
+    effort = Effort((MaxMoves(3000),), "3000 moves", seed=7)
+    first, second = (make_plan(hard, [Server(1, 1), Server(0, 2)], Mode(), effort) for _ in range(2))
+    assert first == second
+
+
+def test_the_baseline_is_one_forward_one_backward_under_the_jobs_limits():
+    assert baseline_period(paper_job()) == 30
+    assert baseline_period(paper_job(limit=(4, 3, 2, 1))) == 30
+    # One activation at a time: every micro-batch runs alone, 12 slots each.
+    assert baseline_period(paper_job(limit=1)) == 6 * 12 + 3
+    assert baseline_period(paper_job(limit=(2, 4, 4, 4))) > 30
+
+
+def test_progress_is_monotone_and_in_periods():
+    seen = []
+    make_plan(
+        paper_job(limit=(4, 3, 2, 1)),
+        [Server(1, 2)],
+        Mode("fused", "global"),
+        QUICK,
+        watch=lambda period, bound: seen.append((period, bound)),
+    )
+    assert seen[-1] == (39, 39)
+    assert [period for period, _ in seen] == sorted((period for period, _ in seen), reverse=True)
+
+
+def test_a_stage_without_a_live_server_needs_a_snapshot():
+    dead = [Server(pipeline, 1) for pipeline in range(3)]
+    with pytest.raises(NoPlanError, match=r"stage 1 has no live server \(W0_1, W1_1, W2_1 failed\).*snapshot"):
+        make_plan(paper_job(), dead, Mode(), QUICK)
+    with pytest.raises(NoPlanError, match="stage 0 has no live server"):
+        make_plan(paper_job(pipelines=1), [Server(0, 0)], Mode(), QUICK)
+
+
+def test_an_unknown_server_is_refused():
+    with pytest.raises(JobError, match="server W9_9"):
+        make_plan(paper_job(), [Server(9, 9)], Mode(), QUICK)
+
+
+@pytest.mark.parametrize("shape", [{"stages": 1}, {"pipelines": 1}, {"micro_batches": 1}, {"limit": 1}])
+@pytest.mark.parametrize("form", ["lowered", "compute"])
+def test_degenerate_shapes_are_planned(shape, form):
+    job = paper_job(**shape)
+    failed = [] if job.pipelines == 1 else [Server(0, 0)]
+    for mode in (Mode(), Mode("fused", "global"), Mode(routing="free")):
+        assert check_plan(make_plan(job, failed, mode, QUICK, form)) == ()
+
+
+def test_planning_imports_no_solver():
+    code = "import recycle.planner.make, sys; sys.exit('ortools' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,216 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recycle.cli import VERBS
+from recycle.plan.checker import check_plan
+from recycle.plan.document import load_plan, save_plan
+from tests.examples import paper_plan
+
+PAPER = ["-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3"]
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    path = tmp_path / "plan.json"
+    save_plan(paper_plan(), path)
+    return path
+
+
+def test_help_names_every_verb_and_imports_neither_solver_nor_torch(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert all(verb in out for verb in VERBS)
+    code = """
+import sys
+sys.argv = ["recycle", "--help"]
+from recycle.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+sys.exit(bool({"ortools", "torch", "rich", "recycle.planner"} & sys.modules.keys()))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(run, verb):
+    status, out, _ = run(verb, "--help")
+    assert status == 0
+    assert out.startswith(f"Usage: recycle {verb}")
+
+
+def test_plan_then_check(run, tmp_path):
+    path = tmp_path / "plan.json"
+    status, out, _ = run("plan", *PAPER, "--limit", "6", "--fail", "W1_2", "--moves", "5000", "-o", path)
+    assert status == 0
+    assert "period     30 slots (optimal" in out
+    status, out, _ = run("check", path)
+    assert status == 0
+    assert "LEGAL" in out
+    assert "gap 0.00%" in out
+    status, out, _ = run("check", path, "--json")
+    report = json.loads(out)
+    assert (report["legal"], report["period"], report["bound"], report["gap"]) == (True, 30, 30, 0.0)
+    assert max(report["peak_memory"].values()) <= 6
+    assert set(report["peak_memory"]) == set(report["bubble"]) == {str(server) for server in load_plan(path).programs}
+
+
+def test_plan_reports_json_from_a_job_file_with_flags_on_top(run, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text("pipelines = 3\nstages = 4\nmicro_batches = 6\n[costs]\noptimizer = 3\n")
+    status, out, _ = run("plan", job, "--limit", "4,3,2,1", "--backward", "fused", "--optimizer", "global", "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert (report["makespan"], report["period"], report["status"]) == (27, 30, "optimal")
+
+
+def test_progress_goes_to_standard_error(run):
+    _, out, err = run("plan", *PAPER, "--fail", "W1_2", "--moves", "100", "--json")
+    json.loads(out)
+    assert "bound" in err
+
+
+def test_compute_form_can_be_lowered_later(run, tmp_path):
+    compute, lowered = tmp_path / "compute.json", tmp_path / "lowered.json"
+    run("plan", *PAPER, "--fail", "W1_2", "--moves", "2000", "--form", "compute", "-o", compute)
+    status, _, _ = run("lower", compute, "-o", lowered)
+    assert status == 0
+    plan = load_plan(lowered)
+    assert plan.form == "lowered"
+    assert check_plan(plan) == ()
+    status, _, err = run("lower", lowered, "-o", lowered)
+    assert status == 2
+    assert "lowered already" in err
+
+
+def test_an_illegal_plan_is_named_with_its_rows_and_exits_1(run, plan_file):
+    plan_file.write_text(plan_file.read_text().replace('"0F0.1"', '"0F0.9"'))
+    status, out, _ = run("check", plan_file)
+    assert status == 1
+    assert out.startswith("ILLEGAL (instructions): W0_0[2]: 0F0.9: there is no micro-batch 0.9")
+    assert "> W0_0[2] 0F0.9" in out
+    status, out, _ = run("check", plan_file, "--json")
+    report = json.loads(out)
+    assert status == 1
+    assert report["legal"] is False
+    assert report["violations"][0]["index"] == 2
+
+
+def test_diff_exits_like_diff(run, plan_file, tmp_path):
+    other = tmp_path / "other.json"
+    save_plan(paper_plan(failed=()), other)
+    assert run("diff", plan_file, plan_file) == (0, "The plans are equal.\n", "")
+    status, out, _ = run("diff", plan_file, other)
+    assert status == 1
+    assert "failed: ['W1_2'] -> []" in out
+    status, out, _ = run("diff", plan_file, other, "--json")
+    assert status == 1
+    assert "W1_2" in json.loads(out)["programs"]
+
+
+def test_export_writes_csv_to_the_console_or_a_file(run, plan_file, tmp_path):
+    status, out, _ = run("export", plan_file)
+    assert status == 0
+    assert out.startswith("pipeline,stage,op,home,micro_batch,start,end\n0,0,F,0,0,0,1\n")
+    run("export", plan_file, "-o", tmp_path / "plan.csv")
+    assert (tmp_path / "plan.csv").read_text() == out
+    status, _, err = run("export", plan_file, "--format", "torch")
+    assert status == 2
+    assert "re-routed" in err
+
+
+def test_catalogue_and_lookup(run, tmp_path):
+    path, plan = tmp_path / "catalogue.zip", tmp_path / "plan.json"
+    status, out, err = run("catalogue", *PAPER, "--failures", "2", "--moves", "500", "-o", path)
+    assert status == 0
+    assert "15/15" in err
+    status, out, _ = run("lookup", path, "--fail", "W0_3,W1_2", "-o", plan)
+    assert status == 0
+    assert "acts as" in out
+    assert check_plan(load_plan(plan)) == ()
+    status, out, _ = run("lookup", path, "--fail", "W0_3", "--json")
+    report = json.loads(out)
+    assert report["counts"] == [0, 0, 0, 1]
+    assert report["roles"] == {}
+    status, _, err = run("lookup", path, "--fail", "W0_0,W1_1,W2_2")
+    assert status == 2
+    assert "--failures 3" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fail", "W9_9"], "server W9_9: this job has pipelines 0 to 2"),
+        (["--fail", "nobody"], "server 'nobody': a server is written"),
+        (["--fail", "W0_1,W1_1,W2_1"], "stage 1 has no live server"),
+        (["--limit", "0"], "limit of stage 0 is 0.*the least limit that works is 1"),
+        (["--held", "5", "--limit", "4"], "the least limit that works is 5"),
+        (["--forward-cost", "nan"], "costs.forward is nan"),
+        (["--forward-cost=-1"], "forward of stage 0 is -1"),
+        (["--forward-cost", "1,2"], "costs.forward has 2 values"),
+        (["--forward-cost", "x"], "'x' is no number"),
+        (["-M", "0"], "micro_batches is 0"),
+        (["--budget", "2"], "'2' is no duration"),
+        (["--nothing"], "--nothing"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, message):
+    import re
+
+    path = tmp_path / "plan.json"
+    path.write_text("what was there before")
+    status, out, err = run("plan", *PAPER, *arguments, "-o", path)
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert re.search(message, err), err
+    assert path.read_text() == "what was there before"
+
+
+@pytest.mark.parametrize("verb", ["check", "export", "lower"])
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"format": "recycle plan", "version": 99}'])
+def test_a_broken_plan_file_exits_2_with_its_name(run, tmp_path, verb, content):
+    path = tmp_path / "broken.json"
+    if content is not None:
+        path.write_text(content)
+    status, out, err = run(verb, path, *(["-o", tmp_path / "out.json"] if verb == "lower" else []))
+    assert status == 2
+    assert out == ""
+    assert "broken.json" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_without_a_job_the_remedy_is_said(run):
+    status, _, err = run("plan")
+    assert status == 2
+    assert "give a job file, or at least --pipelines" in err
+
+
+def test_ctrl_c_keeps_the_best_plan(tmp_path):
+    path = tmp_path / "plan.json"
+    # The bound of this job is out of reach, so the search goes on until it is interrupted.
+    shape = [*PAPER, "--limit", "4", "--fail", "W1_2", "--budget", "1h", "-o", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from recycle.cli import main; main()", "plan", *shape],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert "period" in process.stderr.readline()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    assert "above optimal" in out
+    assert check_plan(load_plan(path)) == ()

@@ -1,0 +1,255 @@
+"""The page in a real browser: load, hover, follow, toggle, zoom, keys, and no error in its console."""
+
+import io
+
+import pytest
+
+from recycle.job import Server
+from recycle.plan.planned import timeline
+from recycle.view.chart import make_chart
+from recycle.view.compare import compare
+from recycle.view.html import Panel, page
+from recycle.view.subject import Subject, subject_of
+from tests.examples import paper_plan
+from tests.view.browser import chromium, missing
+from tests.view.samples import DEAD, SCRIPT, chart_of, measured, small
+
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return paper_plan()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """Open a page of some panels; at the end nothing may stand in the browser's console."""
+
+    def load(*panels):
+        path = tmp_path / "page.html"
+        path.write_text(page(panels))
+        browser.get(path.as_uri())
+        return browser
+
+    yield load
+    assert browser.get_log("browser") == []
+
+
+@pytest.fixture
+def shown(open_page, plan):
+    return open_page(Panel("plan", chart_of(plan), timeline(plan)))
+
+
+def move(browser, text, panel=0, click=False):
+    """Put the pointer on an instruction."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    place = browser.execute_script("return schedule.place(arguments[0], arguments[1])", text, panel)
+    assert place is not None, f"{text} is not on the page"
+    actions = ActionChains(browser)
+    pointer = actions.w3c_actions.pointer_action
+    pointer.move_to_location(int(place["x"] + place["width"] / 2), int(place["y"] + place["height"] / 2))
+    if click:
+        pointer.click()
+    actions.perform()
+    return place
+
+
+def press(browser, *keys):
+    from selenium.webdriver.common.by import By
+
+    browser.find_element(By.ID, "plot").send_keys(*keys)
+
+
+def tip(browser):
+    return browser.execute_script(
+        "const tip = document.getElementById('tip'); return tip.style.display === 'block' ? tip.innerText : ''"
+    )
+
+
+def colours(browser, element="plot"):
+    """How often each colour is on the screen, from a screenshot."""
+    image = pytest.importorskip("PIL.Image")
+    from selenium.webdriver.common.by import By
+
+    picture = image.open(io.BytesIO(browser.find_element(By.ID, element).screenshot_as_png)).convert("RGB")
+    return {colour: count for count, colour in picture.getcolors(1 << 24)}
+
+
+def settle(browser):
+    """Wait until what was asked for is drawn."""
+    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+
+FORWARD = (0x2F, 0x6D, 0xB5)
+STEP = (0x7B, 0x57, 0xA8)
+
+
+def test_the_head_and_the_first_drawing(shown, plan):
+    from selenium.webdriver.common.by import By
+
+    head = shown.find_element(By.ID, "head").text
+    for text in ("period", "30 slots", "bound", "gap", "retention", "bubble", "W1_2"):
+        assert text in head
+    seen = colours(shown)
+    assert seen[FORWARD] > 1000
+    assert seen[STEP] > 1000
+
+
+def test_hovering_says_what_a_box_waits_for_and_who_waits_for_it(shown, plan):
+    before = colours(shown)
+    move(shown, "2F1.3")
+    text = tip(shown)
+    assert text.startswith("2F1.3 on W")
+    assert "re-routed from pipeline 1" in text
+    assert "waits for 1F1.3 on W1_1" in text
+    assert "3F1.3 on W1_3" in text
+    assert colours(shown) != before
+
+
+def test_a_click_follows_a_micro_batch_and_escape_lets_it_go(shown):
+    from selenium.webdriver.common.keys import Keys
+
+    whole = colours(shown)[FORWARD]
+    move(shown, "2F1.3", click=True)
+    followed = colours(shown)
+    assert followed[FORWARD] < whole / 3
+    press(shown, Keys.ESCAPE)
+    assert colours(shown)[FORWARD] == whole
+
+
+def test_switches_take_instructions_away_and_bring_others(shown):
+    from selenium.webdriver.common.by import By
+
+    before = colours(shown)
+    shown.find_element(By.NAME, "STEP").click()
+    settle(shown)
+    assert colours(shown).get(STEP, 0) < before[STEP] / 10
+    shown.find_element(By.NAME, "STEP").click()
+    for name in ("transfers", "memory"):
+        shown.find_element(By.ID, name).click()
+        settle(shown)
+        after = colours(shown)
+        assert after != before
+        before = after
+
+
+def test_grouping_moves_the_rows(shown):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.select import Select
+
+    before = shown.execute_script("return [schedule.place('3F0.0').y, schedule.place('0F2.0').y]")
+    assert before[0] > before[1]
+    Select(shown.find_element(By.ID, "grouping")).select_by_value("pipeline")
+    settle(shown)
+    after = shown.execute_script("return [schedule.place('3F0.0').y, schedule.place('0F2.0').y]")
+    assert after[0] < after[1]
+
+
+def test_wheel_keys_and_drag_zoom_and_pan(shown):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    plot = shown.find_element(By.ID, "plot")
+    place = "return schedule.place('2F1.3')"
+    fitted = shown.execute_script(place)
+    ActionChains(shown).scroll_from_origin(ScrollOrigin.from_element(plot), 0, -400).perform()
+    settle(shown)
+    wheeled = shown.execute_script(place)
+    assert wheeled["width"] > fitted["width"] * 1.3
+    press(shown, "+")
+    settle(shown)
+    keyed = shown.execute_script(place)
+    assert keyed["width"] > wheeled["width"]
+    ActionChains(shown).drag_and_drop_by_offset(plot, -60, 0).perform()
+    settle(shown)
+    assert shown.execute_script(place)["x"] == pytest.approx(keyed["x"] - 60, abs=2)
+    press(shown, "]")
+    settle(shown)
+    assert shown.execute_script(place)["height"] > keyed["height"]
+    press(shown, Keys.HOME)
+    settle(shown)
+    assert shown.execute_script(place) == fitted
+
+
+def test_keys_go_from_box_to_box_and_follow(shown):
+    from selenium.webdriver.common.keys import Keys
+
+    press(shown, Keys.ARROW_RIGHT)
+    assert tip(shown).startswith("0F0.0 on W0_0")
+    press(shown, Keys.ARROW_RIGHT)
+    assert tip(shown).startswith("0F0.1 on W0_0")
+    press(shown, Keys.ARROW_DOWN)
+    assert "on W1_0" in tip(shown)
+    press(shown, Keys.ARROW_UP, Keys.ARROW_LEFT)
+    assert tip(shown).startswith("0F0.0 on W0_0")
+    whole = colours(shown)[FORWARD]
+    press(shown, Keys.ENTER)
+    assert colours(shown)[FORWARD] < whole / 3
+
+
+def test_a_run_below_its_plan_on_one_time_axis(open_page, plan):
+    run = measured(plan)
+    line = timeline(plan, 2)
+    comparison = compare(line, run)
+    shown = open_page(
+        Panel("plan", chart_of(plan, 2), line),
+        Panel("run", make_chart(Subject("run", None, run), run), run, comparison),
+    )
+    one = shown.execute_script("return schedule.place('2F1.3', 0)")
+    other = shown.execute_script("return schedule.place('2F1.3', 1)")
+    assert other["y"] > one["y"]
+    move(shown, "2F1.3", panel=1)
+    assert " ms" in tip(shown)
+
+
+def test_an_illegal_plan_says_so_and_marks_the_box(open_page, plan):
+    import msgspec
+    from selenium.webdriver.common.by import By
+
+    server = Server(0, 1)
+    program = plan.programs[server]
+    wrong = msgspec.structs.replace(plan, programs={**plan.programs, server: (program[1], *program)})
+    subject = subject_of(wrong, "wrong")
+    shown = open_page(Panel("wrong", make_chart(subject, subject.timeline), subject.timeline))
+    assert "ILLEGAL" in shown.find_element(By.ID, "head").text
+    assert colours(shown).get((0xD0, 0, 0), 0) > 20
+
+
+def test_names_from_files_stay_text(open_page):
+    from selenium.webdriver.common.by import By
+
+    shown = open_page(Panel("x", chart_of(small(name=SCRIPT)), timeline(small(name=SCRIPT))))
+    assert SCRIPT in shown.find_element(By.ID, "head").text
+    assert shown.title.startswith(SCRIPT)
+
+
+def test_many_boxes_are_painted_as_pixels(open_page):
+    many = small(pipelines=48, stages=4, micro_batches=24, failed=(DEAD,))
+    shown = open_page(Panel("many", chart_of(many), timeline(many)))
+    assert colours(shown)[FORWARD] > 1000
+    move(shown, "0F0.0")
+    assert tip(shown).startswith("0F0.0 on W0_0")
+
+
+def test_dark_theme(plan, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page([Panel("plan", chart_of(plan), timeline(plan))]))
+    with chromium(dark=True) as browser:
+        browser.get(path.as_uri())
+        seen = colours(browser)
+        assert max(seen, key=seen.get)[0] < 0x40
+        assert seen[FORWARD] > 1000
+        assert browser.get_log("browser") == []

@@ -1,0 +1,68 @@
+import pytest
+
+from recycle.job import Server
+from recycle.plan.clock import peak_memory, run_clock
+from recycle.plan.instruction import Op
+from recycle.plan.normalise import canonical_failed, failure_counts, relabel_plan
+from recycle.view.chart import fate, make_chart, printable
+from recycle.view.subject import Subject
+from tests.examples import paper_job, paper_plan
+from tests.view.samples import chart_of, measured, small
+
+
+def rows(chart):
+    return {row.server: row for row in chart.rows()}
+
+
+def test_figures_are_those_of_the_clock(worked):
+    _, plan = worked
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    for iterations in (1, 3):
+        chart = chart_of(plan, iterations)
+        assert chart.period == clock.period
+        for server, row in rows(chart).items():
+            if not row.dead:
+                assert row.bubble == pytest.approx(clock.bubble(server))
+                assert row.peak == peak_memory(plan.job, plan.programs[server])
+
+
+def test_every_window_of_a_plan_fits_into_its_period(worked):
+    _, plan = worked
+    chart = chart_of(plan, 2)
+    assert len(chart.windows) == 2 * plan.job.depth
+    assert all(window.end - window.start <= chart.period for window in chart.windows)
+
+
+def test_a_run_has_the_period_of_its_steps_and_the_dead_of_its_failures(staggered):
+    run = measured(staggered, iterations=4)
+    chart = make_chart(Subject("run", None, run), run)
+    assert chart.period == pytest.approx(30 * 12.5)
+    assert [row.server for row in chart.rows() if row.dead] == [Server(1, 2)]
+
+
+def test_what_became_of_a_dead_servers_work(staggered):
+    assert fate(rows(chart_of(staggered))[Server(1, 2)]) == "dead: 1 3 5 on W0_2; 0 2 4 on W2_2"
+    many = chart_of(small(pipelines=12, stages=2, micro_batches=11, failed=(Server(3, 1),)))
+    assert fate(rows(many)[Server(3, 1)]) == "dead: 11 micro-batches on 11 peers"
+
+
+@pytest.mark.parametrize(
+    "failed", [(Server(0, 2),), (Server(0, 1), Server(1, 2)), (Server(0, 0), Server(1, 1), Server(2, 2))]
+)
+def test_where_a_peer_has_the_role_of_the_dead_the_work_is_that_of_the_peers_own_role(failed):
+    job = paper_job()
+    plan = relabel_plan(paper_plan(failed=canonical_failed(job, failure_counts(job, failed))), failed)
+    shown = rows(chart_of(plan))
+    assert bool(plan.roles) == (len(failed) > 1)
+    for server, role in plan.roles.items():
+        assert shown[server].label == f"{server} as {role}"
+        assert f"{server} acts as it" in fate(shown[role])
+    for dead in failed:
+        moved = [unit for units in shown[dead].moved.values() for unit in units]
+        assert len(moved) == job.micro_batches
+    forwards = [(row, span) for row in shown.values() for span in row.spans if span.instruction.op is Op.F]
+    assert sum(row.rerouted(span.instruction) for row, span in forwards) == len(failed) * job.micro_batches
+
+
+def test_text_from_files_cannot_steer_a_terminal():
+    assert printable("a\x1b[1m\x00b é") == "a\ufffd[1m\ufffdb é"

@@ -1,0 +1,201 @@
+"""The verbs ``show`` and ``explain`` as a user calls them."""
+
+import json
+import sys
+
+import msgspec
+import pytest
+
+from recycle.job import Server
+from recycle.plan.document import save_plan
+from recycle.plan.instruction import Op
+from recycle.plan.recording import save_recording
+from tests.view.conftest import SCHEDULES
+from tests.view.samples import measured, small
+
+STAGGERED = SCHEDULES / "4-staggered.json"
+FUSED = SCHEDULES / "2-fused.json"
+
+
+@pytest.fixture
+def illegal(staggered, tmp_path):
+    path = tmp_path / "illegal.json"
+    save_plan(msgspec.structs.replace(staggered, period=1), path)
+    return path
+
+
+@pytest.fixture
+def stuck(staggered, tmp_path):
+    programs = dict(staggered.programs)
+    for server in (Server(0, 2), Server(0, 3)):
+        programs[server] = tuple(sorted(programs[server], key=lambda each: each.op is Op.F))
+    path = tmp_path / "stuck.json"
+    save_plan(msgspec.structs.replace(staggered, programs=programs), path)
+    return path
+
+
+def test_the_default_is_a_drawing_in_the_terminal(run, golden):
+    status, out, err = run("show", STAGGERED)
+    assert (status, err) == (0, "")
+    assert "W1_2 x dead: 1 3 5 on W0_2; 0 2 4 on W2_2" in out
+
+
+@pytest.mark.parametrize("columns", ["20", "1", "200"])
+def test_any_width(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    status, out, _ = run("show", STAGGERED, "--no-color")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= int(columns)
+
+
+def test_every_file_is_written(run, tmp_path):
+    files = {"--svg": "a.svg", "--html": "a.html", "--trace": "a.json", "--figure": "a.pdf"}
+    pairs = [each for option, name in files.items() for each in (option, tmp_path / name)]
+    status, out, err = run("show", STAGGERED, *pairs, "--iterations", "2", "--by", "pipeline")
+    assert (status, out, err) == (0, "", "")
+    assert (tmp_path / "a.svg").read_text().startswith("<svg")
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    assert json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_lists_are_good_for_diff(run):
+    _, first, _ = run("show", STAGGERED, "--list")
+    _, second, _ = run("show", STAGGERED, "--list")
+    assert first == second
+    assert first.splitlines()[0] == "W0_0 0F0.0"
+
+
+def test_two_schedules_are_drawn_below_each_other_and_compared(run, tmp_path):
+    status, out, _ = run("show", FUSED, "--against", STAGGERED)
+    assert status == 0
+    assert "2-fused:" in out
+    assert "4-staggered:" in out
+    assert "only in the second" in out.splitlines()[-1]
+    assert (
+        run("show", FUSED, "--against", STAGGERED, "--html", tmp_path / "a.html", "--svg", tmp_path / "a.svg")[0] == 0
+    )
+    assert run("show", FUSED, "--against", STAGGERED, "--trace", tmp_path / "a.json")[0] == 0
+
+
+def test_a_measured_run_is_shown_alone_and_against_its_plan(run, staggered, tmp_path):
+    save_recording(measured(staggered), tmp_path / "run.jsonl")
+    status, out, _ = run("show", tmp_path / "run.jsonl")
+    assert status == 0
+    assert "W1_2 x dead" in out
+    status, out, _ = run("show", STAGGERED, "--against", tmp_path, "--iterations", "2")
+    assert status == 0
+    assert "pace: one slot of the first is 11.25 ms of the second" in out
+    assert "the same, in the same order on the same servers" in out
+
+
+def test_a_summary_as_json(run):
+    status, out, _ = run("show", STAGGERED, "--json")
+    assert status == 0
+    summary = json.loads(out)[0]
+    assert summary["period"] == 30
+    assert summary["problems"] == []
+    dead = next(server for server in summary["servers"] if server["dead"])
+    assert dead["moved"] == {"W0_2": ["1", "3", "5"], "W2_2": ["0", "2", "4"]}
+
+
+def test_an_illegal_plan_is_drawn_with_the_message_at_the_head(run, illegal):
+    status, out, _ = run("show", illegal)
+    assert status == 0
+    assert "ILLEGAL the plan says period 1" in out
+    assert "W0_0" in out
+
+
+def test_strict_refuses_it(run, illegal, tmp_path):
+    status, out, err = run("show", illegal, "--strict", "--svg", tmp_path / "a.svg")
+    assert (status, out) == (1, "")
+    assert "the plan says period 1" in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_an_order_that_deadlocks_is_listed_and_no_file_is_made_of_it(run, stuck, tmp_path):
+    status, out, _ = run("show", stuck)
+    assert status == 0
+    assert "deadlocks" in out.splitlines()[0]
+    assert "WRONG: " in out
+    status, _, err = run("show", stuck, "--svg", tmp_path / "a.svg")
+    assert status == 1
+    assert "deadlocks" in err
+    assert not (tmp_path / "a.svg").exists()
+    assert run("show", stuck, "--json")[0] == 0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b'{"format":"other","version":1}'])
+def test_an_unreadable_file_is_one_line(run, tmp_path, content):
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_bytes(content)
+    status, out, err = run("show", path)
+    assert (status, out) == (2, "")
+    assert "plan.json" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--svg", "--html", "--trace", "--figure"])
+def test_an_unwritable_target_is_one_line(run, tmp_path, option):
+    target = tmp_path / "nowhere" / "a.png"
+    status, out, err = run("show", STAGGERED, option, target)
+    assert (status, out) == (2, "")
+    assert str(target) in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_figure_is_a_png_or_a_pdf(run, tmp_path):
+    status, _, err = run("show", STAGGERED, "--figure", tmp_path / "a.gif")
+    assert status == 2
+    assert ".png or .pdf" in err
+
+
+def test_a_figure_without_matplotlib_says_what_to_install(run, tmp_path, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg"):
+        monkeypatch.setitem(sys.modules, name, None)
+    status, _, err = run("show", STAGGERED, "--figure", tmp_path / "a.png")
+    assert status == 2
+    assert "figures" in err
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (2, 1, 1), (1, 3, 1), (2, 2, 3)], ids=lambda shape: "x".join(map(str, shape))
+)
+def test_small_jobs_without_failures(run, tmp_path, shape):
+    path = tmp_path / "small.json"
+    save_plan(small(*shape), path)
+    status, out, _ = run("show", path, "--no-color")
+    assert status == 0
+    assert "dead none" in out
+    assert run("show", path, "--html", tmp_path / "a.html", "--svg", tmp_path / "a.svg")[0] == 0
+    assert run("explain", path)[0] == 0
+
+
+def test_the_figures_of_two_schedules_are_refused(run, tmp_path):
+    assert run("show", FUSED, "--against", STAGGERED, "--figure", tmp_path / "a.png")[0] == 2
+
+
+def test_explain_says_what_bounds_what_it_costs_and_what_would_help(run, golden):
+    _, out, _ = run("explain", FUSED)
+    golden("view/2-fused.explain.txt", out)
+    _, out, _ = run("explain", STAGGERED)
+    golden("view/4-staggered.explain.txt", out)
+
+
+def test_explain_refuses_an_illegal_plan(run, illegal):
+    status, out, err = run("explain", illegal)
+    assert (status, out) == (1, "")
+    assert "illegal" in err
+
+
+def test_explain_as_json(run):
+    _, out, _ = run("explain", FUSED, "--json")
+    assert json.loads(out)["remedies"]
+
+
+def test_a_directory_without_a_run_is_one_line(run, tmp_path):
+    status, _, err = run("show", tmp_path)
+    assert status == 2
+    assert len(err.splitlines()) == 1

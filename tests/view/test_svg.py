@@ -1,0 +1,74 @@
+from xml.etree import ElementTree
+
+import msgspec
+
+from recycle.view.svg import draw
+from scripts.make_figures import pictures
+from tests.view.samples import SCRIPT, chart_of, measured, small
+
+NAMESPACE = {"svg": "http://www.w3.org/2000/svg"}
+
+
+def boxes(text):
+    return ElementTree.fromstring(text).findall(".//svg:g[@class='box']", NAMESPACE)
+
+
+def test_the_pictures_of_the_documentation_are_what_the_schedules_give():
+    for path, content in pictures().items():
+        assert path.read_text() == content, f"{path.name} differs; if that is meant, run scripts/make_figures.py"
+
+
+def test_the_same_plan_gives_the_same_bytes(worked):
+    _, plan = worked
+    assert draw([chart_of(plan)]) == draw([chart_of(plan)])
+
+
+def test_every_box_has_a_title_and_work_is_drawn_once(worked):
+    _, plan = worked
+    titles = [box.find("svg:title", NAMESPACE).text for box in boxes(draw([chart_of(plan)]))]
+    assert len(titles) == len(set(titles))
+    compute = sum(each.op.is_compute for program in plan.programs.values() for each in program)
+    assert len(titles) == compute + len(plan.programs)
+
+
+def test_rerouted_work_keeps_its_fill_and_has_the_hatch_of_its_home(fused):
+    text = draw([chart_of(fused)])
+    rerouted = [box for box in boxes(text) if "re-routed from pipeline 1" in box.find("svg:title", NAMESPACE).text]
+    assert len(rerouted) == 12
+    for box in rerouted:
+        fills = [shape.get("fill") for shape in box.findall("svg:rect", NAMESPACE)]
+        assert "url(#home1)" in fills
+        assert fills[0] in ("#2f6db5", "#f2a24a")
+    assert 'id="home1"' in text
+
+
+def test_a_dead_server_says_where_its_work_went(fused):
+    text = draw([chart_of(fused)])
+    assert "dead: 1 3 5 on W0_2; 0 2 4 on W2_2" in text
+
+
+def test_why_the_figures_come_out_is_written_on_the_picture(worked):
+    name, plan = worked
+    text = draw([chart_of(plan)])
+    said = {"1-fault-free": "27 slots", "2-fused": "36 slots", "3-split": "29 slots", "4-staggered": "30 slots"}
+    assert f">all compute: {said[name]}<" in text or f">{said[name]}<" in text
+
+
+def test_names_from_files_are_escaped(staggered):
+    plan = msgspec.structs.replace(staggered, job=msgspec.structs.replace(staggered.job, name=SCRIPT))
+    text = draw([chart_of(plan)])
+    assert "<script" not in text
+    assert SCRIPT in "".join(ElementTree.fromstring(text).itertext())
+
+
+def test_two_schedules_stand_below_each_other_on_one_time_axis(staggered):
+    from recycle.view.chart import make_chart
+    from recycle.view.subject import Subject
+
+    run = measured(staggered)
+    text = draw([chart_of(staggered), make_chart(Subject("run", None, run), run)], pace=12.5)
+    assert len(ElementTree.fromstring(text).findall("svg:g", NAMESPACE)) == 2
+
+
+def test_the_smallest_job():
+    assert len(boxes(draw([chart_of(small())]))) == len({"F", "B", "REDUCE", "STEP"})
