@@ -31,7 +31,7 @@ from recycle.view.losses import draw_losses
 )
 @click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, help="Where training ends.")
 @click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
-@click.option("--text", type=click.Path(path_type=Path), help="A file to train on; else Python's standard library.")
+@click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from recycle.megatron.indexed import is_indexed, load_indexed
 from recycle.megatron.model import ModelOptions
 from recycle.runtime.errors import RunError
-from recycle.runtime.text import VOCABULARY, ByteText, standard_library
+from recycle.runtime.text import VOCABULARY, ByteText, TokenText, standard_library
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -27,12 +28,16 @@ def mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tenso
     return loss, {"lm loss": loss.detach().clone()}
 
 
-def load_text(path: Path | None, options: ModelOptions) -> ByteText:
-    """The text that a model is trained on: a file, or Python's standard library.
+def load_text(path: Path | None, options: ModelOptions) -> TokenText:
+    """The text that a model is trained on: a file, a dataset of Megatron's, or Python's standard library.
 
     Raises:
         RunError: it cannot be read, is too short, or the model's vocabulary is.
     """
+    size = options.sequence, options.micro_batch_size, options.seed
+    if path is not None and is_indexed(path):
+        tokens, fingerprint = load_indexed(path)
+        return TokenText(tokens, fingerprint, str(path), *size, options.vocabulary)
     if path is None:
         content, source = standard_library(), "Python's standard library"
     else:
@@ -42,4 +47,4 @@ def load_text(path: Path | None, options: ModelOptions) -> ByteText:
             raise RunError(f"text: {path} cannot be read: {error.strerror}; give another file") from error
     if options.vocabulary < VOCABULARY:
         raise RunError(f"vocabulary is {options.vocabulary}: text is read as bytes, which need {VOCABULARY}")
-    return ByteText(content, source, options.sequence, options.micro_batch_size, options.seed)
+    return ByteText(content, source, *size)

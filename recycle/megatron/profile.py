@@ -20,7 +20,7 @@ from recycle.megatron.world import Place, join_server
 from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.stage import MicroBatch, TensorSpec
-from recycle.runtime.text import ByteText
+from recycle.runtime.text import TokenText
 from recycle.runtime.view import View
 
 MICROSECONDS = 1e6
@@ -48,7 +48,7 @@ class StageProfile(msgspec.Struct, frozen=True):
     parameters: int
 
 
-def profile(job: Job, options: ModelOptions, text: ByteText, repeats: int) -> Job:
+def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> Job:
     """The job with measured costs in microseconds and memory in bytes; its memory limit is P micro-batches.
 
     Args:
@@ -88,7 +88,7 @@ def profile(job: Job, options: ModelOptions, text: ByteText, repeats: int) -> Jo
     )
 
 
-def _profile_stage(number: int, job: Job, options: ModelOptions, text: ByteText, repeats: int) -> StageProfile:
+def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText, repeats: int) -> StageProfile:
     found: list[StageProfile] = []
 
     def body(member: Member) -> None:

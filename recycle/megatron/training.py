@@ -35,7 +35,7 @@ from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
-from recycle.runtime.text import VALIDATION, ByteText
+from recycle.runtime.text import VALIDATION, TokenText
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.view import View
 from recycle.runtime.worker import Worker
@@ -121,7 +121,7 @@ class Trainer:
         store: where the ranks find each other.
     """
 
-    def __init__(self, run: Run, view: View, server: Server, text: ByteText, store: torch.distributed.Store) -> None:
+    def __init__(self, run: Run, view: View, server: Server, text: TokenText, store: torch.distributed.Store) -> None:
         job, options = run.plan.job, run.model
         self.server = server
         groups = join_server(store, view.epoch, server, job.depth)
@@ -182,7 +182,7 @@ class Trainer:
         return EvaluationLine(str(self.server), step, list(self.worker.evaluate().values()))
 
 
-def _serve(run: Run, view: View, text: ByteText, newest: Path | None, member: Member) -> None:
+def _serve(run: Run, view: View, text: TokenText, newest: Path | None, member: Member) -> None:
     run_on_cpu()
     server = view.servers[member.rank]
     trainer = Trainer(run, view, server, text, member.store())

@@ -41,5 +41,5 @@ def test_validation_samples_are_from_the_end_that_training_never_sees():
 
 
 def test_a_text_that_is_too_short_says_so():
-    with pytest.raises(RunError, match=r"data: note\.txt has 40 bytes, .* give a longer text or a shorter sequence"):
+    with pytest.raises(RunError, match=r"data: note\.txt has 40 tokens, .* give a longer text or a shorter sequence"):
         ByteText(b"x" * 40, "note.txt", 16, 1, 0)
