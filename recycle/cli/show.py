@@ -40,9 +40,7 @@ FILES = {
 @click.option(
     "--iterations",
     type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="Over how many iterations a plan is unrolled.",
+    help="Over how many iterations a plan is unrolled (1), and how many of a run's last ones are shown (all).",
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")
 @click.option("--svg", type=click.Path(path_type=Path), help=FILES["svg"])
@@ -56,7 +54,7 @@ def command(
     path: Path,
     against: Path | None,
     grouping: Grouping,
-    iterations: int,
+    iterations: int | None,
     as_list: bool,
     strict: bool,
     no_color: bool,

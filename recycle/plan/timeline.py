@@ -71,6 +71,23 @@ class Timeline(msgspec.Struct, frozen=True):
     samples: tuple[Sample, ...]
     period: float | None = None
 
+    def last(self, count: int) -> "Timeline":
+        """Its last iterations, numbered from 0 and moved to start at 0; who is dead stays known."""
+        first = max(0, self.iterations - count)
+        replace = msgspec.structs.replace
+        spans = tuple(replace(span, iteration=span.iteration - first) for span in self.spans if span.iteration >= first)
+        begin = min((span.start for span in spans), default=0)
+        return replace(
+            self,
+            spans=spans,
+            instants=tuple(
+                replace(each, time=max(each.time, begin))
+                for each in self.instants
+                if each.time >= begin or each.kind == "failure"
+            ),
+            samples=tuple(sample for sample in self.samples if sample.time >= begin),
+        ).from_zero()
+
     @property
     def failed(self) -> tuple[Server, ...]:
         """The servers that failed, in order."""

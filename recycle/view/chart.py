@@ -179,7 +179,9 @@ def measured_period(windows: tuple[Window, ...]) -> float:
 
 def number(value: float) -> str:
     """A time or an amount without needless digits."""
-    return str(int(value)) if value == int(value) else f"{value:.4g}"
+    if value == int(value):
+        return str(int(value))
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def plural(value: float, unit: str) -> str:

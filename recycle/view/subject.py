@@ -46,16 +46,18 @@ def subject_of(plan: Plan, name: str, iterations: int = 1) -> Subject:
     return Subject(name, plan, line, check_plan(plan))
 
 
-def load_subject(path: Path, iterations: int = 1) -> Subject:
+def load_subject(path: Path, iterations: int | None = None) -> Subject:
     """Read a plan file, a recording (``.jsonl``) or the directory of a run.
 
     Args:
         path: where it is.
-        iterations: over how many iterations a plan is unrolled; a run has as many as were measured.
+        iterations: over how many iterations a plan is unrolled, and how many of a run's last ones are taken; by default
+            one, and all.
 
     Raises:
         UserError: it cannot be read, or is neither.
     """
     if path.is_dir() or path.suffix == ".jsonl":
-        return Subject(path.name, None, load_recording(path))
-    return subject_of(load_plan(path), path.stem, iterations)
+        line = load_recording(path)
+        return Subject(path.name, None, line.last(iterations) if iterations else line)
+    return subject_of(load_plan(path), path.stem, iterations or 1)

@@ -2,8 +2,11 @@ import msgspec
 import pytest
 
 from recycle.errors import PlanFileError, UserError
+from recycle.job import Server
+from recycle.plan.instruction import Instruction, Op
 from recycle.plan.planned import timeline
 from recycle.plan.recording import decode_recording, encode_recording, load_recording, save_recording
+from recycle.plan.timeline import Instant, Span, Timeline
 from tests.examples import paper_plan
 from tests.view.samples import measured
 
@@ -75,3 +78,16 @@ def test_parts_of_one_run_share_a_time_unit(run, tmp_path):
 def test_a_directory_without_recordings_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"\.jsonl"):
         load_recording(tmp_path)
+
+
+def test_the_last_iterations_are_numbered_and_timed_from_zero():
+    instruction = Instruction(Op.F, 0, 0, 0)
+    spans = tuple(Span(Server(0, 0), "compute", instruction, 10.0 * n, 10.0 * n + 4, n) for n in range(5))
+    dead = Instant("failure", 0, Server(1, 0), "W1_0 is dead")
+    step = Instant("optimizer step", 4, None, "stage 0 has stepped")
+    whole = Timeline("run", "us", "measured", spans, (dead, step), ())
+    last = whole.last(2)
+    assert [(span.start, span.end, span.iteration) for span in last.spans] == [(0, 4, 0), (10, 14, 1)]
+    assert last.failed == (Server(1, 0),)
+    assert last.instants == (dead,)
+    assert whole.last(9) == whole
