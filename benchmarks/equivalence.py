@@ -4,7 +4,8 @@ Usage: python -m benchmarks.equivalence [--iterations 20] [--quick]
 
 Without failures a fused plan must give the stock schedule's losses to the bit. With every single server dead, and every
 pair of servers in different stages, the loss of every iteration must be that of the fault-free run within 1e-5, and
-all peers of a stage must end with the same parameters to the bit. ``--quick`` takes a sample of the failures.
+all peers of a stage must end with the same parameters to the bit; so must they with dropout, tied embeddings, bf16 with
+main parameters in fp32, tensor parallelism and a loss per token. ``--quick`` takes a sample of the failures.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from recycle.plan.plan import Plan
 from recycle.planner.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
 from tests.megatron.gpt_runs import OPTIONS, mean_losses, train_by_plan, train_by_stock
+from tests.megatron.test_adapter import JOB, PER_TOKEN, VARIANTS
 
 TOLERANCE = 1e-5
 
@@ -80,6 +82,21 @@ def with_failures(iterations: int, quick: bool) -> bool:
     return worst <= TOLERANCE and equal == len(cases)
 
 
+def with_variants(iterations: int) -> bool:
+    """Dropout, bf16, tensor parallelism and a loss per token, each with a dead server, through the schedule adapter."""
+    good = True
+    for name, variant in {**VARIANTS, "loss per token": PER_TOKEN}.items():
+        whole = train_by_stock(JOB, iterations, plan=plan(JOB, Mode()), **variant)
+        degraded = train_by_stock(JOB, iterations, plan=plan(JOB, Mode(), (Server(0, 1),)), **variant)
+        off = deviation(mean_losses(degraded, iterations), mean_losses(whole, iterations))
+        first, *others = [result for server, result in degraded.items() if server.stage == 0]
+        same = all(other.parameters == first.parameters for other in others)
+        good &= off <= TOLERANCE and same
+        agree = "agree" if same else "DIFFER"
+        print(f"PP 2 x DP 2, W0_1 dead, {name}: {off:.1e} from fault-free, peers {agree}", flush=True)
+    return good
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--iterations", type=int, default=20)
@@ -88,6 +105,7 @@ def main() -> int:
     print(f"{OPTIONS.layers} layers of {OPTIONS.hidden}, {arguments.iterations} iterations")
     good = against_stock(2, 2, arguments.iterations)
     good &= against_stock(2, 4, arguments.iterations)
+    good &= with_variants(arguments.iterations)
     good &= with_failures(arguments.iterations, arguments.quick)
     print("all within what is allowed" if good else "NOT within what is allowed")
     return int(not good)
