@@ -35,6 +35,7 @@ from recycle.view.losses import draw_losses
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )
+@click.option("--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="Ranks per server.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run's folder.")
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
 @click.option("--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between looks at held-out text.")
@@ -49,12 +50,15 @@ def command(
     model_file: Path | None,
     text: Path | None,
     output: Path,
+    tensor_parallel: int,
     resume: bool,
     checkpoint_every: int,
     evaluate_every: int,
     emulate: float | None,
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
+
+    Under torchrun, the processes that it starts are the servers; there must be one for each that is alive.
 
     \b
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
@@ -68,9 +72,16 @@ def command(
     from recycle.cli.progress import TrainingProgress
     from recycle.megatron.training import Run, train
     from recycle.runtime.tensorboard import TensorBoard
+    from recycle.runtime.torchrun import is_leader
     from recycle.runtime.totals import StepTotal, Totals
 
-    run = Run(plan, load_model(model_file), iterations, output, resume, checkpoint_every, evaluate_every, text)
+    model = load_model(model_file)
+    run = Run(
+        plan, model, iterations, output, resume, checkpoint_every, evaluate_every, text, tensor_parallel=tensor_parallel
+    )
+    if not is_leader():
+        train(run, ignore)
+        return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
     console.print(f"dead       {describe_failures(plan.failed)}")
@@ -94,6 +105,10 @@ def command(
                 drawn = {name: curve for name, curve in curves.items() if curve}
                 write_whole(output / "loss.svg", draw_losses(title, drawn).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
+
+
+def ignore(_: object) -> None:
+    """What processes that torchrun started do with events: the first one shows those of all."""
 
 
 def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:

@@ -31,11 +31,12 @@ from recycle.runtime.checkpoint import (
 )
 from recycle.runtime.errors import RunError
 from recycle.runtime.events import Event, EventFile
-from recycle.runtime.launcher import Member, launch
+from recycle.runtime.launcher import Process, launch
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.text import VALIDATION, TokenText
+from recycle.runtime.torchrun import join, under_torchrun
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.view import View
 from recycle.runtime.worker import Worker
@@ -55,6 +56,7 @@ class Run(msgspec.Struct, frozen=True):
         checkpoint_every: iterations between checkpoints; 0 for none but at the end.
         evaluate_every: iterations between evaluations on held-out text; 0 for none.
         text: a file to train on; Python's standard library if None.
+        tensor_parallel: ranks per server, over which every layer is split.
     """
 
     plan: Plan
@@ -65,6 +67,7 @@ class Run(msgspec.Struct, frozen=True):
     checkpoint_every: int = 0
     evaluate_every: int = 0
     text: Path | None = None
+    tensor_parallel: int = 1
 
     @property
     def events(self) -> Path:
@@ -80,32 +83,43 @@ class Run(msgspec.Struct, frozen=True):
     def settings(self) -> dict[str, Any]:
         """What must be the same for a run to go on from a checkpoint; who is alive may differ."""
         job = self.plan.job
-        shape = {"pipelines": job.pipelines, "stages": job.depth, "micro_batches": job.micro_batches}
+        shape = {
+            "pipelines": job.pipelines,
+            "stages": job.depth,
+            "micro_batches": job.micro_batches,
+            "tensor_parallel": self.tensor_parallel,
+        }
         model: dict[str, Any] = msgspec.to_builtins(self.model)
         return shape | model
 
 
 def train(run: Run, watch: Watch) -> None:
-    """Train with a process per live server.
+    """Train with a process per live server: forked here, or started by torchrun, of which this is one.
 
     Args:
         run: what to do.
-        watch: called here with every event of every server.
+        watch: called with every event of every server; under torchrun, on the first process.
 
     Raises:
         UserError: something that was asked for cannot be done.
         ProcessFailed: a process failed.
     """
     view = View.of(run.plan)
-    transformer_config(run.model, run.plan.job.depth)
+    transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
+    if run.tensor_parallel > 1 and run.model.clip is not None:
+        raise RunError(
+            f"clip is {run.model.clip:g}: the norm of a gradient is not taken over tensor-parallel ranks; do without "
+            "clipping, or with --tensor-parallel 1"
+        )
     text = load_text(run.text, run.model)
     newest = _newest(run, text.fingerprint) if run.resume else None
     _refuse_to_overwrite(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     save_plan(run.plan, run.folder / "plan.json")
-    launch(
-        len(view.servers),
-        lambda member: _serve(run, view, text, newest, member),
+    start = join if under_torchrun() else launch
+    start(
+        len(view.servers) * run.tensor_parallel,
+        lambda process: _serve(run, view, text, newest, process),
         lambda rank, content: watch(msgspec.json.decode(content, type=Event)),
     )
 
@@ -117,17 +131,27 @@ class Trainer:
         run: what to do.
         view: the live servers.
         server: which one this is.
+        tensor_rank: the rank's place in the server.
         text: what is trained on.
         store: where the ranks find each other.
     """
 
-    def __init__(self, run: Run, view: View, server: Server, text: TokenText, store: torch.distributed.Store) -> None:
+    def __init__(
+        self,
+        run: Run,
+        view: View,
+        server: Server,
+        tensor_rank: int,
+        text: TokenText,
+        store: torch.distributed.Store,
+    ) -> None:
         job, options = run.plan.job, run.model
         self.server = server
-        groups = join_server(store, view.epoch, server, job.depth)
-        config = transformer_config(options, job.depth)
+        self.tensor_rank = tensor_rank
+        groups = join_server(store, view.epoch, server, job.depth, tensor_rank, run.tensor_parallel)
+        config = transformer_config(options, job.depth, run.tensor_parallel)
         self.model = build_stage(options, config, server.stage, job.depth, groups)
-        self.network = Network(store, view, server)
+        self.network = Network(store, view, server, tensor_rank)
         self.stage = MegatronStage(
             self.model,
             config,
@@ -159,6 +183,17 @@ class Trainer:
         self.recorder = Recorder(server)
         self.worker = Worker(run.plan, server, self.stage, self.update, self.network, self.recorder)
 
+    @property
+    def shard(self) -> str:
+        """The name of this rank's part of the model in a checkpoint."""
+        return f"stage-{self.server.stage}/tensor-{self.tensor_rank}"
+
+    def wait_for_all(self) -> None:
+        """Wait for every rank: those of one place in their servers meet, and then those of each server."""
+        torch.distributed.barrier()
+        self.network.barrier()
+        torch.distributed.barrier()
+
     def iterate(self, step: int) -> IterationLine:
         """Make one iteration.
 
@@ -182,22 +217,26 @@ class Trainer:
         return EvaluationLine(str(self.server), step, list(self.worker.evaluate().values()))
 
 
-def _serve(run: Run, view: View, text: TokenText, newest: Path | None, member: Member) -> None:
+def _serve(run: Run, view: View, text: TokenText, newest: Path | None, process: Process) -> None:
     run_on_cpu()
-    server = view.servers[member.rank]
-    trainer = Trainer(run, view, server, text, member.store())
+    place, tensor_rank = divmod(process.rank, run.tensor_parallel)
+    server = view.servers[place]
+    trainer = Trainer(run, view, server, tensor_rank, text, process.store())
     settings = run.settings | {"text": text.fingerprint}
     first = 0
     if newest is not None:
-        read_stage(newest, f"stage-{server.stage}", trainer.model, trainer.update.optimizer)
+        read_stage(newest, trainer.shard, trainer.model, trainer.update.optimizer)
         first = read_manifest(newest, settings).step
-    failed = run.plan.failed if member.rank == 0 else ()
-    file = EventFile(run.events, server, f"{run.plan.job.name}, trained", failed)
+    failed = run.plan.failed if process.rank == 0 else ()
+    speaks = tensor_rank == 0
+    file = EventFile(run.events, server, f"{run.plan.job.name}, trained", failed) if speaks else None
     encode = msgspec.json.encode
 
     def tell(event: Event) -> None:
+        if file is None:
+            return
         file.write(event, trainer.recorder.spans(0) if isinstance(event, IterationLine) else ())
-        member.report(encode(event))
+        process.report(encode(event))
 
     for step in range(first, run.iterations):
         if run.evaluate_every and step % run.evaluate_every == 0:
@@ -215,11 +254,11 @@ def _save(run: Run, trainer: Trainer, view: View, manifest: Manifest) -> None:
     server = trainer.server
     if server == view.peers(server.stage)[0]:
         state = stage_state(trainer.model, trainer.update.optimizer)
-        write_stage(run.checkpoints, manifest.step, f"stage-{server.stage}", state)
-    trainer.network.barrier()
-    if server == view.servers[0]:
+        write_stage(run.checkpoints, manifest.step, trainer.shard, state)
+    trainer.wait_for_all()
+    if server == view.servers[0] and trainer.tensor_rank == 0:
         complete(run.checkpoints, manifest)
-    trainer.network.barrier()
+    trainer.wait_for_all()
 
 
 def _newest(run: Run, fingerprint: str) -> Path | None:

@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.dcp, "save", full)
-    with pytest.raises(RunError, match=r"stage-\d cannot be written: .*No space left on device; make room"):
+    with pytest.raises(RunError, match=r"stage-\d/tensor-0 cannot be written: .*No space left on device; make room"):
         losses(msgspec.structs.replace(run, iterations=4, resume=True))
     monkeypatch.undo()
     assert [each.name for each in checkpoints(run.checkpoints)] == ["step-00000002"]
@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
 
 def damage(run, name):
-    (path,) = (checkpoints(run.checkpoints)[-1] / "stage-0").glob(name)
+    (path,) = (checkpoints(run.checkpoints)[-1] / "stage-0").rglob(name)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_go_on_says_why(tmp_path):
     with pytest.raises(RunError, match="its hidden is 32, and this run's is 64"):
         losses(msgspec.structs.replace(more, model=wide))
     damage(run, "*.distcp")
-    with pytest.raises(RunError, match=r"stage-0: cannot be read: .*; resume from another checkpoint"):
+    with pytest.raises(RunError, match=r"stage-0/tensor-0: cannot be read: .*; resume from another checkpoint"):
         losses(more)
 
 
@@ -136,3 +136,18 @@ def test_with_a_global_optimizer_the_whole_gradient_is_clipped(tmp_path):
     run = Run(plan(mode=Mode("fused", "global")), tight, 2, tmp_path, evaluate_every=1)
     _, held_out = losses(run)
     assert held_out[0] == pytest.approx(held_out[2])
+
+
+def test_with_tensor_parallelism_a_run_goes_on_without_a_server(tmp_path):
+    # Dropout draws from streams of each tensor-parallel rank, so without it the loss is that of one rank per server.
+    model = msgspec.structs.replace(MODEL, dropout=0.0)
+    single, _ = losses(Run(plan(), model, 3, tmp_path / "single"))
+    first = Run(plan(), model, 2, tmp_path / "split", tensor_parallel=2)
+    before, _ = losses(first)
+    shards = sorted(each.name for each in (checkpoints(first.checkpoints)[-1] / "stage-1").iterdir())
+    assert shards == ["tensor-0", "tensor-1"]
+    after, _ = losses(msgspec.structs.replace(first, plan=plan("W1_0"), iterations=3, resume=True))
+    for step, each in (before | after).items():
+        assert each == pytest.approx(single[step], rel=1e-5)
+    with pytest.raises(RunError, match=r"clip is 1: the norm .* is not taken over tensor-parallel ranks"):
+        losses(msgspec.structs.replace(first, model=msgspec.structs.replace(model, clip=1.0)))
