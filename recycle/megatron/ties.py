@@ -32,7 +32,8 @@ class Tie:
 
     def reduce(self) -> None:
         """Give every server the gradient of both uses."""
-        assert self._weight.grad is not None
+        gradient = getattr(self._weight, "main_grad", self._weight.grad)
+        assert gradient is not None
         if not self._represents:
-            self._weight.grad.zero_()
-        self._circle.sum(self._weight.grad)
+            gradient.zero_()
+        self._circle.sum(gradient)

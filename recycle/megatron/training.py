@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import torch
+from megatron.core.utils import get_attr_wrapped_model
 
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
@@ -141,7 +142,7 @@ class Trainer:
         )
         after_reduction: Callable[[], None] = _nothing
         if options.tied and job.depth > 1 and server.stage in (0, job.depth - 1):
-            weight: Any = self.model.shared_embedding_or_output_weight
+            weight = get_attr_wrapped_model(self.model, "shared_embedding_or_output_weight")
             tie = Tie(weight(), self.network, job.depth)
             tie.copy_from_first()
             after_reduction = tie.reduce
@@ -181,6 +182,25 @@ class Trainer:
         """Measure the loss on held-out text."""
         return EvaluationLine(str(self.server), step, list(self.worker.evaluate().values()))
 
+    def save(self, root: Path, step: int) -> None:
+        """Write the stage's state into the checkpoint of a step.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        state = stage_state(self.update.main.named(self.model), self.update.optimizer)
+        write_stage(root, step, f"stage-{self.server.stage}", state)
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on from the stage's state in a checkpoint.
+
+        Raises:
+            RunError: it cannot be read, or is of a stage of another shape.
+        """
+        stage = f"stage-{self.server.stage}"
+        read_stage(checkpoint, stage, self.update.main.named(self.model), self.update.optimizer)
+        self.update.main.copy_back()
+
 
 def _serve(run: Run, view: View, text: ByteText, newest: Path | None, member: Member) -> None:
     run_on_cpu()
@@ -189,7 +209,7 @@ def _serve(run: Run, view: View, text: ByteText, newest: Path | None, member: Me
     settings = run.settings | {"text": text.fingerprint}
     first = 0
     if newest is not None:
-        read_stage(newest, f"stage-{server.stage}", trainer.model, trainer.update.optimizer)
+        trainer.load(newest)
         first = read_manifest(newest, settings).step
     failed = run.plan.failed if member.rank == 0 else ()
     file = EventFile(run.events, server, f"{run.plan.job.name}, trained", failed)
@@ -214,8 +234,7 @@ def _serve(run: Run, view: View, text: ByteText, newest: Path | None, member: Me
 def _save(run: Run, trainer: Trainer, view: View, manifest: Manifest) -> None:
     server = trainer.server
     if server == view.peers(server.stage)[0]:
-        state = stage_state(trainer.model, trainer.update.optimizer)
-        write_stage(run.checkpoints, manifest.step, f"stage-{server.stage}", state)
+        trainer.save(run.checkpoints, manifest.step)
     trainer.network.barrier()
     if server == view.servers[0]:
         complete(run.checkpoints, manifest)

@@ -10,6 +10,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.utils import get_attr_wrapped_model
 
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
@@ -55,7 +56,7 @@ def name(micro_batch):
 
 
 def flat(parameters):
-    return torch.cat([each.detach().flatten() for each in parameters]).tolist()
+    return torch.cat([each.detach().float().flatten() for each in parameters]).tolist()
 
 
 def gather(servers, body):
@@ -87,7 +88,8 @@ def train_by_plan(plan, steps, options=OPTIONS):
         stage = MegatronStage(model, config, place, shape, job.micro_batches, forward_step, samples, seed=options.seed)
         tie = None
         if options.tied and server.stage in (0, job.depth - 1):
-            tie = Tie(model.shared_embedding_or_output_weight(), network, job.depth)
+            weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
+            tie = Tie(weight(), network, job.depth)
             tie.copy_from_first()
         update = TorchUpdate(
             stage.parameters(),
