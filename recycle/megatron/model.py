@@ -33,6 +33,7 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         weight_decay: of AdamW.
         clip: the largest norm of the whole gradient; none by default. It needs a plan with a global optimizer.
         bf16: whether the model computes in bfloat16; gradients are added up and parameters stepped in float32.
+        per_token_loss: whether every token of the batch counts the same; otherwise every micro-batch does.
     """
 
     layers: Count = 4
@@ -48,6 +49,7 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.1
     clip: Annotated[float, msgspec.Meta(gt=0)] | None = None
     bf16: bool = False
+    per_token_loss: bool = False
 
 
 def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int = 1, **changes: Any) -> Any:
@@ -75,6 +77,7 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
         "bf16": options.bf16,
         "params_dtype": precision,
         "pipeline_dtype": precision,
+        "calculate_per_token_loss": options.per_token_loss,
         "use_cpu_initialization": True,
         "gradient_accumulation_fusion": False,
         "bias_dropout_fusion": False,

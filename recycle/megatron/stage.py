@@ -39,6 +39,9 @@ class MegatronStage:
         data: what a micro-batch's iterator yields.
         held_out: the same for evaluation.
         seed: of dropout.
+
+    Attributes:
+        tokens: how many tokens the loss functions counted, where they count them.
     """
 
     cannot_split = ""
@@ -70,6 +73,7 @@ class MegatronStage:
         self._contexts: dict[MicroBatch, Context] = {}
         self._owed: dict[MicroBatch, list[Owed]] = {}
         self._results: dict[MicroBatch, Any] = {}
+        self.tokens = torch.zeros([], dtype=torch.int)
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Run the chunk by Megatron's own forward step."""
@@ -92,9 +96,11 @@ class MegatronStage:
     def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Run the chunk as in inference, on held-out data."""
         self._model.eval()
+        tokens = self.tokens.clone()
         with torch.no_grad():
             output = self._run(micro_batch, received, self._held_out)
         self._model.train()
+        self.tokens.copy_(tokens)
         return None if self.output is None else output
 
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
@@ -136,10 +142,16 @@ class MegatronStage:
         """The graphs that wait for I, and the factors that wait for W."""
         return Held(len(self._contexts), len(self._owed))
 
+    def take_tokens(self) -> int:
+        """How many tokens were trained on since the last call."""
+        tokens = int(self.tokens)
+        self.tokens.zero_()
+        return tokens
+
     def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Data) -> torch.Tensor:
         store: list[Any] = []
         output: torch.Tensor
-        output, _ = schedules.forward_step(
+        output, tokens = schedules.forward_step(
             self._forward_step,
             iter([data(micro_batch)]),
             self._model,
@@ -153,4 +165,5 @@ class MegatronStage:
         )
         if self.output is None:
             (self._results[micro_batch],) = store
+            self.tokens += tokens
         return output

@@ -37,6 +37,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.text import VALIDATION, ByteText, standard_library
+from recycle.runtime.tokens import TokenTotal
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.view import View
 from recycle.runtime.worker import Worker
@@ -156,6 +157,7 @@ class Trainer:
             options.clip,
             run.plan.mode.optimizer == "staggered",
             after_reduction,
+            TokenTotal(self.network, job.depth, self.stage.take_tokens) if options.per_token_loss else None,
         )
         self.recorder = Recorder(server)
         self.worker = Worker(run.plan, server, self.stage, self.update, self.network, self.recorder)

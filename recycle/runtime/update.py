@@ -51,10 +51,11 @@ class FlatGradients:
 class TorchUpdate:
     """Sum the gradients over the live peers, and step a torch optimizer.
 
-    A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job: so the sum over
-    whoever is alive is the fault-free gradient. Megatron applies 1 / D before the sum. Here it comes after: powers of
-    two give the same bits, and the rounding of others does not depend on who is alive. Sums of gradients in bfloat16
-    hardly round at all in float32, so that training in bfloat16 is mostly the same to the bit.
+    A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job; where the loss is
+    a sum over tokens, only their number in the whole batch is. So the sum over whoever is alive is the fault-free
+    gradient. Megatron applies 1 / D before the sum. Here it comes after: powers of two give the same bits, and the
+    rounding of others does not depend on who is alive. Sums of gradients in bfloat16 hardly round at all in float32,
+    so that training in bfloat16 is mostly the same to the bit.
 
     Args:
         parameters: the stage's.
@@ -65,6 +66,7 @@ class TorchUpdate:
             all stages, so it goes with a global optimizer only.
         staggered: whether the plan lets stages step on their own.
         after_reduction: what else is done to the gradients before they are used.
+        tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
 
     Raises:
         RunError: clipping with a staggered optimizer.
@@ -79,6 +81,7 @@ class TorchUpdate:
         clip: float | None = None,
         staggered: bool = False,
         after_reduction: Callable[[], None] = lambda: None,
+        tokens: Callable[[], int] | None = None,
     ) -> None:
         if clip is not None and staggered:
             raise RunError(
@@ -90,7 +93,7 @@ class TorchUpdate:
         self.main.collect_gradients()
         self.optimizer = make_optimizer(list(self.main))
         self._network = network
-        self._pipelines = pipelines
+        self._divisor = tokens or (lambda: pipelines)
         self._clip = clip
         self._after_reduction = after_reduction
 
@@ -98,8 +101,9 @@ class TorchUpdate:
         """Sum over the peers; then limit the norm, if it is to be limited."""
         for buffer in self.gradients.buffers:
             self._network.peers.sum(buffer)
-        if self._pipelines > 1:
-            self.gradients.scale(1 / self._pipelines)
+        divisor = self._divisor()
+        if divisor > 1:
+            self.gradients.scale(1 / divisor)
         self._after_reduction()
         if self._clip is None:
             return

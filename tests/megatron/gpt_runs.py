@@ -24,6 +24,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.text import ByteText, standard_library
+from recycle.runtime.tokens import TokenTotal
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.view import View
 from recycle.runtime.worker import Worker
@@ -47,8 +48,17 @@ def content():
     return standard_library()[:200_000]
 
 
+class LettersOnly(ByteText):
+    """A text of which only letters count, so that every micro-batch has another number of tokens."""
+
+    def samples(self, micro_batch, part=0):
+        tokens, labels = super().samples(micro_batch, part)
+        return tokens, labels.masked_fill(labels < ord("A"), -1)
+
+
 def text(options):
-    return ByteText(content(), "the library", options.sequence, options.micro_batch_size, options.seed)
+    kind = LettersOnly if options.per_token_loss else ByteText
+    return kind(content(), "the library", options.sequence, options.micro_batch_size, options.seed)
 
 
 def name(micro_batch):
@@ -97,6 +107,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
             network,
             job.pipelines,
             after_reduction=tie.reduce if tie else lambda: None,
+            tokens=TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None,
         )
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         losses = {}
