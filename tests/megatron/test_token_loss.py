@@ -6,10 +6,12 @@ import torch
 
 from recycle.job import Server
 from recycle.megatron.gpt import token_loss
+from recycle.megatron.training import Run
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from tests.examples import QUICK, paper_job
 from tests.megatron.gpt_runs import OPTIONS, all_losses, train_by_plan, train_by_stock
+from tests.megatron.test_training import MODEL, losses, plan
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=4, limit=4, released=0)
 STEPS = 5
@@ -36,6 +38,14 @@ def test_training_without_a_server_is_the_same_training(failed, bf16):
         assert all(
             other.parameters == result.parameters for each, other in degraded.items() if each.stage == server.stage
         )
+
+
+def test_evaluation_is_not_counted(tmp_path):
+    options = msgspec.structs.replace(MODEL, per_token_loss=True)
+    without, _ = losses(Run(plan("W1_0"), options, 4, tmp_path / "without"))
+    evaluated, held_out = losses(Run(plan("W1_0"), options, 4, tmp_path / "evaluated", evaluate_every=1))
+    assert list(held_out) == [0, 1, 2, 3, 4]
+    assert evaluated == without
 
 
 def test_only_what_counts_is_summed():
