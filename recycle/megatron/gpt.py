@@ -1,6 +1,7 @@
-"""What turns a GPT and a text into training: the forward step, and the mean loss over a micro-batch."""
+"""What turns a GPT and a text into training: the forward step, and the loss of a micro-batch."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,25 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def forward_step(data_iterator: Iterator[Batch], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
-    """Megatron's ``forward_step_func`` for (tokens, labels), each (micro-batch size, sequence)."""
+    """Megatron's ``forward_step_func`` for (tokens, labels), each (micro-batch size, sequence).
+
+    Labels below 0 are not counted.
+    """
     tokens, labels = next(data_iterator)
     positions = torch.arange(tokens.size(1)).expand_as(tokens)
     mask = torch.ones(tokens.size(1), tokens.size(1)).tril().logical_not().view(1, 1, *[tokens.size(1)] * 2)
-    return model(tokens, positions, mask, labels=labels), mean_loss
+    return model(tokens, positions, mask, labels=labels.clamp(min=0)), partial(token_loss, labels >= 0)
 
 
-def mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The mean over the micro-batch's tokens, and what is reported of it."""
-    loss = losses.float().mean()
-    return loss, {"lm loss": loss.detach().clone()}
+def token_loss(counted: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """The sum over the tokens that count, their number, and what is reported: their mean.
+
+    Megatron divides by the number in the micro-batch and then by that of micro-batches, or by the number in the whole
+    batch once all gradients are added up.
+    """
+    total = (losses.float() * counted).sum()
+    tokens = counted.sum(dtype=torch.int)
+    return total, tokens, {"lm loss": total.detach() / tokens.clamp(min=1)}
 
 
 def load_text(path: Path | None, options: ModelOptions) -> TokenText:

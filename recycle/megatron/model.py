@@ -6,6 +6,7 @@ import msgspec
 import torch
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from recycle.runtime.errors import RunError
@@ -31,6 +32,8 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         learning_rate: of AdamW.
         weight_decay: of AdamW.
         clip: the largest norm of the whole gradient; none by default. It needs a plan with a global optimizer.
+        bf16: whether the model computes in bfloat16; gradients are added up and parameters stepped in float32.
+        per_token_loss: whether every token of the batch counts the same; otherwise every micro-batch does.
     """
 
     layers: Count = 4
@@ -45,6 +48,8 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 1e-3
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.1
     clip: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    bf16: bool = False
+    per_token_loss: bool = False
 
 
 def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int = 1, **changes: Any) -> Any:
@@ -60,6 +65,7 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
             f"heads is {options.heads}: it must divide hidden ({options.hidden}) and be a multiple of the "
             f"tensor-parallel size ({tensor_parallel})"
         )
+    precision = torch.bfloat16 if options.bf16 else torch.float32
     settings = {
         "num_layers": options.layers,
         "hidden_size": options.hidden,
@@ -68,7 +74,10 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
         "attention_dropout": options.dropout,
         "pipeline_model_parallel_size": depth,
         "tensor_model_parallel_size": tensor_parallel,
-        "pipeline_dtype": torch.float32,
+        "bf16": options.bf16,
+        "params_dtype": precision,
+        "pipeline_dtype": precision,
+        "calculate_per_token_loss": options.per_token_loss,
         "use_cpu_initialization": True,
         "gradient_accumulation_fusion": False,
         "bias_dropout_fusion": False,
@@ -94,4 +103,4 @@ def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, grou
             position_embedding_type="learned_absolute",
             pg_collection=groups,
         )
-    return model
+    return Float16Module(config, model) if options.bf16 else model

@@ -96,9 +96,11 @@ class MegatronStage:
     def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Run the chunk as in inference, on held-out data."""
         self._model.eval()
+        tokens = self.tokens.clone()
         with torch.no_grad():
             output = self._run(micro_batch, received, self._held_out)
         self._model.train()
+        self.tokens.copy_(tokens)
         return None if self.output is None else output
 
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
@@ -149,6 +151,12 @@ class MegatronStage:
     def held(self) -> Held:
         """The graphs that wait for I, and the factors that wait for W."""
         return Held(len(self._contexts), len(self._owed))
+
+    def take_tokens(self) -> int:
+        """How many tokens were trained on since the last call."""
+        tokens = int(self.tokens)
+        self.tokens.zero_()
+        return tokens
 
     def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Data) -> torch.Tensor:
         store: list[Any] = []

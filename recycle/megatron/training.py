@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import torch
+from megatron.core.utils import get_attr_wrapped_model
 
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
@@ -36,6 +37,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.text import VALIDATION, TokenText
+from recycle.runtime.tokens import TokenTotal
 from recycle.runtime.torchrun import join, under_torchrun
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.view import View
@@ -165,7 +167,7 @@ class Trainer:
         )
         after_reduction: Callable[[], None] = _nothing
         if options.tied and job.depth > 1 and server.stage in (0, job.depth - 1):
-            weight: Any = self.model.shared_embedding_or_output_weight
+            weight = get_attr_wrapped_model(self.model, "shared_embedding_or_output_weight")
             tie = Tie(weight(), self.network, job.depth)
             tie.copy_from_first()
             after_reduction = tie.reduce
@@ -179,6 +181,7 @@ class Trainer:
             options.clip,
             run.plan.mode.optimizer == "staggered",
             after_reduction,
+            TokenTotal(self.network, job.depth, self.stage.take_tokens) if options.per_token_loss else None,
         )
         self.recorder = Recorder(server)
         self.worker = Worker(run.plan, server, self.stage, self.update, self.network, self.recorder)
@@ -216,6 +219,24 @@ class Trainer:
         """Measure the loss on held-out text."""
         return EvaluationLine(str(self.server), step, list(self.worker.evaluate().values()))
 
+    def save(self, root: Path, step: int) -> None:
+        """Write the stage's state into the checkpoint of a step.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        state = stage_state(self.update.main.named(self.model), self.update.optimizer)
+        write_stage(root, step, self.shard, state)
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on from the stage's state in a checkpoint.
+
+        Raises:
+            RunError: it cannot be read, or is of a stage of another shape.
+        """
+        read_stage(checkpoint, self.shard, self.update.main.named(self.model), self.update.optimizer)
+        self.update.main.copy_back()
+
 
 def _serve(run: Run, view: View, text: TokenText, newest: Path | None, process: Process) -> None:
     run_on_cpu()
@@ -225,7 +246,7 @@ def _serve(run: Run, view: View, text: TokenText, newest: Path | None, process: 
     settings = run.settings | {"text": text.fingerprint}
     first = 0
     if newest is not None:
-        read_stage(newest, trainer.shard, trainer.model, trainer.update.optimizer)
+        trainer.load(newest)
         first = read_manifest(newest, settings).step
     failed = run.plan.failed if process.rank == 0 else ()
     speaks = tensor_rank == 0
@@ -253,8 +274,7 @@ def _serve(run: Run, view: View, text: TokenText, newest: Path | None, process: 
 def _save(run: Run, trainer: Trainer, view: View, manifest: Manifest) -> None:
     server = trainer.server
     if server == view.peers(server.stage)[0]:
-        state = stage_state(trainer.model, trainer.update.optimizer)
-        write_stage(run.checkpoints, manifest.step, trainer.shard, state)
+        trainer.save(run.checkpoints, manifest.step)
     trainer.wait_for_all()
     if server == view.servers[0] and trainer.tensor_rank == 0:
         complete(run.checkpoints, manifest)

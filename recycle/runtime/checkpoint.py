@@ -7,7 +7,7 @@ its own when everything is on disk; what was there before stays until then.
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any]
 
 
-def stage_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Parameters and optimizer state of a stage, by name."""
+def stage_state(
+    parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    """What a stage's training goes on from, by name: its main parameters, and their optimizer's state."""
     state = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in parameters.items():
         state[f"parameter/{name}"] = parameter.detach()
         for key, value in optimizer.state.get(parameter, {}).items():
             state[f"optimizer/{key}/{name}"] = value
@@ -113,8 +115,10 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     return manifest
 
 
-def read_stage(folder: Path, stage: str, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Give a stage's module and optimizer the state that a checkpoint holds.
+def read_stage(
+    folder: Path, stage: str, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    """Give a stage's main parameters and optimizer the state that a checkpoint holds.
 
     Raises:
         RunError: it cannot be read, or is of a stage of another shape.
@@ -130,8 +134,7 @@ def read_stage(folder: Path, stage: str, module: torch.nn.Module, optimizer: tor
         dcp.load(state, checkpoint_id=path, no_dist=True)
     except (Exception, dcp.api.CheckpointException) as error:  # torch raises many kinds for a damaged file
         raise RunError(f"{path}: cannot be read: {_cause(error)}; resume from another checkpoint") from error
-    parameters = dict(module.named_parameters())
-    _require_shapes(path, parameters.items(), state)
+    _require_shapes(path, parameters, state)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(state[f"parameter/{name}"])
@@ -142,10 +145,8 @@ def read_stage(folder: Path, stage: str, module: torch.nn.Module, optimizer: tor
             optimizer.state[parameters[name]][field] = value
 
 
-def _require_shapes(
-    path: Path, parameters: Iterable[tuple[str, torch.nn.Parameter]], state: dict[str, torch.Tensor]
-) -> None:
-    for name, parameter in parameters:
+def _require_shapes(path: Path, parameters: Mapping[str, torch.nn.Parameter], state: dict[str, torch.Tensor]) -> None:
+    for name, parameter in parameters.items():
         found = state.get(f"parameter/{name}")
         if found is None or found.shape != parameter.shape:
             has = "nothing" if found is None else str(tuple(found.shape))

@@ -20,7 +20,7 @@ from recycle.runtime.stage import PipelineStage
 
 Key = tuple[Op, int, int]
 
-TAGS = 2**31
+TAGS = 2**31 - 1
 
 
 class Incoming(NamedTuple):

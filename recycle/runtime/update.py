@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from recycle.runtime.errors import RunError
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -50,8 +51,11 @@ class FlatGradients:
 class TorchUpdate:
     """Sum the gradients over the live peers, and step a torch optimizer.
 
-    A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job: so the sum over
-    whoever is alive is the fault-free gradient. Each factor is applied where Megatron does, for the same bits.
+    A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job; where the loss is
+    a sum over tokens, only their number in the whole batch is. So the sum over whoever is alive is the fault-free
+    gradient. Megatron applies 1 / D before the sum. Here it comes after: powers of two give the same bits, and the
+    rounding of others does not depend on who is alive. Sums of gradients in bfloat16 hardly round at all in float32,
+    so that training in bfloat16 is mostly the same to the bit.
 
     Args:
         parameters: the stage's.
@@ -62,6 +66,7 @@ class TorchUpdate:
             all stages, so it goes with a global optimizer only.
         staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
         after_reduction: what else is done to the gradients before they are used.
+        tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
 
     Raises:
         RunError: clipping with a staggered optimizer.
@@ -76,17 +81,19 @@ class TorchUpdate:
         clip: float | None = None,
         staggered: bool = False,
         after_reduction: Callable[[], None] = lambda: None,
+        tokens: Callable[[], int] | None = None,
     ) -> None:
         if clip is not None and staggered:
             raise RunError(
                 f"clip is {clip:g}: the norm of the whole gradient is known only when every stage is done, and this "
                 "plan's stages step on their own; make the plan with --optimizer global, or do without clipping"
             )
-        parameters = list(parameters)
-        self.gradients = FlatGradients(parameters)
-        self.optimizer = make_optimizer(parameters)
+        self.main = MainParameters(parameters)
+        self.gradients = FlatGradients(self.main)
+        self.main.collect_gradients()
+        self.optimizer = make_optimizer(list(self.main))
         self._network = network
-        self._pipelines = pipelines
+        self._divisor = tokens or (lambda: pipelines)
         self._clip = clip
         self._staggered = staggered
         self._after_reduction = after_reduction
@@ -95,10 +102,11 @@ class TorchUpdate:
         """Sum over the peers; then limit the norm, if it is to be limited."""
         if not self._staggered:
             self._network.barrier()
-        if self._pipelines > 1:
-            self.gradients.scale(1 / self._pipelines)
         for buffer in self.gradients.buffers:
             self._network.peers.sum(buffer)
+        divisor = self._divisor()
+        if divisor > 1:
+            self.gradients.scale(1 / divisor)
         self._after_reduction()
         if self._clip is None:
             return
@@ -112,4 +120,5 @@ class TorchUpdate:
     def step(self) -> None:
         """Update the parameters, and set the gradients to zero."""
         self.optimizer.step()
+        self.main.copy_back()
         self.gradients.zero()

@@ -11,6 +11,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module
+from megatron.core.utils import get_attr_wrapped_model
 
 from recycle.job import Server
 from recycle.megatron.adapter import ScheduleAdapter, this_server
@@ -25,6 +26,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.text import ByteText, standard_library
+from recycle.runtime.tokens import TokenTotal
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.view import View
 from recycle.runtime.worker import Worker
@@ -65,8 +67,17 @@ def content():
     return standard_library()[:200_000]
 
 
+class LettersOnly(ByteText):
+    """A text of which only letters count, so that every micro-batch has another number of tokens."""
+
+    def samples(self, micro_batch, part=0):
+        tokens, labels = super().samples(micro_batch, part)
+        return tokens, labels.masked_fill(labels < ord("A"), -1)
+
+
 def text(options):
-    return ByteText(content(), "the library", options.sequence, options.micro_batch_size, options.seed)
+    kind = LettersOnly if options.per_token_loss else ByteText
+    return kind(content(), "the library", options.sequence, options.micro_batch_size, options.seed)
 
 
 def name(micro_batch):
@@ -106,7 +117,8 @@ def train_by_plan(plan, steps, options=OPTIONS):
         stage = MegatronStage(model, config, place, shape, job.micro_batches, forward_step, samples, seed=options.seed)
         tie = None
         if options.tied and server.stage in (0, job.depth - 1):
-            tie = Tie(model.shared_embedding_or_output_weight(), network, job.depth)
+            weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
+            tie = Tie(weight(), network, job.depth)
             tie.copy_from_first()
         update = TorchUpdate(
             stage.parameters(),
@@ -114,6 +126,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
             network,
             job.pipelines,
             after_reduction=tie.reduce if tie else lambda: None,
+            tokens=TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None,
         )
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         losses = {}

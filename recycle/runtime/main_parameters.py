@@ -1,0 +1,60 @@
+"""Main parameters: what the optimizer steps, in full precision, also where the model computes in less.
+
+A model in bfloat16 would lose small updates to rounding, and the small terms in a sum of gradients. So gradients are
+added up in full precision, a copy in full precision is stepped, and the model gets its rounded values.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+
+PRECISION = torch.float32
+
+
+class MainParameters:
+    """The main parameters of a stage: its own where they are in full precision, copies where they are not.
+
+    Args:
+        parameters: the stage's.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self._main = {each: _main(each) for each in parameters if each.requires_grad}
+
+    def __iter__(self) -> Iterator[torch.nn.Parameter]:
+        return iter(self._main.values())
+
+    def collect_gradients(self) -> None:
+        """From now on, add every gradient to that of the main parameter, as soon as autograd has it.
+
+        The gradients of the main parameters must be there, and stay the same tensors.
+        """
+        for model, main in self._main.items():
+            if main is not model:
+                # The name by which Megatron knows it, and the queue of weight gradients.
+                model.main_grad = main.grad  # type: ignore[attr-defined]
+                model.register_post_accumulate_grad_hook(_move_gradient)  # type: ignore[no-untyped-call]
+
+    def copy_back(self) -> None:
+        """Give the model the values of the main parameters, rounded to its precision."""
+        with torch.no_grad():
+            for model, main in self._main.items():
+                if main is not model:
+                    model.copy_(main)
+
+    def named(self, module: torch.nn.Module) -> Mapping[str, torch.nn.Parameter]:
+        """The main parameters by their names in a module."""
+        return {name: self._main[each] for name, each in module.named_parameters() if each in self._main}
+
+
+def _main(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    if parameter.element_size() >= PRECISION.itemsize:
+        return parameter
+    return torch.nn.Parameter(parameter.detach().to(PRECISION))
+
+
+def _move_gradient(parameter: torch.Tensor) -> None:
+    # Where the weight gradient is still owed, there is none.
+    if parameter.grad is not None:
+        parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
+        parameter.grad = None
