@@ -54,19 +54,23 @@ def group() -> None:
         recycle check plan.json
         recycle show plan.json
 
-    Exit status: 0 done; 1 the plan is illegal, or the plans differ; 2 what was given cannot be used.
+    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be
+    used.
     """
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit status 2."""
     try:
-        sys.exit(group(standalone_mode=False))
+        sys.exit(group(prog_name="recycle", standalone_mode=False))
     except UserError as error:
         message = str(error)
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx else "recycle"
         message = f"{error.format_message()} ({verb} --help says more)"
+    except click.ClickException as error:
+        click.echo(f"recycle: {error.format_message()}", err=True)
+        sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("recycle: interrupted", err=True)
         sys.exit(130)

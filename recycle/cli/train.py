@@ -71,6 +71,7 @@ def command(
     quiet()
     from recycle.cli.progress import TrainingProgress
     from recycle.megatron.training import Run, train
+    from recycle.runtime.launcher import ProcessFailed
     from recycle.runtime.tensorboard import TensorBoard
     from recycle.runtime.torchrun import is_leader
     from recycle.runtime.totals import StepTotal, Totals
@@ -98,6 +99,12 @@ def command(
         totals = Totals(len(plan.programs), micro_batches, progress.show, board.add, note)
         try:
             train(run, totals.add)
+        except ProcessFailed as failure:
+            write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
+            raise click.ClickException(
+                f"{failure}; {output / 'failure.txt'} says where. Go on from the last checkpoint with --resume, "
+                "and with --dead if a server is gone"
+            ) from failure
         finally:
             board.close()
             if any(curves.values()):

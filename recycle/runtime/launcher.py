@@ -23,7 +23,15 @@ HOST = "127.0.0.1"
 
 
 class ProcessFailed(RuntimeError):
-    """A process raised, or died; the others were ended."""
+    """A process raised, or was killed; the others were ended.
+
+    Attributes:
+        detail: where it happened, for whoever looks into it.
+    """
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class Process(Protocol):
@@ -147,8 +155,24 @@ def _watch(
             if kind == MISTAKE:
                 raise RunError(content.decode())
             if kind == FAILURE:
-                raise ProcessFailed(f"process {rank} of {len(processes)} failed:\n{content.decode()}")
+                _require_alive(processes)
+                detail = content.decode()
+                raise ProcessFailed(f"process {rank} of {len(processes)} failed: {_last_line(detail)}", detail)
             receive(rank, content)
+
+
+def _require_alive(processes: list[ForkProcess]) -> None:
+    """Where one process was killed, its peers fail because of it: it is named and not they."""
+    time.sleep(0.1)
+    for rank, process in enumerate(processes):
+        if process.exitcode is not None and process.exitcode < 0:
+            raise ProcessFailed(f"process {rank} of {len(processes)} was killed by signal {-process.exitcode}")
+
+
+def _last_line(detail: str) -> str:
+    """The error itself, without where it came from and the rows around it."""
+    errors = [line for line in detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
+    return errors[-1] if errors else "it says nothing"
 
 
 def _require_success(rank: int, process: ForkProcess) -> None:
@@ -156,4 +180,5 @@ def _require_success(rank: int, process: ForkProcess) -> None:
     while process.exitcode is None and time.monotonic() < deadline:
         process.join(0.1)
     if process.exitcode:
-        raise ProcessFailed(f"process {rank} ended with status {process.exitcode}")
+        end = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else f"ended with {process.exitcode}"
+        raise ProcessFailed(f"process {rank} {end}")

@@ -1,5 +1,6 @@
 import os
 import signal
+from datetime import timedelta
 
 import pytest
 
@@ -24,8 +25,9 @@ def test_the_first_failure_ends_all():
             raise KeyError("lost")
         signal.pause()
 
-    with pytest.raises(ProcessFailed, match=r"(?s)process 1 of 3 failed:.*KeyError: 'lost'"):
+    with pytest.raises(ProcessFailed, match=r"^process 1 of 3 failed: KeyError: 'lost'$") as failure:
         launch(3, body)
+    assert "in body" in failure.value.detail
 
 
 def test_a_users_mistake_is_one_line():
@@ -42,5 +44,15 @@ def test_a_killed_process_is_noticed():
             os.kill(os.getpid(), signal.SIGKILL)
         signal.pause()
 
-    with pytest.raises(ProcessFailed, match="process 0 ended with status -9"):
+    with pytest.raises(ProcessFailed, match="process 0 was killed by signal 9"):
         launch(2, body)
+
+
+def test_a_killed_process_is_named_and_not_the_peers_that_miss_it():
+    def body(member):
+        if member.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        member.store().wait(["never"], timedelta(milliseconds=300))
+
+    with pytest.raises(ProcessFailed, match=r"process 1.* was killed by signal 9"):
+        launch(3, body)
