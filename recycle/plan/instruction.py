@@ -60,11 +60,14 @@ class Op(enum.Enum):
     @property
     def is_update(self) -> bool:
         """REDUCE or STEP: an instruction of the whole stage, once per iteration."""
-        return self in (Op.REDUCE, Op.STEP)
+        return self in _UPDATES
 
 
 _PHASES = {Op.F: (Op.F,), Op.I: (Op.I,), Op.W: (Op.W,), Op.B: (Op.I, Op.W)}
 _PARTNERS = {Op.SEND_F: Op.RECV_F, Op.RECV_F: Op.SEND_F, Op.SEND_B: Op.RECV_B, Op.RECV_B: Op.SEND_B}
+_UPDATES = frozenset((Op.REDUCE, Op.STEP))
+_WAYS = {op: ">" if op.is_send else "<" for op in _PARTNERS}
+_BY_NAME = dict(Op.__members__)
 _TEXT = re.compile(
     r"(?P<stage>\d{1,6})(?:'(?P<chunk>\d{1,3}))?"
     r"(?P<op>[A-Z]+(?:_[A-Z])?)"
@@ -111,23 +114,20 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
             PlanFileError: the text is no instruction.
         """
         match = _TEXT.fullmatch(text)
-        op = Op.__members__.get(match["op"]) if match else None
-        if match is None or op is None:
+        if match is None:
             raise PlanFileError(f"instruction {text!r}: expected a form like 2F1.5, 2SEND_F1.5>W0_3 or 2STEP")
-        if (match["home"] is None) != op.is_update:
-            raise PlanFileError(
-                f"instruction {text!r}: {op.value} {'takes no' if op.is_update else 'needs a'} micro-batch"
-            )
-        way = match["way"]
-        expected = ">" if op.is_send else "<" if op.is_receive else None
+        stage, chunk, name, home, micro_batch, way, peer = match.groups()
+        op = _BY_NAME.get(name)
+        if op is None:
+            raise PlanFileError(f"instruction {text!r}: expected a form like 2F1.5, 2SEND_F1.5>W0_3 or 2STEP")
+        if (home is None) != (op in _UPDATES):
+            takes = "takes no" if op in _UPDATES else "needs a"
+            raise PlanFileError(f"instruction {text!r}: {op.value} {takes} micro-batch")
+        expected = _WAYS.get(op)
         if way != expected:
             hint = f"needs a server behind {expected}" if expected else "names no other server"
             raise PlanFileError(f"instruction {text!r}: {op.value} {hint}")
-        return cls(
-            op,
-            int(match["stage"]),
-            -1 if op.is_update else int(match["home"]),
-            -1 if op.is_update else int(match["micro_batch"]),
-            Server.parse(match["peer"]) if way else None,
-            int(match["chunk"] or 0),
-        )
+        if home is None:
+            return cls(op, int(stage), chunk=int(chunk or 0))
+        other = Server.parse(peer) if way else None
+        return cls(op, int(stage), int(home), int(micro_batch), other, int(chunk or 0))
