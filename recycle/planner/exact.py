@@ -12,6 +12,7 @@ The models grow with the tasks times the peers of a stage: some thousand tasks a
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -22,6 +23,8 @@ from recycle.planner.list_scheduler import list_schedule
 from recycle.planner.problem import Problem, Programs
 
 if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
     from recycle.planner.exact_timeline import Timeline
 
 FIRST_EFFORT = 0.5
@@ -96,7 +99,6 @@ class _Search:
         self.seed = seed
         self.workers = workers
         self.on_improve = on_improve
-        self.stopped = False
         self.asked = 0
         self.round = 0
         self.value = 0
@@ -105,7 +107,7 @@ class _Search:
 
     @property
     def done(self) -> bool:
-        return self.bound >= self.value or self.stopped or time.monotonic() >= self.deadline
+        return self.bound >= self.value or time.monotonic() >= self.deadline
 
     def start(self, programs: Programs, bound: int) -> None:
         self.bound = bound
@@ -177,16 +179,13 @@ class _Search:
         solver.parameters.max_time_in_seconds = max(0.0, self.deadline - time.monotonic())
         solver.parameters.linearization_level = self.asked % 2
         solver.parameters.cp_model_probing_level = self.asked % 2
-        status = solver.solve(timeline.model)
+        solver.parameters.catch_sigint_signal = False
+        status = _solve_interruptibly(solver, timeline.model)
         if status == cp_model.INFEASIBLE:
             self.bound = target + 1
             self._report()
             return "no"
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            # The solver takes an interrupt for itself: it then stops before its limits. It also does where it foresees
-            # that its next step would end after the deadline, and then there is no time for another question either.
-            used = solver.response_proto.deterministic_time
-            self.stopped = used < effort and time.monotonic() < self.deadline
             return "unknown"
         if isinstance(timeline, ServerModel):
             programs = timeline.programs(solver)
@@ -213,3 +212,21 @@ def _fits(problem: Problem, programs: Programs) -> bool:
                 return False
             level -= problem.release[server.stage][task % 3]
     return True
+
+
+def _solve_interruptibly(solver: "cp_model.CpSolver", model: "cp_model.CpModel") -> "cp_model.CpSolverStatus":
+    """Solve in a thread of its own: Ctrl-C reaches the main thread only while that runs Python.
+
+    Raises:
+        KeyboardInterrupt: after the solver has stopped.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(solver.solve, model)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            # Asked before it has begun, the solver would not stop.
+            while not future.done():
+                solver.stop_search()
+                wait([future], 0.1)
+            raise
