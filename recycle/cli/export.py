@@ -4,11 +4,8 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.options import plan_argument
-from recycle.errors import UserError
+from recycle.cli.options import load_legal_plan, plan_argument
 from recycle.files import write_whole
-from recycle.plan.checker import check_plan
-from recycle.plan.document import load_plan
 from recycle.plan.export import export_csv, export_torch
 
 
@@ -30,10 +27,7 @@ def command(plan_file: Path, form: str, pipeline: int, output: Path | None) -> N
     csv has a row per compute instruction: pipeline, stage, op, home, micro_batch, start, end. torch has a row per rank,
     for _PipelineScheduleRuntime of torch.distributed.pipelining; it exists for plans without re-routing.
     """
-    plan = load_plan(plan_file)
-    violations = check_plan(plan)
-    if violations:
-        raise UserError(f"{plan_file}: the plan is illegal ({violations[0].message}); recycle check shows where")
+    plan = load_legal_plan(plan_file)
     text = export_csv(plan) if form == "csv" else export_torch(plan, pipeline)
     if output is None:
         click.echo(text, nl=False)

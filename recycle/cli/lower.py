@@ -6,11 +6,10 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console
-from recycle.cli.options import plan_argument
+from recycle.cli.options import load_legal_plan, plan_argument
 from recycle.errors import UserError
-from recycle.plan.checker import check_plan
 from recycle.plan.clock import run_clock
-from recycle.plan.document import load_plan, save_plan
+from recycle.plan.document import save_plan
 
 
 @click.command("lower")
@@ -25,12 +24,9 @@ def command(plan_file: Path, output: Path) -> None:
     """
     from recycle.planner.lowering import lower
 
-    plan = load_plan(plan_file)
+    plan = load_legal_plan(plan_file)
     if plan.form == "lowered":
         raise UserError(f"{plan_file}: this plan is lowered already")
-    violations = check_plan(plan)
-    if violations:
-        raise UserError(f"{plan_file}: the plan is illegal ({violations[0].message}); recycle check shows where")
     programs = lower(plan.job, plan.mode, plan.programs)
     clock = run_clock(plan.job, plan.mode, programs)
     lowered = msgspec.structs.replace(

@@ -11,7 +11,10 @@ import click
 from recycle.errors import JobError, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
+from recycle.plan.checker import check_plan
+from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -125,6 +128,19 @@ def json_option(function: F) -> F:
 def plan_argument(function: F) -> F:
     """Add the PLAN argument; the function gets ``plan_file``."""
     return click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))(function)
+
+
+def load_legal_plan(path: Path) -> Plan:
+    """Read a plan file whose plan is legal.
+
+    Raises:
+        UserError: it cannot be read, is no plan of this version, or the plan is illegal.
+    """
+    plan = load_plan(path)
+    violations = check_plan(plan)
+    if violations:
+        raise UserError(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
+    return plan
 
 
 def describe_failures(failed: tuple[Server, ...]) -> str:

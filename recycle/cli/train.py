@@ -6,12 +6,17 @@ import click
 
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import describe_failures, describe_job, job_options, parse_seconds, parse_servers
+from recycle.cli.options import (
+    describe_failures,
+    describe_job,
+    job_options,
+    load_legal_plan,
+    parse_seconds,
+    parse_servers,
+)
 from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.job import Job, Server
-from recycle.plan.checker import check_plan
-from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.view.losses import draw_losses
@@ -129,10 +134,7 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         from recycle.planner.make import Effort, make_plan
 
         return make_plan(job, dead, Mode(), Effort((MaxMoves(20_000),), "20000 moves"))
-    plan = load_plan(path)
-    violations = check_plan(plan)
-    if violations:
-        raise UserError(f"{path}: the plan is illegal: {violations[0].message}; recycle check says more")
+    plan = load_legal_plan(path)
     shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
     if shapes[0] != shapes[1]:
         planned, asked = (" x ".join(map(str, shape)) for shape in shapes)

@@ -36,6 +36,8 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 Rule = Callable[[Plan], Iterator[Violation]]
+Phases = dict[Op, dict[tuple[int, int, int], tuple[Server, int]]]
+"""Per phase, where it is (server, index) for each (stage, home, micro-batch)."""
 
 
 def check_plan(plan: Plan) -> tuple[Violation, ...]:
@@ -120,21 +122,15 @@ def _instructions(plan: Plan) -> Iterator[Violation]:
                 yield Violation("instructions", wrong, server, index)
 
 
-class _Work(msgspec.Struct, frozen=True):
-    """Where every phase of every micro-batch is: (server, index) per (stage, home, micro-batch)."""
-
-    phases: dict[Op, dict[tuple[int, int, int], tuple[Server, int]]]
-
-    @classmethod
-    def of(cls, plan: Plan) -> "_Work":
-        phases: dict[Op, dict[tuple[int, int, int], tuple[Server, int]]] = {Op.F: {}, Op.I: {}, Op.W: {}}
-        for server, program in plan.programs.items():
-            for index, instruction in enumerate(program):
-                if instruction.op in COMPUTE:
-                    key = (instruction.stage, instruction.home, instruction.micro_batch)
-                    for phase in instruction.op.phases:
-                        phases[phase][key] = (server, index)
-        return cls(phases)
+def _phases(plan: Plan) -> Phases:
+    found: Phases = {Op.F: {}, Op.I: {}, Op.W: {}}
+    for server, program in plan.programs.items():
+        for index, instruction in enumerate(program):
+            if instruction.op in COMPUTE:
+                key = (instruction.stage, instruction.home, instruction.micro_batch)
+                for phase in instruction.op.phases:
+                    found[phase][key] = (server, index)
+    return found
 
 
 def _once(plan: Plan) -> Iterator[Violation]:
@@ -160,7 +156,7 @@ def _once(plan: Plan) -> Iterator[Violation]:
 
 
 def _together(plan: Plan) -> Iterator[Violation]:
-    phases = _Work.of(plan).phases
+    phases = _phases(plan)
     for later, earlier in ((Op.I, Op.F), (Op.W, Op.I)):
         for key, (server, index) in phases[later].items():
             other, place = phases[earlier][key]
@@ -206,7 +202,7 @@ def _memory(plan: Plan) -> Iterator[Violation]:
 
 def _transfers(plan: Plan) -> Iterator[Violation]:
     """Every result that another server needs is sent behind it and received before its use; nothing else moves."""
-    phases = _Work.of(plan).phases
+    phases = _phases(plan)
     expected: dict[tuple[Server, Instruction], tuple[int, str]] = {}
     for phase in (Op.F, Op.I):
         for (stage, home, micro_batch), (server, index) in phases[phase].items():

@@ -12,7 +12,7 @@ from recycle.plan.clock import run_clock
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
 from recycle.planner.baseline import fault_free_problem, one_forward_one_backward
-from recycle.planner.bounds import lower_bound
+from recycle.planner.bounds import lower_bound, period
 from recycle.planner.evaluate import timing
 from recycle.planner.improve import Stop, improve
 from recycle.planner.large import schedule_large
@@ -65,16 +65,15 @@ def make_plan(
         NoPlanError: a stage has no live server.
     """
     problem = make_problem(job, require_peers(job, failed), mode)
-    # A global optimizer is searched by its makespan; the barrier adds the longest update, whatever the order.
-    barrier = 0 if problem.staggered else max(stage.update for stage in job.stages)
-    report = None if watch is None else lambda value, bound: watch(value + barrier, bound + barrier)
-    programs, bound, bound_by, planner = _search(problem, effort, report)
+    # A global optimizer is searched by its makespan, and reported by its period.
+    report = None if watch is None else lambda value, bound: watch(period(problem, value), period(problem, bound))
+    programs, least, bound_by, planner = _search(problem, effort, report)
+    bound = period(problem, least)
     lists = instructions(problem, programs)
     clock = run_clock(job, mode, lists)
     if form == "lowered":
         clock = fuse(job, clock)
         lists = add_updates(add_transfers(job, clock))
-    bound += barrier
     return Plan(
         job=job,
         failed=tuple(sorted(problem.failed)),
