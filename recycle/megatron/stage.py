@@ -152,6 +152,13 @@ class MegatronStage:
         """The graphs that wait for I, and the factors that wait for W."""
         return Held(len(self._contexts), len(self._owed))
 
+    def drop(self) -> None:
+        """Forget all graphs, queues and results."""
+        self._contexts.clear()
+        self._owed.clear()
+        self._results.clear()
+        self.tokens.zero_()
+
     def take_tokens(self) -> int:
         """How many tokens were trained on since the last call."""
         tokens = int(self.tokens)

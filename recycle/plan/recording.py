@@ -10,7 +10,7 @@ from recycle.errors import JobError, PlanFileError, UserError
 from recycle.files import read_bytes, write_whole
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-from recycle.plan.timeline import Instant, LaneName, Sample, Span, Timeline
+from recycle.plan.timeline import Instant, InstantKind, LaneName, Sample, Span, Timeline
 
 FORMAT = "recycle run"
 VERSION = 1
@@ -42,7 +42,7 @@ class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid
 class InstantLine(msgspec.Struct, frozen=True, tag="instant", tag_field="type", forbid_unknown_fields=True, gc=False):
     """Something that happened at one time."""
 
-    kind: Literal["failure", "view change", "optimizer step"]
+    kind: InstantKind
     time: float
     server: str | None
     text: str
@@ -63,8 +63,9 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
         server: whose.
         step: its number, from 0.
         seconds: how long it took there.
-        losses: of the micro-batches whose last stage ran there.
+        losses: of all micro-batches of all pipelines, from the servers of the last stage; empty from the others.
         peak_memory: the most that was held for micro-batches, in the job's unit.
+        epoch: of the view in which it was made; an iteration that is made again is told again.
     """
 
     server: str
@@ -72,23 +73,110 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
     seconds: float
     losses: list[float]
     peak_memory: int
+    epoch: int = 0
 
 
 class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="type", forbid_unknown_fields=True):
-    """Losses on held-out data of the micro-batches whose last stage ran on a server.
+    """Losses on held-out data, from a server of the last stage; empty from the others.
 
     Attributes:
         server: whose.
         step: how many iterations were made before.
-        losses: one per micro-batch.
+        losses: one per micro-batch of all pipelines.
+        epoch: of the view.
     """
 
     server: str
     step: int
     losses: list[float]
+    epoch: int = 0
 
 
-Line = RunLine | SpanLine | InstantLine | SampleLine | IterationLine | EvaluationLine
+class DeathLine(msgspec.Struct, frozen=True, tag="death", tag_field="type", forbid_unknown_fields=True):
+    """A server is dead.
+
+    Attributes:
+        server: which.
+        incarnation: which of its lives.
+        time: of its last sign of life.
+        reason: how it died, as one says it after its name.
+        noticed: by its agent, by missing heartbeats, or because it did not answer an alarm.
+        epoch: of the first view without it.
+    """
+
+    server: str
+    incarnation: int
+    time: float
+    reason: str
+    noticed: str
+    epoch: int
+
+
+class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid_unknown_fields=True):
+    """A view began.
+
+    Attributes:
+        epoch: its number.
+        time: when it was agreed on.
+        servers: who is in it.
+        joined: who was not in the one before.
+        step: the iteration that it begins with.
+        cause: why there is a new view.
+        restore: where the state of that step comes from: memory or checkpoint.
+        period: of its plan, in the job's time.
+        retention: of its plan: the fault-free 1F1B period over this one's.
+        plan: where its plan comes from.
+    """
+
+    epoch: int
+    time: float
+    servers: list[str]
+    joined: list[str]
+    step: int
+    cause: str
+    restore: str
+    period: int
+    retention: float
+    plan: str
+
+
+class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type", forbid_unknown_fields=True):
+    """What a change of views took on one server that went through it; all are times of the run's clock.
+
+    Attributes:
+        server: which.
+        epoch: of the new view.
+        step: the iteration that it begins with.
+        noticed: the server knew that the old view is broken.
+        agreed: it had the new view.
+        rebuilt: its connections to the others were made.
+        restored: it held the state that the iteration starts from.
+        resumed: its first instruction began.
+        redone: the iteration was finished.
+    """
+
+    server: str
+    epoch: int
+    step: int
+    noticed: float
+    agreed: float
+    rebuilt: float
+    restored: float
+    resumed: float
+    redone: float
+
+
+Line = (
+    RunLine
+    | SpanLine
+    | InstantLine
+    | SampleLine
+    | IterationLine
+    | EvaluationLine
+    | DeathLine
+    | ViewLine
+    | RecoveryLine
+)
 
 
 def head_line(timeline: Timeline) -> RunLine:

@@ -8,6 +8,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction
 
 LaneName = Literal["compute", "communication"]
+InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning"]
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -36,7 +37,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 class Instant(msgspec.Struct, frozen=True, gc=False):
     """Something that happens at one time: on one server, or to the whole job where ``server`` is None."""
 
-    kind: Literal["failure", "view change", "optimizer step"]
+    kind: InstantKind
     time: float
     server: Server | None
     text: str

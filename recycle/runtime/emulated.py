@@ -115,6 +115,11 @@ class EmulatedStage:
         """Micro-batches between F and I, and between I and W."""
         return Held(len(self._held), len(self._owed))
 
+    def drop(self) -> None:
+        """Forget all micro-batches."""
+        self._held.clear()
+        self._owed.clear()
+
     def _return(self, micro_batch: MicroBatch, received: torch.Tensor | None, cost: int) -> torch.Tensor | None:
         self._require(received, micro_batch, self._number + 1, self.output)
         self._held.remove(micro_batch)

@@ -13,3 +13,19 @@ class InstructionFailed(RuntimeError):
 
 class InterruptedTransport(RuntimeError):
     """Transfers of an iteration that did not end are still in flight."""
+
+
+class ViewBroken(RuntimeError):
+    """The iteration cannot be finished in this view; with those that are alive, it can be made again."""
+
+
+class ConnectionLost(ViewBroken):
+    """A transfer or a sum failed: somebody in it is gone, or gave it up."""
+
+
+class Interrupted(ViewBroken):
+    """Somebody else noticed that the view is broken."""
+
+
+class NotFinite(ViewBroken):
+    """A gradient holds a value that is no finite number; made again, it may be one."""

@@ -6,32 +6,55 @@ groups are dropped, and those of the next epoch share nothing with them.
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Any
 
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, Store, Work
 
+from recycle.control.view import View
 from recycle.job import Server
-from recycle.runtime.view import View
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.unblock import unblock
+
+LOOPBACK = "127.0.0.1"
+PATIENCE = timedelta(seconds=120)
 
 
-class _Group(Protocol):
-    """The part of a torch backend that is used here; its type stubs leave it out."""
+class Transfer:
+    """Something that is under way between servers."""
 
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work: ...
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work: ...
-    def allreduce(self, tensors: list[torch.Tensor], /) -> Work: ...
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            ConnectionLost: it will never come.
+        """
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise _lost(error) from error
 
 
 class Circle:
     """Some servers that add tensors up."""
 
-    def __init__(self, group: _Group) -> None:
+    def __init__(self, group: Any) -> None:
         self._group = group
 
     def sum(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over the servers, in place; all get the same bits."""
-        self._group.allreduce([tensor]).wait()
+        """Sum a tensor over the servers, in place; all get the same bits.
+
+        Raises:
+            ConnectionLost: somebody in it is gone.
+        """
+        self.start_sum(tensor).wait()
+
+    def start_sum(self, tensor: torch.Tensor) -> Transfer:
+        """Start to sum a tensor in place; it must stay as it is until that was waited for."""
+        return Transfer(_begin(lambda: self._group.allreduce([tensor])))
 
 
 class Network:
@@ -45,7 +68,12 @@ class Network:
         view: the live servers.
         server: which of them this rank belongs to.
         tensor_rank: its place in the server.
-        timeout: after which a silent partner is an error.
+        transfer: after which a silent partner is an error.
+        rebuild: how long to wait for the others here; they may die while this is made.
+        address: of this machine, where the others reach it.
+
+    Raises:
+        ConnectionLost: somebody did not come.
     """
 
     def __init__(
@@ -54,33 +82,72 @@ class Network:
         view: View,
         server: Server,
         tensor_rank: int = 0,
-        timeout: timedelta = timedelta(seconds=120),
+        transfer: timedelta = PATIENCE,
+        rebuild: timedelta = PATIENCE,
+        address: str = LOOPBACK,
     ) -> None:
         self.view = view
         self.server = server
         self._store = PrefixStore(f"epoch/{view.epoch}/tensor/{tensor_rank}", store)
-        self._timeout = timeout
+        self._transfer = transfer
+        self._rebuild = rebuild
+        self._address = address
         self._ranks = {each: rank for rank, each in enumerate(view.servers)}
+        self._groups: list[Any] = []
         self._all = self._make_group("all", view.servers)
         self.all = Circle(self._all)
         self.peers = self.circle(f"stage/{server.stage}", view.peers(server.stage))
 
     def circle(self, name: str, servers: Sequence[Server]) -> "Circle":
-        """A group of some live servers, this one among them; each of them must ask for it by the same name."""
+        """A group of some live servers, this one among them; each of them must ask for it by the same name.
+
+        Raises:
+            ConnectionLost: somebody did not come.
+        """
         return Circle(self._make_group(name, servers))
 
-    def send(self, tensor: torch.Tensor, peer: Server, tag: int) -> Work:
-        """Start to send; the tensor must stay as it is until the work is done."""
-        return self._all.send([tensor], self._ranks[peer], tag)
+    def send(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
+        """Start to send; the tensor must stay as it is until that was waited for."""
+        return Transfer(_begin(lambda: self._all.send([tensor], self._ranks[peer], tag)))
 
-    def receive(self, tensor: torch.Tensor, peer: Server, tag: int) -> Work:
+    def receive(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
         """Start to receive into a tensor."""
-        return self._all.recv([tensor], self._ranks[peer], tag)
+        return Transfer(_begin(lambda: self._all.recv([tensor], self._ranks[peer], tag)))
 
     def barrier(self) -> None:
-        """Wait for all live servers."""
+        """Wait for all live servers.
+
+        Raises:
+            ConnectionLost: one of them is gone.
+        """
         self.all.sum(torch.zeros(1))
 
-    def _make_group(self, name: str, servers: Sequence[Server]) -> _Group:
+    def unblock(self) -> None:
+        """Make every wait in these groups raise; for another thread than the one that waits."""
+        for group in list(self._groups):
+            unblock(group)
+
+    def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
+        options = ProcessGroupGloo._Options()  # noqa: SLF001 - the only way to choose the address
+        options._devices = [ProcessGroupGloo.create_device(hostname=self._address)]  # noqa: SLF001
+        options._timeout = self._rebuild  # noqa: SLF001
         store = PrefixStore(name, self._store)
-        return cast("_Group", ProcessGroupGloo(store, servers.index(self.server), len(servers), self._timeout))
+        try:
+            group = ProcessGroupGloo(store, servers.index(self.server), len(servers), options)
+        except RuntimeError as error:
+            raise _lost(error) from error
+        group._set_default_timeout(self._transfer)  # noqa: SLF001 - the constructor's own is short
+        self._groups.append(group)
+        return group
+
+
+def _begin(start: Any) -> Work:
+    try:
+        work: Work = start()
+    except RuntimeError as error:
+        raise _lost(error) from error
+    return work
+
+
+def _lost(error: RuntimeError) -> ConnectionLost:
+    return ConnectionLost(str(error).strip().split("\n")[0])

@@ -83,6 +83,9 @@ class PipelineStage(Protocol):
     def held(self) -> Held:
         """How many micro-batches have activations or owed weight gradients here now."""
 
+    def drop(self) -> None:
+        """Forget all micro-batches and losses of an iteration that is not finished."""
+
 
 class StageUpdate(Protocol):
     """What a stage does with its gradients at the end of an iteration.

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 
 import torch
-from torch.distributed import Work
 
 from recycle.job import Server
-from recycle.runtime.network import Network
+from recycle.runtime.network import Network, Transfer
 from recycle.runtime.transport import TAGS
 
 # The tag that no transfer of a plan has.
@@ -29,7 +28,7 @@ class TokenTotal:
         self._counts = network.server.stage == depth - 1
         self._counters = network.view.peers(depth - 1)
         self._take = take
-        self._told: list[tuple[torch.Tensor, Work]] = []
+        self._told: list[tuple[torch.Tensor, Transfer]] = []
 
     def __call__(self) -> int:
         """The total of the iteration; every server asks once in each."""

@@ -127,6 +127,12 @@ class TorchStage:
         """The graphs that wait for I, and the parts of them that wait for W."""
         return Held(len(self._contexts), len(self._owed))
 
+    def drop(self) -> None:
+        """Forget all graphs and losses."""
+        self._contexts.clear()
+        self._owed.clear()
+        self._losses.clear()
+
     def _run(self, module: torch.nn.Module, micro_batch: MicroBatch, received: torch.Tensor | None) -> Context:
         source = None if received is None else received.requires_grad_()
         with seeded(seed_of(self._seed, micro_batch, self._number)):

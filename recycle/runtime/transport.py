@@ -9,18 +9,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch.distributed import Work
-
 from recycle.job import Job
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import InterruptedTransport
-from recycle.runtime.network import Network
+from recycle.runtime.network import Network, Transfer
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import PipelineStage
 
 Key = tuple[Op, int, int]
 
-TAGS = 2**31 - 1
+TAGS = 2**31 - 2
 
 
 class Incoming(NamedTuple):
@@ -28,14 +26,14 @@ class Incoming(NamedTuple):
 
     instruction: Instruction
     buffer: torch.Tensor
-    work: Work
+    work: Transfer
 
 
 class Outgoing(NamedTuple):
     """A send that has begun; the tensor lives until it was waited for."""
 
     tensor: torch.Tensor
-    work: Work
+    work: Transfer
 
 
 class Transport:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from recycle.runtime.errors import RunError
+from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
+from recycle.runtime.versions import Versions
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -37,6 +38,12 @@ class FlatGradients:
         """The sum of all squares, in double precision."""
         return torch.stack([buffer.double().square().sum() for buffer in self.buffers]).sum()
 
+    def are_finite(self) -> bool:
+        """Whether every value is a finite number."""
+        return all(
+            bool(torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))) for buffer in self.buffers if len(buffer)
+        )
+
     def scale(self, factor: float) -> None:
         """Multiply every gradient."""
         for buffer in self.buffers:
@@ -60,13 +67,11 @@ class TorchUpdate:
     Args:
         parameters: the stage's.
         make_optimizer: makes the optimizer of some parameters.
-        network: of the server.
         pipelines: D of the full job.
         clip: the largest norm that the gradient of the whole model may have; None for no limit. It needs the norms of
             all stages, so it goes with a global optimizer only.
         staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
-        after_reduction: what else is done to the gradients before they are used.
-        tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
+        keep: whether the state before the last step is kept, so that the step can be undone.
 
     Raises:
         RunError: clipping with a staggered optimizer.
@@ -76,12 +81,10 @@ class TorchUpdate:
         self,
         parameters: Iterable[torch.nn.Parameter],
         make_optimizer: MakeOptimizer,
-        network: Network,
         pipelines: int,
         clip: float | None = None,
         staggered: bool = False,
-        after_reduction: Callable[[], None] = lambda: None,
-        tokens: Callable[[], int] | None = None,
+        keep: bool = False,
     ) -> None:
         if clip is not None and staggered:
             raise RunError(
@@ -92,14 +95,36 @@ class TorchUpdate:
         self.gradients = FlatGradients(self.main)
         self.main.collect_gradients()
         self.optimizer = make_optimizer(list(self.main))
-        self._network = network
-        self._divisor = tokens or (lambda: pipelines)
+        self.versions = Versions(list(self.main), self.optimizer)
+        self._keep = keep
+        self._pipelines = pipelines
         self._clip = clip
         self._staggered = staggered
+
+    def connect(
+        self,
+        network: Network,
+        after_reduction: Callable[[], None] = lambda: None,
+        tokens: Callable[[], int] | None = None,
+    ) -> None:
+        """Work over the groups of a view from now on, with gradients of zero.
+
+        Args:
+            network: of the server.
+            after_reduction: what else is done to the gradients before they are used.
+            tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
+        """
+        self._network = network
         self._after_reduction = after_reduction
+        self._divisor = tokens or (lambda: self._pipelines)
+        self.gradients.zero()
 
     def reduce(self) -> None:
-        """Sum over the peers; then limit the norm, if it is to be limited."""
+        """Sum over the peers; then limit the norm, if it is to be limited.
+
+        Raises:
+            NotFinite: the sum holds a value that is no finite number.
+        """
         if not self._staggered:
             self._network.barrier()
         for buffer in self.gradients.buffers:
@@ -108,6 +133,8 @@ class TorchUpdate:
         if divisor > 1:
             self.gradients.scale(1 / divisor)
         self._after_reduction()
+        if not self.gradients.are_finite():
+            raise NotFinite(f"the gradient of stage {self._network.server.stage} is not finite")
         if self._clip is None:
             return
         peers = len(self._network.view.peers(self._network.server.stage))
@@ -119,6 +146,14 @@ class TorchUpdate:
 
     def step(self) -> None:
         """Update the parameters, and set the gradients to zero."""
+        if self._keep:
+            self.versions.keep()
         self.optimizer.step()
         self.main.copy_back()
+        self.versions.advance()
         self.gradients.zero()
+
+    def undo(self) -> None:
+        """Take the last step back."""
+        self.versions.undo()
+        self.main.copy_back()

@@ -1,6 +1,6 @@
 """The worker: one server's part in a run, iteration by iteration."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,8 +9,9 @@ from recycle.job import Server
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.plan import Plan
+from recycle.runtime.bulletin import Bulletin
 from recycle.runtime.errors import RunError
-from recycle.runtime.executor import Executor
+from recycle.runtime.executor import Executor, Hooks
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch, PipelineStage, StageUpdate
@@ -24,11 +25,12 @@ class IterationReport(NamedTuple):
     """What one server can say of an iteration.
 
     Attributes:
-        losses: by micro-batch; empty but on the last stage.
+        losses: of all micro-batches of all pipelines, by home and number, as every server of the last stage knows
+            them; empty on the others.
         peak_memory: the most that was held here for micro-batches, counted as they came and went, in the job's unit.
     """
 
-    losses: Mapping[MicroBatch, float]
+    losses: tuple[float, ...]
     peak_memory: int
 
 
@@ -42,6 +44,8 @@ class Worker:
         update: what reduces and steps.
         network: the groups of the plan's view.
         recorder: gets the start and end of every instruction.
+        hooks: what is told of every instruction.
+        bulletin: what servers tell each other in every reduction, if they do.
 
     Raises:
         RunError: the plan cannot run on this stage.
@@ -55,10 +59,17 @@ class Worker:
         update: StageUpdate,
         network: Network,
         recorder: Recorder,
+        hooks: Sequence[Hooks] = (),
+        bulletin: Bulletin | None = None,
     ) -> None:
         self._program = require_program(plan, server, stage)
         self._depth = plan.job.depth
+        self._micro_batches = plan.job.micro_batches
+        self._pipelines = plan.job.pipelines
         self._stage = stage
+        self._network = network
+        self._bulletin = bulletin
+        self._losses: tuple[float, ...] = ()
         self._update = update
         self._recorder = recorder
         self._transport = Transport(network, plan.job, stage, recorder)
@@ -79,7 +90,7 @@ class Worker:
             Op.REDUCE: self._reduce,
             Op.STEP: self._update_step,
         }
-        self._executor = Executor(handlers, recorder)
+        self._executor = Executor(handlers, recorder, hooks)
         self._evaluator = Executor(handlers | {Op.F: self._evaluate}, Recorder(server, capacity=0))
 
     def run(self, step: int) -> IterationReport:
@@ -87,6 +98,7 @@ class Worker:
 
         Raises:
             InstructionFailed: an instruction raised.
+            ViewBroken: somebody is gone. This worker and its stage's unfinished micro-batches are of no use then.
         """
         self._step = self._recorder.iteration = step
         self._peak_memory = 0
@@ -95,19 +107,20 @@ class Worker:
         self._transport.finish()
         assert not self._results, f"computed and never sent: {list(self._results)}"
         assert self._stage.held() == (0, 0), f"left after the iteration: {self._stage.held()}"
-        return IterationReport(self._stage.take_losses(), self._peak_memory)
+        return IterationReport(self._losses, self._peak_memory)
 
-    def evaluate(self) -> Mapping[MicroBatch, float]:
-        """Execute the forward part of the list on held-out data, the same each time; the losses of the last stage.
+    def evaluate(self) -> tuple[float, ...]:
+        """Execute the forward part of the list on held-out data, the same each time; all losses, on the last stage.
 
         Raises:
             InstructionFailed: an instruction raised.
+            ViewBroken: somebody is gone.
         """
         self._step = 0
         self._transport.begin(self._forward_program)
         self._evaluator.run(self._forward_program)
         self._transport.finish()
-        return self._stage.take_losses()
+        return self._share_losses()
 
     def _compute(self, instruction: Instruction) -> None:
         op, home, index = instruction.op, instruction.home, instruction.micro_batch
@@ -144,7 +157,21 @@ class Worker:
         self._transport.send(instruction, self._results.pop(key))
 
     def _reduce(self, _: Instruction) -> None:
+        if self._bulletin is not None:
+            self._bulletin.exchange()
+        self._losses = self._share_losses()
         self._update.reduce()
+
+    def _share_losses(self) -> tuple[float, ...]:
+        """The losses of the whole batch, so that none is lost with the server that computed it."""
+        losses = self._stage.take_losses()
+        if self._network.server.stage < self._depth - 1:
+            return ()
+        table = torch.zeros(self._pipelines, self._micro_batches, dtype=torch.float64)
+        for micro_batch, loss in losses.items():
+            table[micro_batch.home, micro_batch.number] = loss
+        self._network.peers.sum(table)
+        return tuple(table.flatten().tolist())
 
     def _update_step(self, _: Instruction) -> None:
         self._update.step()

@@ -1,0 +1,64 @@
+"""What the live servers tell each other once in an iteration, without waiting for each other.
+
+A notice that is posted in the reduction of iteration i is read by all in the reduction of iteration i + 1; so all
+act on it at the same boundary between iterations, without a barrier that a staggered optimizer would not have.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from recycle.runtime.network import Network, Transfer
+
+
+class Notices(NamedTuple):
+    """How many servers say something.
+
+    Attributes:
+        admit: that somebody waits to be let in.
+        unprotected: that the store cannot be reached.
+    """
+
+    admit: int = 0
+    unprotected: int = 0
+
+
+class Bulletin:
+    """The notices of one view.
+
+    Args:
+        network: of the server.
+
+    Attributes:
+        say: what this server posts next.
+        heard: what all said in the iteration before the last reduction.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.say = Notices()
+        self.heard = Notices()
+        self._network = network
+        self._posted: tuple[torch.Tensor, Transfer] | None = None
+
+    def exchange(self) -> None:
+        """Read what was posted in the last iteration, and post for the next.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        self.collect()
+        tensor = torch.tensor(self.say, dtype=torch.int32)
+        self._posted = tensor, self._network.all.start_sum(tensor)
+
+    def collect(self) -> None:
+        """Read what was posted last; nothing is under way after it.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        if self._posted is None:
+            return
+        tensor, transfer = self._posted
+        transfer.wait()
+        self._posted = None
+        self.heard = Notices(*tensor.tolist())
