@@ -23,7 +23,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
-from recycle.runtime.view import View
+from recycle.control.view import View
 from recycle.runtime.worker import Worker
 
 

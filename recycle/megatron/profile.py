@@ -21,7 +21,7 @@ from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.stage import MicroBatch, TensorSpec
 from recycle.runtime.text import TokenText
-from recycle.runtime.view import View
+from recycle.control.view import View
 
 MICROSECONDS = 1e6
 

@@ -31,22 +31,20 @@ class Place(NamedTuple):
 
 
 def join_server(
-    store: dist.Store, epoch: int, server: Server, depth: int, tensor_rank: int = 0, tensor_parallel: int = 1
+    store: dist.Store, server: Server, depth: int, tensor_rank: int = 0, tensor_parallel: int = 1
 ) -> Any:
     """Make the world of one rank, and the groups that its model is built with.
 
     Args:
         store: where the ranks of the server find each other.
-        epoch: of the view.
         server: which server.
         depth: P.
         tensor_rank: the rank's place in the server.
         tensor_parallel: how many ranks the server has.
     """
-    prefix = f"epoch/{epoch}/server/{server}"
     dist.init_process_group(
         "gloo",
-        store=dist.PrefixStore(prefix, store),
+        store=dist.PrefixStore(f"server/{server}", store),
         rank=tensor_rank,
         world_size=tensor_parallel,
         timeout=timedelta(seconds=120),

@@ -102,6 +102,21 @@ class Found(msgspec.Struct, frozen=True):
             ) from error
         return self.reading.program(parse_program(texts, f"{self.source}: $.programs.{canonical}"))
 
+    def plan_of(self, server: Server) -> Plan:
+        """The plan with the program of one live server and no other: what that server needs, quickly.
+
+        Raises:
+            PlanFileError: the stored plan is damaged.
+        """
+        canonical = self.reading.canonical(server)
+        plan = decode_plan(self.content, self.source, canonical)
+        if canonical not in plan.programs:
+            raise PlanFileError(f"{self.source}: no program for {canonical}; make the catalogue again")
+        program = self.reading.program(plan.programs[canonical])
+        return msgspec.structs.replace(
+            plan, failed=self.failed, roles=self.reading.roles, programs={server: program}
+        )
+
     def plan(self) -> Plan:
         """The whole plan.
 

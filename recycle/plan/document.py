@@ -73,12 +73,13 @@ def encode_plan(plan: Plan) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def decode_plan(content: bytes, source: str) -> Plan:
+def decode_plan(content: bytes, source: str, only: Server | None = None) -> Plan:
     """The plan that a file's content describes. It is well-formed; whether it is legal the checker says.
 
     Args:
         content: what the file holds.
         source: what to call it in errors.
+        only: leave out the programs of all others; None to read all.
 
     Raises:
         PlanFileError: the content is no plan of this version.
@@ -97,7 +98,8 @@ def decode_plan(content: bytes, source: str) -> Plan:
             document.job.failed_set([server])
         except JobError as error:
             raise PlanFileError(f"{source}: {error} - at `$.programs`") from error
-        programs[server] = parse_program(texts, f"{source}: $.programs.{name}")
+        if only is None or server == only:
+            programs[server] = parse_program(texts, f"{source}: $.programs.{name}")
     return Plan(
         job=document.job,
         failed=failed,

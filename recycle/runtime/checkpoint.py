@@ -75,7 +75,7 @@ def complete(root: Path, manifest: Manifest) -> None:
     """
     partial = _partial(root, manifest.step)
     write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
-    final = root / f"step-{manifest.step:08d}"
+    final = folder_of(root, manifest.step)
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
@@ -84,6 +84,11 @@ def complete(root: Path, manifest: Manifest) -> None:
     os.close(handle)
     for old in checkpoints(root)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def folder_of(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, if there is one."""
+    return root / f"step-{step:08d}"
 
 
 def checkpoints(root: Path) -> list[Path]:
@@ -135,6 +140,14 @@ def read_stage(
     except (Exception, dcp.api.CheckpointException) as error:  # torch raises many kinds for a damaged file
         raise RunError(f"{path}: cannot be read: {_cause(error)}; resume from another checkpoint") from error
     _require_shapes(path, parameters, state)
+    give_state(state, parameters, optimizer)
+
+
+def give_state(
+    state: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    """Make main parameters and their optimizer go on from what ``stage_state`` gave; nothing older is left."""
+    optimizer.state.clear()
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(state[f"parameter/{name}"])

@@ -8,7 +8,7 @@ from recycle.runtime.emulated import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder, measured_timeline
-from recycle.runtime.view import View
+from recycle.control.view import View
 from recycle.runtime.worker import Worker
 
 

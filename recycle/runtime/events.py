@@ -1,26 +1,37 @@
-"""What a run leaves on disk while it runs: a recording per server, a JSON line per instruction and event."""
+"""What a run leaves on disk while it runs: a recording per process, a JSON line per instruction and event."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from recycle.job import Server
-from recycle.plan.recording import EvaluationLine, InstantLine, IterationLine, Line, head_line, span_line
+from recycle.plan.recording import (
+    DeathLine,
+    EvaluationLine,
+    InstantLine,
+    IterationLine,
+    Line,
+    RecoveryLine,
+    ViewLine,
+    head_line,
+    span_line,
+)
 from recycle.plan.timeline import Span, Timeline
 from recycle.runtime.errors import RunError
 from recycle.runtime.recording import UNIT
 
-Event = IterationLine | EvaluationLine
+Event = IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine
 
 
 class EventFile:
-    """A server's recording, written while the run goes on.
+    """A process's recording, written while the run goes on. A disk that is full ends the recording and not the run.
 
     Args:
         folder: where the files are; made if it is not there.
-        server: whose file.
+        name: of the process: a server's, or whoever else has something to say.
         title: what is run.
         failed: the servers that are dead from the start, if this is the file that says so.
 
@@ -28,10 +39,10 @@ class EventFile:
         RunError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, server: Server, title: str, failed: Sequence[Server]) -> None:
+    def __init__(self, folder: Path, name: str, title: str, failed: Sequence[Server] = ()) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = (folder / f"{server}.jsonl").open("ab")
+            self._file: IO[bytes] = (folder / f"{name}.jsonl").open("ab")
         except OSError as error:
             raise RunError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from error
         self._failed = failed
@@ -45,5 +56,26 @@ class EventFile:
         self._write([*dead, *map(span_line, spans), event])
 
     def _write(self, lines: Iterable[Line]) -> None:
-        self._file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
-        self._file.flush()
+        content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        with suppress(OSError):
+            self._file.write(content)
+            self._file.flush()
+
+
+class Teller:
+    """Tells what happens on a server: its recording gets everything, and whoever watches the run the events.
+
+    Args:
+        file: the server's recording; None for a process that does not speak for its server.
+        report: sends an event to who watches.
+    """
+
+    def __init__(self, file: EventFile | None, report: Callable[[bytes], None]) -> None:
+        self._file = file
+        self._report = report
+
+    def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
+        """Tell of an event, and of what was executed before it."""
+        if self._file is not None:
+            self._file.write(event, spans)
+            self._report(msgspec.json.encode(event))

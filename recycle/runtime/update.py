@@ -157,3 +157,8 @@ class TorchUpdate:
         """Take the last step back."""
         self.versions.undo()
         self.main.copy_back()
+
+    def adopt(self, step: int) -> None:
+        """The main parameters and the optimizer's state were replaced by those of a step."""
+        self.versions.adopt(step)
+        self.main.copy_back()

@@ -1,5 +1,6 @@
 """The worker: one server's part in a run, iteration by iteration."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.plan import Plan
 from recycle.runtime.bulletin import Bulletin
-from recycle.runtime.errors import RunError
+from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.executor import Executor, Hooks
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
@@ -160,6 +161,10 @@ class Worker:
         if self._bulletin is not None:
             self._bulletin.exchange()
         self._losses = self._share_losses()
+        for place, loss in enumerate(self._losses):
+            if not math.isfinite(loss):
+                home, number = divmod(place, self._micro_batches)
+                raise NotFinite(f"the loss of micro-batch {home}.{number} is {loss}")
         self._update.reduce()
 
     def _share_losses(self) -> tuple[float, ...]:

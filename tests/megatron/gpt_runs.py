@@ -28,7 +28,7 @@ from recycle.runtime.stage import MicroBatch
 from recycle.runtime.text import ByteText, standard_library
 from recycle.runtime.tokens import TokenTotal
 from recycle.runtime.update import TorchUpdate
-from recycle.runtime.view import View
+from recycle.control.view import View
 from recycle.runtime.worker import Worker
 
 OPTIONS = ModelOptions(layers=4, hidden=32, heads=4, sequence=16, micro_batch_size=2)

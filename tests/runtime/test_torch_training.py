@@ -16,7 +16,7 @@ from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.torch_stage import TorchStage, cut
 from recycle.runtime.update import TorchUpdate
-from recycle.runtime.view import View
+from recycle.control.view import View
 from recycle.runtime.worker import Worker
 from tests.examples import QUICK, paper_job
 from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole

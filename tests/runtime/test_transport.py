@@ -7,7 +7,7 @@ from recycle.runtime.errors import InterruptedTransport
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import TensorSpec
 from recycle.runtime.transport import Transport
-from recycle.runtime.view import View
+from recycle.control.view import View
 
 
 class Work:

@@ -1,0 +1,240 @@
+"""One server's training of a GPT, from its model to its checkpoints."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from megatron.core.utils import get_attr_wrapped_model
+
+from recycle.job import Server
+from recycle.megatron.gpt import forward_step
+from recycle.megatron.model import build_stage, transformer_config
+from recycle.megatron.run import Run
+from recycle.megatron.stage import MegatronStage
+from recycle.megatron.ties import Tie
+from recycle.megatron.world import Place, join_server
+from recycle.plan.plan import Plan
+from recycle.plan.recording import EvaluationLine, InstantLine, IterationLine
+from recycle.runtime.bulletin import Bulletin
+from recycle.runtime.checkpoint import (
+    VERSION,
+    Manifest,
+    checkpoints,
+    complete,
+    folder_of,
+    give_state,
+    read_manifest,
+    read_stage,
+    stage_state,
+    write_stage,
+)
+from recycle.runtime.errors import RunError
+from recycle.runtime.events import Teller
+from recycle.runtime.executor import Hooks
+from recycle.runtime.network import Network
+from recycle.runtime.recording import Recorder
+from recycle.runtime.text import VALIDATION, TokenText
+from recycle.runtime.tokens import TokenTotal
+from recycle.runtime.update import TorchUpdate
+from recycle.runtime.worker import Worker
+
+
+class GptServer:
+    """Trains one stage of a GPT; a Trainee.
+
+    Args:
+        run: what to do.
+        server: which server this is.
+        text: what is trained on.
+        teller: gets what happens.
+        keep: whether steps can be undone.
+        tensor_rank: the rank's place in the server.
+        store: where the ranks of a server find each other, if it has several.
+
+    Attributes:
+        network: of the view in which it works now.
+        recorder: what it executed.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        server: Server,
+        text: TokenText,
+        teller: Teller,
+        keep: bool,
+        tensor_rank: int = 0,
+        store: torch.distributed.Store | None = None,
+    ) -> None:
+        job, options = run.plan.job, run.model
+        world = torch.distributed.HashStore() if store is None else store
+        groups = join_server(world, server, job.depth, tensor_rank, run.tensor_parallel)
+        config = transformer_config(options, job.depth, run.tensor_parallel)
+        self.recorder = Recorder(server)
+        self.network: Network | None = None
+        self._run = run
+        self._settings = run.settings | {"text": text.fingerprint}
+        self._server = server
+        self._tensor_rank = tensor_rank
+        self._teller = teller
+        self._model = build_stage(options, config, server.stage, job.depth, groups)
+        self._stage = MegatronStage(
+            self._model,
+            config,
+            Place(server.stage, job.depth),
+            (options.sequence, options.micro_batch_size, options.hidden),
+            job.micro_batches,
+            forward_step,
+            text.samples,
+            lambda micro_batch: text.samples(micro_batch, VALIDATION),
+            options.seed,
+        )
+        self._update = TorchUpdate(
+            self._stage.parameters(),
+            lambda parameters: torch.optim.AdamW(
+                parameters, lr=options.learning_rate, weight_decay=options.weight_decay
+            ),
+            job.pipelines,
+            options.clip,
+            run.plan.mode.optimizer == "staggered",
+            keep,
+        )
+
+    @property
+    def newest(self) -> int:
+        """See Trainee."""
+        return self._update.versions.newest
+
+    @property
+    def oldest(self) -> int:
+        """See Trainee."""
+        return self._update.versions.oldest
+
+    @property
+    def last(self) -> int:
+        """See Trainee."""
+        return self._run.iterations
+
+    def drop(self) -> None:
+        """See Trainee."""
+        self._stage.drop()
+        self._update.gradients.zero()
+
+    def undo(self) -> None:
+        """See Trainee."""
+        self._update.undo()
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """See Trainee."""
+        return stage_state(self._named(), self._update.optimizer)
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See Trainee."""
+        give_state(state, self._named(), self._update.optimizer)
+        self._update.adopt(step)
+
+    def load(self, step: int) -> None:
+        """See Trainee.
+
+        Raises:
+            RunError: it cannot be read, or is of another model.
+        """
+        folder = folder_of(self._run.checkpoints, step)
+        read_manifest(folder, self._settings)
+        read_stage(folder, self._shard, self._named(), self._update.optimizer)
+        self._update.adopt(step)
+
+    def durable(self) -> int | None:
+        """See Trainee."""
+        found = checkpoints(self._run.checkpoints)
+        return read_manifest(found[-1], self._settings).step if found else None
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], bulletin: Bulletin | None) -> None:
+        """See Trainee."""
+        job, options = plan.job, self._run.model
+        self.network = network
+        after_reduction: Callable[[], None] = _nothing
+        if options.tied and job.depth > 1 and self._server.stage in (0, job.depth - 1):
+            weight = get_attr_wrapped_model(self._model, "shared_embedding_or_output_weight")
+            tie = Tie(weight(), network, job.depth)
+            after_reduction = tie.reduce
+            if self.newest == 0:
+                tie.copy_from_first()
+        tokens = TokenTotal(network, job.depth, self._stage.take_tokens) if options.per_token_loss else None
+        self._update.connect(network, after_reduction, tokens)
+        self._worker = Worker(
+            plan, self._server, self._stage, self._update, network, self.recorder, hooks, bulletin
+        )
+
+    def between(self, step: int, *, save: bool) -> None:
+        """See Trainee."""
+        run = self._run
+        due = step == run.iterations or (run.checkpoint_every > 0 and step % run.checkpoint_every == 0)
+        if step and (due or save) and not folder_of(run.checkpoints, step).exists():
+            self._save(step)
+        if run.evaluate_every and (step % run.evaluate_every == 0 or step == run.iterations):
+            losses = list(self._worker.evaluate())
+            self._teller.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
+
+    def iterate(self, step: int) -> None:
+        """See Trainee."""
+        start = time.monotonic()
+        self.recorder.clear()
+        report = self._worker.run(step)
+        seconds = time.monotonic() - start
+        line = IterationLine(
+            str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch
+        )
+        self._teller.tell(line, self.recorder.spans(0))
+
+    @property
+    def gradients(self) -> Sequence[torch.Tensor]:
+        """See Trainee."""
+        return self._update.gradients.buffers
+
+    @property
+    def _epoch(self) -> int:
+        assert self.network is not None
+        return self.network.view.epoch
+
+    @property
+    def _shard(self) -> str:
+        """The name of this rank's part of the model in a checkpoint."""
+        return f"stage-{self._server.stage}/tensor-{self._tensor_rank}"
+
+    def _named(self) -> Mapping[str, torch.nn.Parameter]:
+        return self._update.main.named(self._model)
+
+    def _save(self, step: int) -> None:
+        assert self.network is not None
+        view = self.network.view
+        failures = torch.zeros(1)
+        if self._server == view.peers(self._server.stage)[0]:
+            try:
+                write_stage(self._run.checkpoints, step, self._shard, dict(self.state()))
+            except RunError as error:
+                failures += 1
+                self._warn(str(error))
+        if not self._sum(failures) and self._server == view.servers[0] and self._tensor_rank == 0:
+            try:
+                complete(self._run.checkpoints, Manifest(VERSION, step, self._settings))
+            except RunError as error:
+                self._warn(str(error))
+        self._sum(torch.zeros(1))
+
+    def _warn(self, text: str) -> None:
+        now = time.monotonic() * 1e6
+        self._teller.tell(InstantLine("warning", now, str(self._server), text))
+
+    def _sum(self, tensor: torch.Tensor) -> float:
+        """Over all ranks: those of one place in their servers meet, and then those of each server."""
+        assert self.network is not None
+        self.network.all.sum(tensor)
+        if self._run.tensor_parallel > 1:
+            torch.distributed.all_reduce(tensor)
+            self.network.all.sum(tensor)
+        return tensor.item()
+
+
+def _nothing() -> None:
+    """What is done to gradients that nothing is done to."""

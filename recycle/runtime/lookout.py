@@ -1,0 +1,139 @@
+"""The lookout: a thread that waits for the alarm, and frees the main thread from whatever it waits in."""
+
+import threading
+import time
+from typing import Protocol
+
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.messages import JoinRequest
+from recycle.control.store import Store
+from recycle.control.view import Member, View
+from recycle.plan.instruction import Instruction
+from recycle.runtime.errors import Interrupted
+from recycle.runtime.network import Network
+
+
+class Door(Protocol):
+    """The way to the store."""
+
+    @property
+    def token(self) -> str: ...
+    def connect(self, patience: float = ...) -> Store: ...
+
+
+class Lookout:
+    """Watches the store from a thread of its own, over a connection of its own.
+
+    It is a hook of the executor: an alarm ends a list at its next instruction.
+
+    Args:
+        door: to the store.
+        durations: how long is waited for what.
+
+    Attributes:
+        noticed: when the alarm of the present epoch was seen, on the monotonic clock in seconds; 0 if it was not.
+        cause: of that alarm.
+        store_lost: whether the store does not answer.
+    """
+
+    def __init__(self, door: Door, durations: Durations) -> None:
+        self.noticed = 0.0
+        self.cause = ""
+        self.store_lost = False
+        self._door = door
+        self._durations = durations
+        self._changed = threading.Condition()
+        self._epoch = -1
+        self._network: Network | None = None
+        self._buried: list[Network] = []
+        self._admits = False
+        self._joins: tuple[JoinRequest, ...] = ()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; the process is about to end, so the thread is not waited for."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def follow(self, epoch: int, network: Network | None = None, *, admits: bool = False) -> None:
+        """Watch an epoch from now on.
+
+        Args:
+            epoch: which.
+            network: what to free the main thread from; None while there is none yet.
+            admits: whether to look for new members, too; one member does it for all.
+        """
+        with self._changed:
+            self._admits = admits
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self.noticed, self.cause = 0.0, ""
+            self._network = network
+            self._changed.notify_all()
+
+    def bury(self, network: Network | None) -> None:
+        """Take a network whose end takes its time, so that the main thread need not wait for it."""
+        if network is not None:
+            self._buried.append(network)
+
+    def check(self) -> None:
+        """Raise if there is an alarm.
+
+        Raises:
+            Interrupted: there is.
+        """
+        if self.noticed:
+            raise Interrupted(self.cause)
+
+    def before(self, _: int, __: Instruction) -> None:
+        """See Hooks."""
+        self.check()
+
+    def after(self, _: int, __: Instruction, ___: float) -> None:
+        """See Hooks."""
+
+    def ready_joiners(self, view: View) -> tuple[Member, ...]:
+        """The members that wait to be admitted and are ready for it."""
+        ready = (Member.parse(each.member) for each in self._joins if each.state == "synced")
+        return tuple(each for each in ready if each.server not in view.servers)
+
+    def _watch(self) -> None:
+        board: Board | None = None
+        while not self._stopped:
+            try:
+                if board is None:
+                    board = Board(self._door.connect(self._durations.beat), self._door.token)
+                    self.store_lost = False
+                self._look(board)
+            except StoreLost:
+                board = None
+                self.store_lost = True
+                time.sleep(self._durations.beat)
+
+    def _look(self, board: Board) -> None:
+        with self._changed:
+            epoch = self._epoch
+            if self.noticed or epoch < 0:
+                self._changed.wait(self._durations.beat)
+                return
+        alarm = board.wait_alarm(epoch, self._durations.beat)
+        if alarm is None:
+            self._joins = board.joins() if self._admits else ()
+            self._buried.clear()
+            return
+        with self._changed:
+            if epoch != self._epoch:
+                return
+            self.cause = alarm.cause
+            self.noticed = time.monotonic()
+            network = self._network
+        if network is not None:
+            network.unblock()

@@ -1,0 +1,61 @@
+"""Where the plan of a new view comes from: the run's first plan, a catalogue, or a planner that is asked now."""
+
+from collections.abc import Callable, Sequence
+
+from recycle.errors import NoPlanError
+from recycle.job import Server
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.document import decode_plan, encode_plan
+from recycle.plan.plan import Plan
+
+FIRST, CATALOGUE, MADE = "the first plan", "the catalogue", "made now"
+
+Maker = Callable[[Sequence[Server]], Plan]
+
+
+class Plans:
+    """Finds plans.
+
+    Args:
+        first: the plan that the run starts with.
+        catalogue: plans made before the run; None for none.
+        make: makes a plan in bounded time where there is none.
+    """
+
+    def __init__(self, first: Plan, catalogue: Catalogue | None, make: Maker) -> None:
+        self._first = first
+        self._catalogue = catalogue
+        self._make = make
+
+    def choose(self, failed: Sequence[Server]) -> tuple[str, bytes]:
+        """Choose for all: where the plan for these failures is, and its text if it has to be passed on.
+
+        Raises:
+            NoPlanError: there is none, and none can be made.
+        """
+        if tuple(failed) == self._first.failed:
+            return FIRST, b""
+        if self._catalogue is not None:
+            try:
+                self._catalogue.look_up(failed)
+            except NoPlanError:
+                pass
+            else:
+                return CATALOGUE, b""
+        return MADE, encode_plan(self._make(failed))
+
+    def find(self, choice: str, failed: Sequence[Server], server: Server, text: bytes) -> Plan:
+        """The plan that was chosen, with the list of at least one server.
+
+        Args:
+            choice: where it is.
+            failed: the failed servers.
+            server: whose list is needed.
+            text: what was passed on.
+        """
+        if choice == FIRST:
+            return self._first
+        if choice == CATALOGUE:
+            assert self._catalogue is not None
+            return self._catalogue.look_up(failed).plan_of(server)
+        return decode_plan(text, MADE, server)

@@ -1,0 +1,298 @@
+"""The supervisor: the launcher's part in a run that survives failures.
+
+It starts the store and the servers, passes on what they tell, carries out the faults that are its to carry out, and
+says in the end whether the run kept its promise. No decision about the run is made here.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.joinfile import JoinFile, new_token
+from recycle.control.messages import Description, Verdict
+from recycle.control.view import Member, View
+from recycle.faults.menu import Fault, Kind
+from recycle.job import Job
+from recycle.plan.recording import InstantLine, IterationLine, ViewLine
+from recycle.runtime.errors import RunError
+from recycle.runtime.events import Event, EventFile
+from recycle.runtime.nursery import News, Nursery
+from recycle.runtime.reports import Hub, Said
+from recycle.runtime.survivor import DONE, FENCED, MICROSECONDS, STOPPED, Endpoint
+
+EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
+LOOK = 0.02
+JOIN_FILE = "join.json"
+
+
+class Door(NamedTuple):
+    """What a process of the run needs to take part.
+
+    Attributes:
+        endpoint: of the store.
+        watch: where the launcher listens.
+    """
+
+    endpoint: Endpoint
+    watch: tuple[str, int]
+
+
+class Setting(NamedTuple):
+    """What a supervised run is.
+
+    Attributes:
+        job: what is trained.
+        view: who begins.
+        step: where training begins.
+        restore: whether everybody begins from a checkpoint of that step, or afresh: ``checkpoint`` or ``memory``.
+        fingerprint: what must be the same in all processes.
+        durations: how long is waited for what.
+        host: the address that the store and the launcher bind to.
+        faults: what the launcher has to do to the run.
+        folder: of the run.
+        durable: whether there is a checkpoint by now.
+    """
+
+    job: Job
+    view: View
+    step: int
+    restore: str
+    fingerprint: dict[str, str]
+    durations: Durations
+    host: str
+    faults: Sequence[Fault]
+    folder: Path
+    durable: Callable[[], bool]
+
+
+class Supervisor:
+    """Runs the processes of a run.
+
+    Args:
+        setting: what the run is.
+        serve: what the process of a server does, which is forked from here; it gives the exit status.
+        watch: called with every event.
+    """
+
+    def __init__(self, setting: Setting, serve: Callable[[Member, Door], int], watch: Callable[[Event], None]) -> None:
+        self._setting = setting
+        self._watch = watch
+        self._token = new_token()
+        self._hub = Hub(setting.host, self._token)
+        host = setting.host
+
+        def start(name: str, port: int) -> int:
+            return serve(Member.parse(name), Door(Endpoint(host, port, self._token, host), self._hub.address))
+
+        self._nursery = Nursery(host, start)
+        self._hub.open()
+        self._file = EventFile(setting.folder / "events", "launcher", f"{setting.job.name}, the launcher")
+        self._port = 0
+        self._store_pid = 0
+        self._store_due: float | None = None
+        self._board: Board | None = None
+        self._agents: dict[Member, int] = {}
+        self._workers: dict[Member, int] = {}
+        self._ended: dict[Member, int] = {}
+        self._view = setting.view
+        self._began = 0.0
+        self._step = setting.step
+        self._faults = list(setting.faults)
+        self._wakes: list[tuple[float, int]] = []
+        self._reasons: list[str] = []
+
+    def run(self) -> None:
+        """Wait for the end of the run.
+
+        Raises:
+            RunError: the run did not keep its promise: the message says why.
+        """
+        try:
+            self._nursery.serve_store()
+            self._await_store()
+            for member in self._setting.view.members:
+                self._nursery.start_server(str(member), self._port)
+            while not self._is_over():
+                said = self._hub.take(LOOK)
+                while said is not None:
+                    self._hear(said)
+                    said = self._hub.take(0)
+                while (news := self._nursery.news(0)) is not None:
+                    self._learn(news)
+                self._do_faults()
+                self._mend_store()
+            self._require_kept()
+        finally:
+            self._nursery.end()
+            self._hub.close()
+
+    def _await_store(self) -> None:
+        news = self._nursery.news(30)
+        if news is None or news.name != "store" or news.kind != "started":
+            raise RunError(f"the store did not start on {self._setting.host}; give an address of this machine")
+        self._learn(news)
+
+    def _learn(self, news: News) -> None:
+        if news.name == "store":
+            if news.kind == "started":
+                self._store_pid, self._port = news.pid, news.port
+                self._open_board()
+            else:
+                self._store_due = time.monotonic() + self._setting.durations.silence
+                self._tell(InstantLine("warning", _now(), None, "the store's process is gone"))
+            return
+        member = Member.parse(news.name)
+        if news.kind == "started":
+            self._agents[member] = news.pid
+        else:
+            self._ended[member] = news.status
+            self._replace_last(member)
+
+    def _open_board(self) -> None:
+        setting = self._setting
+        self._board = Board(Endpoint(setting.host, self._port, self._token).connect(), self._token)
+        self._board.describe(Description(setting.fingerprint, setting.job))
+        if not self._began:
+            names = tuple(map(str, setting.view.members))
+            restore = "checkpoint" if setting.restore == "checkpoint" else "memory"
+            self._board.propose(Verdict(0, names, setting.step, restore, plan="the first plan"))
+        host, port = self._hub.address
+        JoinFile(setting.host, self._port, self._token, port).write(setting.folder / JOIN_FILE)
+
+    def _hear(self, said: Said) -> None:
+        member = Member.parse(said.sender)
+        self._workers[member] = said.pid
+        kind, content = said.content[:1], said.content[1:]
+        if kind == MISTAKE:
+            raise RunError(content.decode())
+        if kind == FAILURE:
+            folder = self._setting.folder / "failures"
+            folder.mkdir(exist_ok=True)
+            (folder / f"{member}.txt").write_bytes(content)
+            text = f"{member.server} failed: {last_line(content.decode())}; {folder / f'{member}.txt'} says where"
+            self._tell(InstantLine("warning", _now(), str(member.server), text))
+            return
+        event: Event = msgspec.json.decode(content, type=Event)  # type: ignore[arg-type]
+        if isinstance(event, ViewLine):
+            self._began = self._began or time.monotonic()
+            self._step = event.step
+        elif isinstance(event, IterationLine):
+            self._step = max(self._step, event.step + 1)
+        elif isinstance(event, InstantLine) and event.kind == "end" and event.text not in self._reasons:
+            self._reasons.append(event.text)
+        self._watch(event)
+
+    def _tell(self, event: Event) -> None:
+        self._file.write(event)
+        self._watch(event)
+
+    # How a run ends.
+
+    def _is_over(self) -> bool:
+        if len(self._ended) == len(self._agents) and self._agents:
+            return True
+        verdict = self._verdict()
+        members = verdict.view.members if verdict else self._setting.view.members
+        return all(each in self._ended for each in members)
+
+    def _verdict(self) -> Verdict | None:
+        try:
+            return self._board.verdict() if self._board and self._store_due is None else None
+        except StoreLost:
+            return None
+
+    def _require_kept(self) -> None:
+        if any(status == DONE for status in self._ended.values()):
+            return
+        if self._reasons:
+            raise RunError("; ".join(self._reasons))
+        ends = ", ".join(f"{member} ended with {status}" for member, status in self._ended.items())
+        raise RunError(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
+
+    # What the launcher does to the run, and for it.
+
+    def _do_faults(self) -> None:
+        now = time.monotonic()
+        for due, pid in [each for each in self._wakes if each[0] <= now]:
+            self._wakes.remove((due, pid))
+            _signal(pid, signal.SIGCONT)
+        if not self._began:
+            return
+        for fault in list(self._faults):
+            if (fault.at is not None and now - self._began >= fault.at) or (
+                fault.step is not None and self._step >= fault.step
+            ):
+                self._faults.remove(fault)
+                self._tell(InstantLine("fault", _now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
+                self._do(fault)
+
+    def _do(self, fault: Fault) -> None:
+        match fault.kind:
+            case Kind.STORE_LOSS:
+                _signal(self._store_pid, signal.SIGKILL)
+            case Kind.JOIN:
+                for server in fault.servers:
+                    self.start_replacement(Member(server, 0))
+            case Kind.KILL | Kind.AGENT_KILL | Kind.STOP:
+                for server in fault.servers:
+                    member = max((each for each in self._agents if each.server == server), default=None)
+                    pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
+                    if member is None or member in self._ended or member not in pids:
+                        continue
+                    _signal(pids[member], signal.SIGSTOP if fault.kind is Kind.STOP else signal.SIGKILL)
+                    if fault.kind is Kind.STOP and fault.duration is not None:
+                        self._wakes.append((time.monotonic() + fault.duration, pids[member]))
+            case _:
+                raise AssertionError(f"no launcher does {fault}")
+
+    def start_replacement(self, member: Member) -> None:
+        """Start a new life of a server."""
+        if self._board is None or self._store_due is not None:
+            text = f"{member.server} cannot be replaced while the store is lost"
+            self._tell(InstantLine("warning", _now(), str(member.server), text))
+            return
+        life = Member(member.server, self._board.new_incarnation(member.server))
+        self._nursery.start_server(str(life), self._port)
+
+    def _replace_last(self, member: Member) -> None:
+        """If the last live server of a stage is gone, and there is a checkpoint, the run needs it again."""
+        if self._ended[member] in (DONE, FENCED, STOPPED):
+            return
+        stage = member.server.stage
+        alive = [each for each in self._agents if each.server.stage == stage and each not in self._ended]
+        if not alive and self._setting.durable():
+            text = f"no live server of stage {stage} is left: {member.server} is started again"
+            self._tell(InstantLine("warning", _now(), str(member.server), text))
+            self.start_replacement(member)
+
+    def _mend_store(self) -> None:
+        """A new store takes the place of one that was lost, when everybody has seen that it is."""
+        if self._store_due is not None and time.monotonic() >= self._store_due:
+            self._store_due = None
+            self._nursery.serve_store(self._port)
+            self._await_store()
+
+
+def last_line(detail: str) -> str:
+    """The error itself, without where it came from and the rows around it."""
+    errors = [line for line in detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
+    return errors[-1] if errors else "it says nothing"
+
+
+def _now() -> float:
+    return time.monotonic() * MICROSECONDS
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it has ended by itself

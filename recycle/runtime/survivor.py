@@ -1,0 +1,556 @@
+"""The survivor: a worker's life from its first view to its last, through every failure of others.
+
+It carries out what the membership machine decides. The training itself runs in the main thread; the lookout, a second
+thread, waits for the alarm of the present epoch and frees the main thread from whatever it waits in.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import NamedTuple
+
+import msgspec
+import torch
+from torch.distributed import TCPStore
+
+from recycle.control.beats import Heart
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.events import (
+    Accuse,
+    Action,
+    BuildFailed,
+    Built,
+    Decided,
+    Died,
+    Event,
+    Exit,
+    Halted,
+    JoinReady,
+    Noticed,
+    Overdue,
+    Pause,
+    Prepare,
+    Propose,
+    PublishReport,
+    RaiseAlarm,
+    Rebuild,
+    Reported,
+    Resume,
+    SaveCheckpoint,
+    Stop,
+    StoreBack,
+    StoreGone,
+    Unblock,
+    WaitForJoiners,
+    WarnUnprotected,
+)
+from recycle.control.machine import Machine, State
+from recycle.control.messages import NOTHING, Death, Description, JoinRequest, Report, Verdict
+from recycle.control.tcp_store import TorchStore
+from recycle.control.view import Member, View
+from recycle.errors import UserError
+from recycle.job import Job, Server
+from recycle.plan.plan import Plan
+from recycle.plan.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
+from recycle.runtime.bulletin import Bulletin, Notices
+from recycle.runtime.errors import ConnectionLost, NotFinite, RunError, ViewBroken
+from recycle.runtime.events import Teller
+from recycle.runtime.executor import Hooks
+from recycle.runtime.handover import receive_state, send_state
+from recycle.runtime.lookout import Lookout
+from recycle.runtime.network import LOOPBACK, Network, Transfer
+from recycle.runtime.plans import Plans
+from recycle.runtime.recording import NANOSECONDS
+from recycle.runtime.trainee import Trainee
+
+DONE, STOPPED, FENCED = 0, 74, 75
+"""How a worker's process ends: training is done; the run cannot go on; the run goes on without it."""
+
+LOOK = 0.001
+MICROSECONDS = 1e6
+HANDOVER_TAG = 2**31 - 3
+
+
+class Endpoint(NamedTuple):
+    """Where the run's store is, and how to be let in.
+
+    Attributes:
+        host: of the store.
+        port: of the store.
+        token: the run's.
+        address: of this machine, where other servers reach it.
+    """
+
+    host: str
+    port: int
+    token: str
+    address: str = LOOPBACK
+
+    def connect(self, patience: float = 30.0) -> TorchStore:
+        """A connection to the store.
+
+        Args:
+            patience: how long to try, in seconds.
+
+        Raises:
+            StoreLost: it does not answer.
+        """
+        return TorchStore(self.host, self.port, patience)
+
+
+class Survivor:
+    """Trains through failures.
+
+    Args:
+        member: who this is.
+        job: what is trained.
+        trainee: the training.
+        endpoint: where the run's store is.
+        durations: how long is waited for what.
+        plans: where plans come from.
+        teller: gets what happens.
+        fingerprint: what must be the same in all processes of the run.
+        hooks: what looks on while instructions are executed.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        job: Job,
+        trainee: Trainee,
+        endpoint: Endpoint,
+        durations: Durations,
+        plans: Plans,
+        teller: Teller,
+        fingerprint: Mapping[str, str],
+        hooks: Sequence[Hooks] = (),
+    ) -> None:
+        self.member = member
+        self._job = job
+        self._trainee = trainee
+        self._endpoint = endpoint
+        self._durations = durations
+        self._plans = plans
+        self._teller = teller
+        self._fingerprint = fingerprint
+        self._fresh = member.incarnation > 0
+        self._machine = Machine(member, job)
+        self._store = endpoint.connect()
+        self._board = Board(self._store, endpoint.token)
+        self._lookout = Lookout(endpoint, durations)
+        self._hooks = (*hooks, self._lookout)
+        self._ids = (f"{member}/{number}" for number in itertools.count())
+        self._network: Network | None = None
+        self._bulletin: Bulletin | None = None
+        self._plan: Plan | None = None
+        self._verdict: Verdict | None = None
+        self._times = _Times()
+        self._cause = "the run begins"
+        self._spoiled: set[int] = set()
+        self._stop = ""
+        self._step = 0
+        self._end: int | None = None
+        self._saved_unprotected = False
+
+    def run(self) -> int:
+        """Train until the end, or until this process has to end; gives its exit status."""
+        heart = Heart(self.member, self._endpoint.connect, self._endpoint.token, self._durations.beat)
+        heart.start()
+        self._lookout.start()
+        try:
+            self._enter()
+            while self._end is None:
+                try:
+                    self._train()
+                    self._end = DONE
+                except ViewBroken as error:
+                    self._recover(error)
+            return self._end
+        finally:
+            self._lookout.stop()
+            heart.stop()
+
+    # Training, and what comes between two iterations.
+
+    def _train(self) -> None:
+        trainee = self._trainee
+        trainee.between(self._step, save=False)
+        while self._step < trainee.last:
+            trainee.iterate(self._step)
+            self._step += 1
+            self._tell_recovery()
+            self._at_boundary()
+        self._finish()
+
+    def _at_boundary(self) -> None:
+        assert self._bulletin is not None
+        lookout = self._lookout
+        if lookout.store_lost and self._machine.state is State.TRAINING:
+            self._tell_machine(StoreGone(next(self._ids)))
+        if not lookout.store_lost and self._machine.state is State.UNPROTECTED:
+            self._protect_again()
+        heard = self._bulletin.heard
+        waiting = bool(lookout.ready_joiners(self._view))
+        self._bulletin.say = Notices(int(waiting), int(self._machine.state is State.UNPROTECTED))
+        save = heard.unprotected > 0 and not self._saved_unprotected
+        self._saved_unprotected = heard.unprotected > 0
+        self._trainee.between(self._step, save=save)
+        if heard.admit and not heard.unprotected and self._step < self._trainee.last:
+            raise _Admission("new servers are admitted")
+
+    def _finish(self) -> None:
+        """Leave together: who is gone early cannot help the others to recover."""
+        assert self._network is not None
+        assert self._bulletin is not None
+        self._bulletin.collect()
+        if self._machine.state is State.UNPROTECTED:
+            self._network.barrier()
+            return
+        self._board.finish(self.member)
+        waiting = set(self._view.members)
+        while waiting:
+            waiting -= {each for each in waiting if self._board.is_finished(each) or self._board.death(each)}
+            self._lookout.check()
+            time.sleep(5 * LOOK)
+
+    # The way from one view to the next.
+
+    def _enter(self) -> None:
+        """Wait for the first view with this member in it, and enter it."""
+        while self._machine.state is State.JOINING and self._end is None:
+            verdict = self._board.wait_verdict(self._machine.view.epoch + 1, self._durations.beat)
+            if verdict is not None:
+                self._tell_machine(Decided(next(self._ids), verdict))
+        self._gather()
+
+    def _recover(self, error: ViewBroken) -> None:
+        self._times = _Times(noticed=self._lookout.noticed or time.monotonic())
+        epoch = self._view.epoch
+        self._cause = self._lookout.cause or str(error)
+        if isinstance(error, NotFinite):
+            if self._step in self._spoiled:
+                self._stop = f"iteration {self._step}: {error}, also when it was made again; resume from a checkpoint "
+                self._stop += "with a smaller learning_rate, or set clip"
+            self._spoiled.add(self._step)
+        if self._machine.state is State.UNPROTECTED:
+            self._give_up(error)
+            return
+        if isinstance(error, _Admission):
+            self._tell_machine(Pause(next(self._ids), epoch, self._step))
+        else:
+            self._tell_machine(Noticed(next(self._ids), epoch, self._cause))
+        self._halt()
+        self._gather()
+
+    def _halt(self) -> None:
+        trainee = self._trainee
+        trainee.drop()
+        newest, oldest = (NOTHING, NOTHING) if self._fresh else (trainee.newest, trainee.oldest)
+        halted = Halted(next(self._ids), self._view.epoch, newest, oldest, trainee.durable())
+        self._tell_machine(halted)
+
+    def _gather(self) -> None:
+        """Until training goes on or this process ends: look what the others say, and do what the machine wants."""
+        machine = self._machine
+        began = time.monotonic()
+        epoch = machine.view.epoch
+        while self._end is None and machine.state is not State.TRAINING:
+            if machine.view.epoch != epoch:
+                epoch, began = machine.view.epoch, time.monotonic()
+            if machine.state is State.HALTING:
+                self._halt()
+                continue
+            try:
+                self._look(epoch, time.monotonic() - began > self._durations.answer)
+            except StoreLost:
+                self._end_with(STOPPED, "the store was lost during a recovery: resume from the last checkpoint")
+
+    def _look(self, epoch: int, overdue: bool) -> None:
+        machine, board = self._machine, self._board
+        leads = machine.leader == self.member
+        verdict = board.verdict(epoch + 1) if leads else board.wait_verdict(epoch + 1, 20 * LOOK)
+        if verdict is not None:
+            self._tell_machine(Decided(next(self._ids), verdict))
+            return
+        for member in machine.view.members:
+            death = board.death(member)
+            if death is not None:
+                self._tell_machine(Died(f"death/{member}", death))
+            elif (leads or overdue) and member != self.member:
+                report = board.report(epoch, member)
+                if report is not None:
+                    self._tell_machine(Reported(f"report/{member}", report))
+                elif overdue:
+                    self._tell_machine(Overdue(next(self._ids), epoch, member))
+            if machine.view.epoch != epoch or self._end is not None:
+                return
+        if leads:
+            for request in board.joins():
+                report = board.report(epoch, Member.parse(request.member))
+                if request.state == "synced" and report is not None:
+                    self._tell_machine(JoinReady(f"join/{request.member}/{report}", report))
+            time.sleep(LOOK)
+
+    # What the machine wants done.
+
+    def _tell_machine(self, event: Event) -> None:
+        for action in self._machine.handle(event):
+            self._perform(action)
+        self._machine.log.clear()
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case RaiseAlarm(epoch, cause):
+                self._cause = self._board.alarm(epoch, cause, str(self.member)).cause
+            case Unblock():
+                if self._network is not None:
+                    self._network.unblock()
+            case PublishReport(report):
+                self._board.publish_report(report)
+            case Propose(verdict):
+                self._propose(verdict)
+            case Accuse(member):
+                reason = f"did not answer an alarm for {self._durations.answer:g} s"
+                self._board.publish_death(Death(str(member), reason, "answer", time.monotonic()))
+            case Rebuild(view, step, restore):
+                self._rebuild(view, step, restore)
+            case Resume(_, step):
+                self._step = step
+            case Prepare(view):
+                self._prepare(view)
+            case WaitForJoiners(stages):
+                names = ", ".join(map(str, stages))
+                self._warn(f"no live server of stage {names} is left: waiting for a replacement (recycle join)")
+            case WarnUnprotected():
+                self._warn("the store is lost: training goes on, but no failure can be survived until it is back")
+            case SaveCheckpoint():
+                pass  # every server hears of it in the next reduction
+            case Exit(reason):
+                self._end_with(FENCED, reason)
+            case Stop(reason):
+                self._end_with(STOPPED, reason)
+            case _:
+                raise AssertionError(f"nobody does {action}")
+
+    def _propose(self, verdict: Verdict) -> None:
+        if not verdict.stop:
+            try:
+                choice, text = self._plans.choose(self._failed(verdict.view))
+            except UserError as error:
+                verdict = msgspec.structs.replace(verdict, stop=str(error))
+            else:
+                if text:
+                    self._board.publish_plan(verdict.epoch, self.member, text)
+                    choice = f"{choice} by {self.member}"
+                verdict = msgspec.structs.replace(verdict, plan=choice)
+        stored = self._board.propose(verdict)
+        self._tell_machine(Decided(next(self._ids), stored))
+
+    def _rebuild(self, view: View, step: int, restore: str) -> None:
+        self._times.agreed = time.monotonic()
+        self._lookout.follow(view.epoch)
+        self._lookout.bury(self._network)
+        self._network = None
+        verdict = self._board.verdict(view.epoch)
+        assert verdict is not None
+        assert verdict.epoch == view.epoch, f"epoch {view.epoch} is over already"
+        try:
+            holders = self._holders(view, step)
+            text = b""
+            choice, _, author = verdict.plan.partition(" by ")
+            if author:
+                text = self._board.plan(view.epoch, Member.parse(author)) or b""
+            server = self.member.server
+            network = Network(
+                self._meeting(),
+                view,
+                server,
+                transfer=timedelta(seconds=self._durations.transfer),
+                rebuild=timedelta(seconds=self._durations.rebuild),
+                address=self._endpoint.address,
+            )
+            self._network = network
+            self._lookout.follow(view.epoch, network, admits=self._machine.leader == self.member)
+            self._times.rebuilt = time.monotonic()
+            self._restore(network, view, step, restore, holders)
+            self._plan = self._plans.find(choice, self._failed(view), server, text)
+            self._bulletin = Bulletin(network)
+            self._trainee.connect(self._plan, network, self._hooks, self._bulletin)
+            self._lookout.check()
+        except ViewBroken as error:
+            self._cause = str(error)
+            self._tell_machine(BuildFailed(next(self._ids), view.epoch, str(error)))
+            return
+        self._times.restored = time.monotonic()
+        self._verdict = verdict
+        self._tell_view(verdict)
+        self._tell_machine(Built(next(self._ids), view.epoch))
+        if self._machine.leader == self.member:
+            self._tidy(view)
+
+    def _holders(self, view: View, step: int) -> Mapping[Member, bool]:
+        """Who of the stage's members has the version; in the first view, all have."""
+        stage = [each for each in view.members if each.server.stage == self.member.server.stage]
+        reports = {each: self._board.report(view.epoch - 1, each) if view.epoch else None for each in stage}
+        return {each: report is None or step in report.versions for each, report in reports.items()}
+
+    def _restore(
+        self, network: Network, view: View, step: int, restore: str, holders: Mapping[Member, bool]
+    ) -> None:
+        trainee = self._trainee
+        if restore == "checkpoint":
+            trainee.load(step)
+        elif holders[self.member]:
+            if trainee.newest > step:
+                trainee.undo()
+            assert trainee.newest == step, f"{self.member} is at {trainee.newest}, and said that it has {step}"
+            # The state is at rest here, so peers that lack it can have it.
+            lacking = [each for each, holds in holders.items() if not holds]
+            sources = [each for each, holds in holders.items() if holds]
+            for place, each in enumerate(lacking):
+                if sources[place % len(sources)] == self.member:
+                    send_state(_Way(network, each.server), step, trainee.state())
+        else:
+            lacking = [each for each, holds in holders.items() if not holds]
+            sources = [each for each, holds in holders.items() if holds]
+            source = sources[lacking.index(self.member) % len(sources)]
+            received, state = receive_state(_Way(network, source.server))
+            assert received == step, f"{source} sent version {received} instead of {step}"
+            trainee.adopt(step, state)
+        self._fresh = False
+
+    def _meeting(self) -> TCPStore:
+        """A connection of its own on which groups are built: torch's store, and not ours."""
+        return TCPStore(
+            self._endpoint.host,
+            self._endpoint.port,
+            is_master=False,
+            timeout=timedelta(seconds=self._durations.rebuild),
+        )
+
+    def _tidy(self, view: View) -> None:
+        """Delete what nobody needs any more. All members have built their groups, so all have read it."""
+        waiting = {Member.parse(each.member) for each in self._board.joins()} - set(view.members)
+        self._board.forget(view.epoch, {*view.members, *waiting})
+
+    # Joining.
+
+    def _prepare(self, view: View) -> None:
+        """Be ready for the next verdict: this process has a model, and will copy its state when it is admitted."""
+        self._board.request_join(JoinRequest(str(self.member), self._fingerprint, "synced"))
+        halted = Halted(next(self._ids), view.epoch, NOTHING, NOTHING, self._trainee.durable())
+        self._tell_machine(halted)
+
+    # The loss of the store.
+
+    def _protect_again(self) -> None:
+        assert self._verdict is not None
+        with suppress(StoreLost):
+            self._store = self._endpoint.connect(self._durations.beat)
+            self._board = Board(self._store, self._endpoint.token)
+            stored = self._board.propose(self._verdict)
+            self._tell_machine(StoreBack(next(self._ids), stored))
+            self._warn("the store is back: failures can be survived again")
+
+    def _give_up(self, error: ViewBroken) -> None:
+        durable = self._trainee.durable()
+        remedy = "there is no checkpoint" if durable is None else f"go on from step {durable} with --resume"
+        self._end_with(STOPPED, f"a server failed ({error}) while the store was lost: {remedy}")
+
+    # What others hear of it.
+
+    def _tell_view(self, verdict: Verdict) -> None:
+        if self.member not in verdict.view.members[:2]:
+            return
+        assert self._plan is not None
+        for death in verdict.deaths:
+            member = Member.parse(death.member)
+            self._teller.tell(
+                DeathLine(
+                    str(member.server),
+                    member.incarnation,
+                    death.time * MICROSECONDS,
+                    death.reason,
+                    death.noticed,
+                    verdict.epoch,
+                )
+            )
+        self._teller.tell(
+            ViewLine(
+                verdict.epoch,
+                time.monotonic() * MICROSECONDS,
+                [str(each) for each in verdict.view.servers],
+                [str(Member.parse(each).server) for each in verdict.joined],
+                verdict.step,
+                self._cause,
+                verdict.restore,
+                self._plan.period,
+                self._plan.retention,
+                verdict.plan,
+            )
+        )
+
+    def _tell_recovery(self) -> None:
+        """After the first iteration in a view, say what the way there took."""
+        times, self._times = self._times, _Times()
+        if not times.restored or not times.noticed:
+            return
+        entries = self._trainee.recorder.entries
+        resumed = entries[0].start / NANOSECONDS if entries else times.restored * MICROSECONDS
+        now = time.monotonic()
+        self._teller.tell(
+            RecoveryLine(
+                str(self.member.server),
+                self._view.epoch,
+                self._step - 1,
+                *(each * MICROSECONDS for each in (times.noticed, times.agreed, times.rebuilt, times.restored)),
+                resumed,
+                now * MICROSECONDS,
+            )
+        )
+
+    def _warn(self, text: str) -> None:
+        self._teller.tell(InstantLine("warning", time.monotonic() * MICROSECONDS, str(self.member.server), text))
+
+    def _end_with(self, status: int, reason: str) -> None:
+        self._end = status
+        self._teller.tell(InstantLine("end", time.monotonic() * MICROSECONDS, str(self.member.server), reason))
+
+    @property
+    def _view(self) -> View:
+        return self._machine.view
+
+    def _failed(self, view: View) -> tuple[Server, ...]:
+        return self._job.failed_set(set(self._job.servers()) - set(view.servers))
+
+
+class _Times:
+    """When a change of views came how far, on this machine's monotonic clock in seconds; 0 for not yet."""
+
+    def __init__(self, noticed: float = 0.0) -> None:
+        self.noticed = noticed
+        self.agreed = 0.0
+        self.rebuilt = 0.0
+        self.restored = 0.0
+
+
+class _Admission(ViewBroken):
+    """Nothing is broken: all halt at a boundary, so that others can come in."""
+
+
+class _Way(NamedTuple):
+    """A Wire to one server of the view."""
+
+    network: Network
+    server: Server
+
+    def send(self, tensor: torch.Tensor) -> Transfer:
+        return self.network.send(tensor, self.server, HANDOVER_TAG)
+
+    def receive(self, tensor: torch.Tensor) -> Transfer:
+        return self.network.receive(tensor, self.server, HANDOVER_TAG)

@@ -1,0 +1,74 @@
+"""What recovery knows of a server's training: something that can be taken from view to view."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from recycle.plan.plan import Plan
+from recycle.runtime.bulletin import Bulletin
+from recycle.runtime.executor import Hooks
+from recycle.runtime.network import Network
+from recycle.runtime.recording import Recorder
+
+
+class Trainee(Protocol):
+    """One server's training.
+
+    Attributes:
+        newest: the version of the stage's state that it has: how many optimizer steps are behind it. -1 for none yet.
+        oldest: the oldest version that it can go back to.
+        last: the step at which training ends.
+        gradients: where they are added up.
+        recorder: what was executed.
+    """
+
+    recorder: Recorder
+
+    @property
+    def newest(self) -> int: ...
+    @property
+    def oldest(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def gradients(self) -> Sequence[torch.Tensor]: ...
+
+    def drop(self) -> None:
+        """Forget the iteration that was not finished: gradients, graphs, transfers."""
+
+    def undo(self) -> None:
+        """Go back to the version before the newest."""
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """The newest version, by name."""
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Take a version from a peer of the stage."""
+
+    def load(self, step: int) -> None:
+        """Take the version of a checkpoint."""
+
+    def durable(self) -> int | None:
+        """The newest step of which there is a checkpoint."""
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], bulletin: Bulletin | None) -> None:
+        """Work by a plan over a network from now on."""
+
+    def between(self, step: int, *, save: bool) -> None:
+        """What is due before an iteration: a checkpoint, a look at held-out data. All servers come here.
+
+        Args:
+            step: the iteration.
+            save: make a checkpoint though none is due.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+
+    def iterate(self, step: int) -> None:
+        """Make an iteration, and tell of it.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
