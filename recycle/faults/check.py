@@ -27,6 +27,7 @@ def check_faults(faults: Sequence[Fault], job: Job, iterations: int, dead: Colle
                 _require_absent(fault, faults, dead)
             else:
                 _require_present(fault, faults, dead)
+                _require_incarnation(fault, faults)
         except UserError as error:
             raise FaultError(f"fault {number + 1}, {fault}: {error}") from error
 
@@ -57,6 +58,19 @@ def _require_present(fault: Fault, faults: Sequence[Fault], dead: Collection[Ser
             each.kind is Kind.JOIN and server in each.servers and not _is_before(fault, each) for each in faults
         ):
             raise FaultError(f"{server} is dead from the start, and no join comes before; choose a live server")
+
+
+def _require_incarnation(fault: Fault, faults: Sequence[Fault]) -> None:
+    if not fault.is_of_worker:
+        return
+    for server in fault.servers:
+        joins = [each for each in faults if each.kind is Kind.JOIN and server in each.servers]
+        lives = sum(_is_before(join, fault) for join in joins)
+        if fault.incarnation < lives:
+            raise FaultError(
+                f"incarnation is {fault.incarnation}, and {server} was replaced before step {fault.step}; "
+                f"write incarnation = {lives}"
+            )
 
 
 def _is_before(one: Fault, other: Fault) -> bool:

@@ -1,7 +1,6 @@
 """What fired: a line per fault, on disk before the fault takes effect, because a killed process says nothing after."""
 
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -46,9 +45,10 @@ class FiredFile:
 
     def __init__(self, path: Path, server: Server | None = None, incarnation: int = 0) -> None:
         try:
-            self._file: IO[bytes] = path.open("ab", buffering=0)
+            path.touch()
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}; choose another folder") from error
+        self._path = path
         self._by = LAUNCHER if server is None else str(server)
         self._incarnation = incarnation
 
@@ -56,7 +56,8 @@ class FiredFile:
         """Add a fault that is about to take effect; the line outlives this process when this returns."""
         line = FiredLine(time_ns, self._by, self._incarnation, fault.kind.value, str(fault))
         # One write of an appending file: the lines of several processes do not mix.
-        self._file.write(msgspec.json.encode(line) + b"\n")
+        with self._path.open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(line) + b"\n")
 
 
 def load_fired(path: Path) -> tuple[FiredLine, ...]:

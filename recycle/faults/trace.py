@@ -3,11 +3,11 @@
 import csv
 import io
 import math
-import re
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from recycle.errors import JobError, UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
@@ -51,7 +51,11 @@ def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server
 
 
 def _is_server(name: str) -> bool:
-    return re.fullmatch(r"W\d{1,6}_\d{1,6}", name) is not None
+    try:
+        Server.parse(name)
+    except JobError:
+        return False
+    return True
 
 
 def _rows(content: bytes) -> list[Row]:
@@ -84,14 +88,14 @@ def _of_servers(rows: Sequence[Row], job: Job, dead: Collection[Server]) -> Faul
             latest = time
             servers = tuple(map(Server.parse, row.names))
             job.failed_set(servers)
-        except ValueError as error:
+        except UserError as error:
             raise FaultError(f"line {row.line}: {error}") from error
         for server in servers:
             if (server in absent) is (row.change == REMOVE):
                 state = "dead already; add it back first" if server in absent else "alive; remove it first"
                 raise FaultError(f"line {row.line}: {row.change} of {server}, which is {state}")
+            absent ^= {server}
         faults += _changes(row.change, servers, time)
-        (absent.update if row.change == REMOVE else absent.difference_update)(servers)
     return Faults(tuple(faults))
 
 
@@ -101,7 +105,7 @@ def _of_nodes(rows: Sequence[Row], job: Job, speed: float, dead: Collection[Serv
     latest = 0.0
     for row in rows:
         try:
-            time = _milliseconds(row.time) / 1000 / speed
+            time = parse_duration(_milliseconds(row.time) / 1000 / speed, "time")
             _require_order(time, latest)
         except FaultError as error:
             raise FaultError(f"line {row.line}: {error}") from error
@@ -158,9 +162,10 @@ class _Places:
 
 
 def _changes(change: str, servers: tuple[Server, ...], time: float) -> list[Fault]:
+    at = round(time, 3)
     if change == ADD:
-        return [Fault(Kind.JOIN, (server,), at=time) for server in servers]
-    return [Fault(Kind.KILL, servers, at=time)] if servers else []
+        return [Fault(Kind.JOIN, (server,), at=at) for server in servers]
+    return [Fault(Kind.KILL, servers, at=at)] if servers else []
 
 
 def _number(text: str) -> str | float:
@@ -174,8 +179,6 @@ def _milliseconds(text: str) -> float:
     time = _number(text)
     if isinstance(time, str):
         raise FaultError(f"time is {text!r}: a trace of nodes has milliseconds; for servers, write W0_0 and the like")
-    if not (math.isfinite(time) and time >= 0):
-        raise FaultError(f"time is {text}: give milliseconds, 0 or more")
     return time
 
 

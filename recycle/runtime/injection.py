@@ -117,16 +117,15 @@ def _stop(duration: float | None) -> None:
     if duration is None:
         os.kill(me, signal.SIGSTOP)
         return
-    # A stopped process cannot wake itself up.
-    waker = subprocess.Popen(
-        ["/bin/sh", "-c", f"sleep {duration:.3f}; kill -CONT {me}"],
+    # A stopped process cannot wake itself up; and whoever wakes it must have stopped it, or it could come too early.
+    subprocess.run(
+        ["/bin/sh", "-c", f"kill -STOP {me}; sleep {duration:.3f}; kill -CONT {me}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        check=True,
     )
-    os.kill(me, signal.SIGSTOP)
-    waker.wait()
 
 
 def _cut_connections(keep_ports: frozenset[int]) -> None:
