@@ -1,6 +1,7 @@
 """Whether faults can happen in a job."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
@@ -21,15 +22,23 @@ def check_faults(faults: Sequence[Fault], job: Job, iterations: int, dead: Colle
         FaultError: the first that could never fire.
     """
     for number, fault in enumerate(faults):
-        try:
+        with _named(number, fault):
             _require_possible(fault, job, iterations)
             if fault.kind is Kind.JOIN:
                 _require_absent(fault, faults, dead)
             else:
                 _require_present(fault, faults, dead)
-                _require_incarnation(fault, faults)
-        except UserError as error:
-            raise FaultError(f"fault {number + 1}, {fault}: {error}") from error
+    for number, fault in enumerate(faults):
+        with _named(number, fault):
+            _require_incarnation(fault, faults)
+
+
+@contextmanager
+def _named(number: int, fault: Fault) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise FaultError(f"fault {number + 1}, {fault}: {error}") from error
 
 
 def _require_possible(fault: Fault, job: Job, iterations: int) -> None:
