@@ -191,6 +191,8 @@ def test_a_disconnected_worker_and_its_partner_both_notice_and_the_store_stays()
         other = 1 - member.rank
         group.allreduce([torch.ones(1)]).wait()
         received = group.recv([torch.zeros(1)], other, 1)
+        store.set(f"waits/{member.rank}", "yes")
+        store.wait([f"waits/{other}"])
         if member.rank == 0:
             injector = Injector([fault(Kind.DISCONNECT)], lambda fault, time: None, [member.port])
             injector.before(1, FORWARD)
