@@ -1,0 +1,1 @@
+"""Faults: what goes wrong, and when."""

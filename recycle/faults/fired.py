@@ -1,0 +1,74 @@
+"""What fired: a line per fault, on disk before the fault takes effect, because a killed process says nothing after."""
+
+from pathlib import Path
+
+import msgspec
+
+from recycle.errors import UserError
+from recycle.faults.errors import FaultError
+from recycle.faults.menu import Fault
+from recycle.files import read_bytes
+from recycle.job import Server
+
+LAUNCHER = "launcher"
+
+
+class FiredLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One fault that fired.
+
+    Attributes:
+        time: nanoseconds of the monotonic clock, which all processes of a machine share.
+        by: the server that did it to itself, or ``launcher``.
+        incarnation: of that server.
+        kind: what happened.
+        fault: the whole fault in words.
+    """
+
+    time: int
+    by: str
+    incarnation: int
+    kind: str
+    fault: str
+
+
+class FiredFile:
+    """The file that all processes of a run append to.
+
+    Args:
+        path: the file; made if it is not there.
+        server: who writes; None for the launcher.
+        incarnation: of the server.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, server: Server | None = None, incarnation: int = 0) -> None:
+        try:
+            path.touch()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}; choose another folder") from error
+        self._path = path
+        self._by = LAUNCHER if server is None else str(server)
+        self._incarnation = incarnation
+
+    def write(self, fault: Fault, time_ns: int) -> None:
+        """Add a fault that is about to take effect; the line outlives this process when this returns."""
+        line = FiredLine(time_ns, self._by, self._incarnation, fault.kind.value, str(fault))
+        # One write of an appending file: the lines of several processes do not mix.
+        with self._path.open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+
+def load_fired(path: Path) -> tuple[FiredLine, ...]:
+    """What fired in a run, in order of time.
+
+    Raises:
+        UserError: the file cannot be read.
+        FaultError: it is no such file.
+    """
+    try:
+        lines = msgspec.json.Decoder(FiredLine).decode_lines(read_bytes(path))
+    except msgspec.MsgspecError as error:
+        raise FaultError(f"{path}: this is no list of fired faults: {error}") from error
+    return tuple(sorted(lines, key=lambda line: line.time))

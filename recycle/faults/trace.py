@@ -1,0 +1,187 @@
+"""Traces: who was lost and who came back, and when, as CSV; servers' own names or those of a public trace's nodes."""
+
+import csv
+import io
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from recycle.errors import JobError, UserError
+from recycle.faults.duration import parse_duration
+from recycle.faults.errors import FaultError
+from recycle.faults.menu import Fault, Faults, Kind
+from recycle.job import Job, Server
+
+HEADER = "time"
+REMOVE, ADD = "remove", "add"
+
+
+class Row(NamedTuple):
+    """One line of a trace: when, what, and to whom."""
+
+    line: int
+    time: str
+    change: str
+    names: tuple[str, ...]
+
+
+def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server] = ()) -> Faults:
+    """Read the content of a trace: a removal kills, an addition lets a replacement join.
+
+    A trace is of this job's servers if it names one of them, with times in seconds or with a unit; otherwise it is a
+    public one, with nodes' names and times in milliseconds.
+
+    Args:
+        content: lines ``time,remove|add,name``, further names behind the first; a line that starts with ``time`` is a
+            header.
+        job: whose servers are meant.
+        speed: by how much a public trace is replayed faster.
+        dead: the servers that take no part from the start.
+
+    Raises:
+        FaultError: a line cannot be read or makes no sense; the message has its number.
+    """
+    rows = _rows(content)
+    if any(_is_server(name) for row in rows for name in row.names):
+        return _of_servers(rows, job, dead)
+    if not (math.isfinite(speed) and speed > 0):
+        raise FaultError(f"speed is {speed:g}: give a number above 0, for example 60 to replay an hour in a minute")
+    return _of_nodes(rows, job, speed, dead)
+
+
+def _is_server(name: str) -> bool:
+    try:
+        Server.parse(name)
+    except JobError:
+        return False
+    return True
+
+
+def _rows(content: bytes) -> list[Row]:
+    rows: list[Row] = []
+    try:
+        reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        for fields in reader:
+            time, *rest = [field.strip() for field in fields] or [""]
+            names = tuple(name for name in rest[1:] if name)
+            if (time == HEADER and not rows) or not any(fields):
+                continue
+            if len(rest) < 2 or not names:
+                raise FaultError(f"line {reader.line_num}: expected time,remove,name or time,add,name")
+            if rest[0] not in (REMOVE, ADD):
+                raise FaultError(f"line {reader.line_num}: {rest[0]!r} is no change; write remove or add")
+            rows.append(Row(reader.line_num, time, rest[0], names))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FaultError(f"this is no CSV file: {error}") from error
+    return rows
+
+
+def _of_servers(rows: Sequence[Row], job: Job, dead: Collection[Server]) -> Faults:
+    absent = set(dead)
+    faults = []
+    latest = 0.0
+    for row in rows:
+        try:
+            time = parse_duration(_number(row.time), "time")
+            _require_order(time, latest)
+            latest = time
+            servers = tuple(map(Server.parse, row.names))
+            job.failed_set(servers)
+        except UserError as error:
+            raise FaultError(f"line {row.line}: {error}") from error
+        for server in servers:
+            if (server in absent) is (row.change == REMOVE):
+                state = "dead already; add it back first" if server in absent else "alive; remove it first"
+                raise FaultError(f"line {row.line}: {row.change} of {server}, which is {state}")
+            absent ^= {server}
+        faults += _changes(row.change, servers, time)
+    return Faults(tuple(faults))
+
+
+def _of_nodes(rows: Sequence[Row], job: Job, speed: float, dead: Collection[Server]) -> Faults:
+    places = _Places(job, dead)
+    faults = []
+    latest = 0.0
+    for row in rows:
+        try:
+            time = parse_duration(_milliseconds(row.time) / 1000 / speed, "time")
+            _require_order(time, latest)
+        except FaultError as error:
+            raise FaultError(f"line {row.line}: {error}") from error
+        latest = time
+        if row.change == REMOVE:
+            lost = tuple(server for name in row.names if (server := places.remove(name)) is not None)
+            faults += _changes(REMOVE, lost, time)
+        else:
+            for name in row.names:
+                places.add(name)
+        faults += _changes(ADD, places.fill(), time)
+    return Faults(tuple(faults))
+
+
+class _Places:
+    """Which node is which server. The first to appear are those of the start; later ones replace the lost, in turn."""
+
+    def __init__(self, job: Job, dead: Collection[Server]) -> None:
+        self._first = deque(server for server in job.servers() if server not in dead)
+        self._lost = deque(sorted(dead))
+        self._servers: dict[str, Server] = {}
+        self._spares: dict[str, None] = {}
+        self._seen: set[str] = set()
+
+    def remove(self, name: str) -> Server | None:
+        """The server that a node was, if it was one."""
+        self._see(name)
+        self._spares.pop(name, None)
+        server = self._servers.pop(name, None)
+        if server is not None:
+            self._lost.append(server)
+        return server
+
+    def add(self, name: str) -> None:
+        """A node is there: one of the start, or a spare until it is needed."""
+        self._see(name)
+        if name not in self._servers:
+            self._spares[name] = None
+
+    def fill(self) -> tuple[Server, ...]:
+        """Give lost servers to spares, the longest lost first to the one that waits longest."""
+        filled = []
+        while self._lost and self._spares:
+            server, name = self._lost.popleft(), next(iter(self._spares))
+            del self._spares[name]
+            self._servers[name] = server
+            filled.append(server)
+        return tuple(filled)
+
+    def _see(self, name: str) -> None:
+        if name not in self._seen and self._first:
+            self._servers[name] = self._first.popleft()
+        self._seen.add(name)
+
+
+def _changes(change: str, servers: tuple[Server, ...], time: float) -> list[Fault]:
+    at = round(time, 3)
+    if change == ADD:
+        return [Fault(Kind.JOIN, (server,), at=at) for server in servers]
+    return [Fault(Kind.KILL, servers, at=at)] if servers else []
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _milliseconds(text: str) -> float:
+    time = _number(text)
+    if isinstance(time, str):
+        raise FaultError(f"time is {text!r}: a trace of nodes has milliseconds; for servers, write W0_0 and the like")
+    return time
+
+
+def _require_order(time: float, latest: float) -> None:
+    if time < latest:
+        raise FaultError("its time is before that of the line above; sort the lines by time")

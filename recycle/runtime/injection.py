@@ -1,0 +1,156 @@
+"""The injector: what faults do inside a worker, with the kernel's own means where there are any."""
+
+import os
+import resource
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from recycle.faults.menu import Fault, Kind
+from recycle.plan.instruction import Instruction
+
+EXIT_STATUS = 3
+
+
+class InjectedFault(RuntimeError):
+    """The exception of a fault of that kind."""
+
+
+class Injector:
+    """Makes a worker's faults happen, each of them once in the life of the process.
+
+    A worker without faults has none of these.
+
+    Args:
+        faults: those of this server and incarnation.
+        fired: is told of each fault, with nanoseconds of the monotonic clock, before it takes effect. It must not
+            leave anything to be done later, because there may be no later.
+        keep_ports: connections from or to these ports are not cut: the store's port belongs here.
+    """
+
+    def __init__(
+        self, faults: Sequence[Fault], fired: Callable[[Fault, int], None], keep_ports: Collection[int] = ()
+    ) -> None:
+        assert all(fault.is_of_worker for fault in faults), "a fault of the launcher's in a worker"
+        self._waiting = list(faults)
+        self._fired = fired
+        self._keep_ports = frozenset(keep_ports)
+        self._factor = 1.0
+        self._slow_until: float | None = None
+
+    def before(self, step: int, instruction: Instruction) -> None:
+        """Do what is due before an instruction.
+
+        Raises:
+            InjectedFault: that is what was due.
+        """
+        due = [fault for fault in self._waiting if fault.kind is not Kind.NAN and _is_due(fault, step, instruction)]
+        for fault in due:
+            self._fire(fault)
+            self._do(fault)
+
+    def after(self, instruction: Instruction, seconds: float) -> None:
+        """Make an instruction last as long as a slow server's would.
+
+        Args:
+            instruction: that was executed.
+            seconds: how long it took.
+        """
+        if self._factor > 1 and instruction.op.is_compute:
+            if self._slow_until is not None and time.monotonic() >= self._slow_until:
+                self._factor = 1.0
+            else:
+                time.sleep((self._factor - 1) * seconds)
+
+    def before_reduce(self, step: int, buffers: Iterable[torch.Tensor]) -> None:
+        """Spoil the stage's gradients, if that is due before this step's reduction.
+
+        Args:
+            step: the iteration.
+            buffers: what is about to be reduced.
+        """
+        for fault in [each for each in self._waiting if each.kind is Kind.NAN and each.step == step]:
+            self._fire(fault)
+            for buffer in buffers:
+                buffer.view(-1)[0] = float("nan")
+
+    def _fire(self, fault: Fault) -> None:
+        self._waiting.remove(fault)
+        self._fired(fault, time.monotonic_ns())
+
+    def _do(self, fault: Fault) -> None:
+        match fault.kind:
+            case Kind.EXCEPTION:
+                raise InjectedFault(str(fault))
+            case Kind.EXIT:
+                os._exit(EXIT_STATUS)
+            case Kind.KILL:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case Kind.STOP:
+                _stop(fault.duration)
+            case Kind.SLOW:
+                assert fault.factor is not None
+                self._factor = fault.factor
+                self._slow_until = None if fault.duration is None else time.monotonic() + fault.duration
+            case Kind.DISCONNECT:
+                _cut_connections(self._keep_ports)
+            case Kind.DISK_FULL:
+                _fill_disk(fault.duration)
+            case _:
+                raise AssertionError(f"a worker cannot do this: {fault}")
+
+
+def _is_due(fault: Fault, step: int, instruction: Instruction) -> bool:
+    return fault.step == step and (fault.instruction is None or fault.instruction.matches(instruction))
+
+
+def _stop(duration: float | None) -> None:
+    me = os.getpid()
+    if duration is None:
+        os.kill(me, signal.SIGSTOP)
+        return
+    # A stopped process cannot wake itself up; and whoever wakes it must have stopped it, or it could come too early.
+    subprocess.run(
+        ["/bin/sh", "-c", f"kill -STOP {me}; sleep {duration:.3f}; kill -CONT {me}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=True,
+    )
+
+
+def _cut_connections(keep_ports: frozenset[int]) -> None:
+    """Shut down every TCP connection of this process but those of some ports; the other ends see it at once."""
+    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        with suppress(OSError):  # closed meanwhile, or not connected
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                if connection.type != socket.SOCK_STREAM:
+                    continue
+                ports = {connection.getsockname()[1], connection.getpeername()[1]}
+                if not ports & keep_ports:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+def _fill_disk(duration: float | None) -> None:
+    """No file of this process may grow: the kernel refuses every write to a regular file with EFBIG."""
+    # Otherwise the process would be killed; Python ignores the signal from its start on.
+    assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
+    limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    if duration is not None:
+        timer = threading.Timer(duration, resource.setrlimit, [resource.RLIMIT_FSIZE, (limit, hard)])
+        timer.daemon = True
+        timer.start()

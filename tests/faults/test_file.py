@@ -1,0 +1,208 @@
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle.errors import UserError
+from recycle.faults.errors import FaultError
+from recycle.faults.file import decode_faults, encode_faults, load_faults
+from recycle.faults.menu import Fault, Faults, Kind
+from recycle.faults.pattern import InstructionPattern
+from recycle.job import Server
+from tests.examples import paper_job
+from tests.faults.strategies import fault_lists
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "schedules" / "faults"
+W1_2 = Server(1, 2)
+JOB = paper_job()
+
+
+@pytest.fixture
+def load(tmp_path):
+    def call(text, **options):
+        path = tmp_path / "faults.toml"
+        path.write_text(text)
+        return load_faults(path, JOB, 50, **options)
+
+    return call
+
+
+def fault(**fields):
+    return "[[fault]]\n" + "".join(f"{key} = {value}\n" for key, value in fields.items())
+
+
+KILL = fault(kind='"kill"', server='"W1_2"', step=7)
+
+
+def test_a_file_gives_every_field(load):
+    faults = load("""
+        [[fault]]
+        kind = "kill"
+        servers = ["W1_2", "W0_2"]
+        step = 7
+        instruction = "2F1.3"
+
+        [[fault]]
+        kind = "slow"
+        server = "W1_2"
+        step = 9
+        factor = 4
+        duration = "500ms"
+        incarnation = 1
+
+        [[fault]]
+        kind = "stop"
+        server = "W0_0"
+        at = "2m"
+        duration = 3
+    """)
+    pattern = InstructionPattern.parse("2F1.3")
+    assert faults.entries == (
+        Fault(Kind.KILL, (W1_2, Server(0, 2)), step=7, instruction=pattern),
+        Fault(Kind.SLOW, (W1_2,), step=9, factor=4.0, duration=0.5, incarnation=1),
+        Fault(Kind.STOP, (Server(0, 0),), at=120.0, duration=3.0),
+    )
+
+
+def test_the_examples_load_and_menu_has_every_kind():
+    kinds = set()
+    for path in sorted(EXAMPLES.iterdir()):
+        faults = load_faults(path, JOB, 50)
+        kinds |= {each.kind for each in faults.entries}
+    assert kinds == set(Kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[fault]]\nstep = 7\n", r"required field `kind` - at `\$\.fault\[0\]`"),
+        (KILL + fault(kind='"kil"'), r"Invalid enum value 'kil' - at `\$\.fault\[1\]\.kind`"),
+        (KILL + "colour = 1\n", r"unknown field `colour` - at `\$\.fault\[0\]`"),
+        (KILL + "[other]\n", "unknown field `other`"),
+        (fault(kind='"kill"', server=3, step=7), r"got `int` - at `\$\.fault\[0\]\.server`"),
+        (fault(kind='"kill"', server='"W1_2"', step=-7), r"`int` >= 0 - at `\$\.fault\[0\]\.step`"),
+        (fault(kind='"kill"', server='"W1-2"', step=7), "fault 1: server 'W1-2': a server is written W<pipe"),
+        (KILL + 'servers = ["W0_0"]\n', "fault 1: server is 'W1_2' and servers is given too"),
+        (KILL + 'instruction = "forward"\n', "fault 1: instruction is 'forward': write how its text starts"),
+        (fault(kind='"kill"', server='"W1_2"', at='"12"'), "fault 1: at is '12': write a duration such as 500ms"),
+        (fault(kind='"kill"', server='"W1_2"', at="nan"), "fault 1: at is nan: give seconds, from 0"),
+        (fault(kind='"kill"', server='"W1_2"', at="-1"), "fault 1: at is -1: give seconds, from 0"),
+        (KILL + "at = 3\n", "fault 1: step is 7 and at is 3s: leave one of them out"),
+        (fault(kind='"kill"', server='"W3_0"', step=7), "fault 1, kill of W3_0 .*: this job has pipelines 0 to 2"),
+        (fault(kind='"kill"', server='"W1_2"', step=50), "step is 50: the run has steps 0 to 49"),
+        (KILL + 'instruction = "1F1.3"\n', "fault 1, .*: instruction is '1F1.3', of stage 1, and W1_2 has stage 2"),
+        (KILL + fault(kind='"join"', server='"W1_1"', step=9), "fault 2, .*: no fault before it ends W1_1.*; add a k"),
+        (KILL + fault(kind='"join"', server='"W1_2"', step=6), "fault 2, .*: no fault before it ends W1_2"),
+        ("fault = 3", r"got `int` - at `\$\.fault`"),
+        ("[[fault]", "this is no TOML file"),
+        ("\0", "this is no TOML file"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_file_and_field(load, text, message):
+    with pytest.raises(FaultError, match=message) as caught:
+        load(text)
+    assert "faults.toml: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_servers_that_are_dead_from_the_start_can_join_and_cannot_die(load):
+    join = fault(kind='"join"', server='"W1_2"', step=6)
+    assert len(load(join, dead=[W1_2]).entries) == 1
+    assert len(load(join + KILL + "incarnation = 1\n", dead=[W1_2]).entries) == 2
+    with pytest.raises(FaultError, match="W1_2 is dead from the start, and no join comes before"):
+        load(KILL, dead=[W1_2])
+    with pytest.raises(FaultError, match="W1_2 is dead from the start, and no join comes before"):
+        load(KILL + fault(kind='"join"', server='"W1_2"', step=9), dead=[W1_2])
+
+
+def test_a_replacement_has_an_incarnation_of_its_own(load):
+    joined = KILL + fault(kind='"join"', server='"W1_2"', step=9)
+    again = fault(kind='"exit"', server='"W1_2"', step=12)
+    assert len(load(joined + again + "incarnation = 1\n").entries) == 3
+    with pytest.raises(FaultError, match=r"fault 3, .*: incarnation is 0, and W1_2 was replaced before step 12; write"):
+        load(joined + again)
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"none\.toml: cannot be read"):
+        load_faults(tmp_path / "none.toml", JOB, 50)
+    with pytest.raises(FaultError, match=r"faults\.json: its name has to end in \.toml .* or \.csv"):
+        load_faults(tmp_path / "faults.json", JOB, 50)
+
+
+@given(fault_lists)
+def test_faults_parse_back_from_their_text(faults):
+    assert decode_faults(encode_faults(faults)) == faults
+
+
+def refused_or_good(name, content, folder):
+    path = folder / name
+    path.write_bytes(content)
+    with suppress(UserError):
+        assert isinstance(load_faults(path, JOB, 50), Faults)
+
+
+PIECES = [
+    "=",
+    '"',
+    "[",
+    "]]",
+    "\n",
+    "-1",
+    "1e400",
+    "nan",
+    "0x" + "f" * 4000,
+    "9" * 5000,
+    "W9_9",
+    "2F",
+    "é",
+    "true",
+    "\0",
+]
+EDITS = st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 12), st.sampled_from([*PIECES, ""])), max_size=4)
+
+
+@pytest.mark.parametrize("name", ["menu.toml", "trace.csv"])
+@given(edits=EDITS)
+def test_a_mutated_file_is_refused_by_an_error_of_the_users(name, edits, tmp_path_factory):
+    text = (EXAMPLES / name).read_text()
+    for place, length, piece in edits:
+        place %= len(text) + 1
+        text = text[:place] + piece + text[place + length :]
+    refused_or_good(name, text.encode(), tmp_path_factory.getbasetemp())
+
+
+VALUES = st.sampled_from(
+    [
+        "1",
+        "-1",
+        "2.5",
+        "nan",
+        "-inf",
+        "0x" + "f" * 4000,
+        '""',
+        '"W1_2"',
+        '"2F1.3"',
+        '"3s"',
+        "[]",
+        '["W1_2"]',
+        "{}",
+        "true",
+    ]
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(["server", "servers", "step", "at", "instruction", "duration", "factor", "incarnation"]), VALUES
+)
+
+
+@given(kind=st.sampled_from(Kind), fields=FIELDS)
+def test_fields_of_any_value_are_refused_by_an_error_of_the_users(kind, fields, tmp_path_factory):
+    content = fault(kind=f'"{kind.value}"', **fields).encode()
+    refused_or_good("fields.toml", content, tmp_path_factory.getbasetemp())
+
+
+def test_a_deeply_nested_file_is_refused(load):
+    with pytest.raises(FaultError, match="this is no TOML file"):
+        load("fault = " + "[" * 100_000)

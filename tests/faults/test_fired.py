@@ -1,0 +1,32 @@
+import pytest
+
+from recycle.errors import UserError
+from recycle.faults.errors import FaultError
+from recycle.faults.fired import FiredFile, FiredLine, load_fired
+from recycle.faults.menu import Fault, Kind
+from recycle.job import Server
+
+KILL = Fault(Kind.KILL, (Server(1, 2),), step=7)
+LOSS = Fault(Kind.STORE_LOSS, at=3.0)
+
+
+def test_all_processes_append_to_one_file(tmp_path):
+    path = tmp_path / "fired.jsonl"
+    worker, launcher = FiredFile(path, Server(1, 2), incarnation=1), FiredFile(path)
+    worker.write(KILL, 20)
+    launcher.write(LOSS, 10)
+    assert load_fired(path) == (
+        FiredLine(10, "launcher", 0, "store-loss", "store-loss at 3s"),
+        FiredLine(20, "W1_2", 1, "kill", "kill of W1_2 at step 7"),
+    )
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"fired.jsonl: cannot be written: .*; choose another folder"):
+        FiredFile(tmp_path / "none" / "fired.jsonl")
+    with pytest.raises(UserError, match=r"none: cannot be read"):
+        load_fired(tmp_path / "none")
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"time": "noon"}\n')
+    with pytest.raises(FaultError, match=r"other.jsonl: this is no list of fired faults: .*\$"):
+        load_fired(path)
