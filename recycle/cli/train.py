@@ -1,5 +1,6 @@
 """``recycle train``."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -15,11 +16,17 @@ from recycle.cli.options import (
     parse_servers,
 )
 from recycle.errors import UserError
+from recycle.faults.file import load_faults
+from recycle.faults.menu import Faults
+from recycle.faults.random_faults import random_faults
 from recycle.files import write_whole
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.view.losses import draw_losses
+
+MOVES_IN_RECOVERY = 2_000
+LONGEST_RUN = 24 * 3600.0
 
 
 @click.command("train")
@@ -45,6 +52,32 @@ from recycle.view.losses import draw_losses
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
 @click.option("--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between looks at held-out text.")
 @click.option(
+    "--faults", "fault_file", type=click.Path(path_type=Path), help="What goes wrong: a fault file or a trace."
+)
+@click.option(
+    "--mtbf",
+    type=parse_seconds,
+    metavar="DURATION",
+    help="Kill servers at random, on average one in so long, and replace them.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of random failures.")
+@click.option(
+    "--catalogue",
+    type=click.Path(path_type=Path),
+    help="Plans for failures; without it, they are made when servers fail.",
+)
+@click.option(
+    "--silence",
+    type=parse_seconds,
+    default="3s",
+    show_default=True,
+    help="A server that gives no sign of life for so long is declared dead.",
+)
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, help="Of this machine; the store and all servers bind to it."
+)
+@click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
+@click.option(
     "--emulate", type=parse_seconds, metavar="DURATION", help="Train nothing: sleep the plan, a slot for so long."
 )
 def command(
@@ -59,13 +92,26 @@ def command(
     resume: bool,
     checkpoint_every: int,
     evaluate_every: int,
+    fault_file: Path | None,
+    mtbf: float | None,
+    seed: int,
+    catalogue: Path | None,
+    silence: float,
+    address: str,
+    unprotected: bool,
     emulate: float | None,
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
 
-    Under torchrun, the processes that it starts are the servers; there must be one for each that is alive.
+    Kill any of these processes with kill -9: the others go on, and lose at most the iteration in flight.
+    recycle join brings a server back. Faults can also be given in a file, or come at random.
+
+    Under torchrun, the processes that it starts are the servers; there must be one for each that is alive. Such a run,
+    and one with several tensor-parallel ranks per server, ends with the first failure.
 
     \b
+    recycle train schedules/paper.toml --faults schedules/faults/two-kills.toml --iterations 60
+    recycle train schedules/paper.toml --mtbf 30s --seed 1
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
     recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
     """
@@ -75,18 +121,34 @@ def command(
         return
     quiet()
     from recycle.cli.progress import TrainingProgress
-    from recycle.megatron.training import Run, train
+    from recycle.control.durations import Durations
+    from recycle.megatron.run import Run
+    from recycle.megatron.training import train
     from recycle.runtime.launcher import ProcessFailed
     from recycle.runtime.tensorboard import TensorBoard
-    from recycle.runtime.torchrun import is_leader
+    from recycle.runtime.torchrun import is_leader, under_torchrun
     from recycle.runtime.totals import StepTotal, Totals
 
     model = load_model(model_file)
     run = Run(
-        plan, model, iterations, output, resume, checkpoint_every, evaluate_every, text, tensor_parallel=tensor_parallel
+        plan,
+        model,
+        iterations,
+        output,
+        resume,
+        checkpoint_every,
+        evaluate_every,
+        text,
+        tensor_parallel,
+        protected=not (unprotected or under_torchrun() or tensor_parallel > 1),
+        catalogue=catalogue,
+        host=address,
+        durations=Durations(beat=silence / 8, silence=silence, answer=max(30.0, 2 * silence)),
     )
+    faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
+    make = planner(job, plan.mode)
     if not is_leader():
-        train(run, ignore)
+        train(run, ignore, make, faults)
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
@@ -103,7 +165,7 @@ def command(
 
         totals = Totals(len(plan.programs), micro_batches, progress.show, board.add, note)
         try:
-            train(run, totals.add)
+            train(run, totals.add, make, faults)
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
             raise click.ClickException(
@@ -121,6 +183,30 @@ def command(
 
 def ignore(_: object) -> None:
     """What processes that torchrun started do with events: the first one shows those of all."""
+
+
+def planner(job: Job, mode: Mode) -> Callable[[Sequence[Server]], Plan]:
+    """What makes a plan when servers have failed, in about the time that training stands still for it."""
+    from recycle.planner.improve import MaxMoves
+    from recycle.planner.make import Effort, make_plan
+
+    effort = Effort((MaxMoves(MOVES_IN_RECOVERY),), f"{MOVES_IN_RECOVERY} moves")
+    return lambda failed: make_plan(job, failed, mode, effort)
+
+
+def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:
+    """What goes wrong in a run: as a file says, at random, or nothing.
+
+    Raises:
+        UserError: the file cannot be read or does not fit the run, or both were asked for.
+    """
+    if path is not None and mtbf is not None:
+        raise UserError(f"--faults {path} and --mtbf: give one of them")
+    if path is not None:
+        return load_faults(path, job, iterations, dead=plan.failed)
+    if mtbf is not None:
+        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf)
+    return Faults()
 
 
 def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:

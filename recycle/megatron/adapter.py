@@ -12,6 +12,7 @@ from megatron.core.pipeline_parallel import schedules
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
 
+from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.patching import replace
 from recycle.megatron.stage import Data, MegatronStage
@@ -23,7 +24,6 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
-from recycle.control.view import View
 from recycle.runtime.worker import Worker
 
 

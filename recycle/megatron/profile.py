@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 import torch
 
+from recycle.control.view import View
 from recycle.job import Job, Server, Stage
 from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt import forward_step
@@ -21,7 +22,6 @@ from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.stage import MicroBatch, TensorSpec
 from recycle.runtime.text import TokenText
-from recycle.control.view import View
 
 MICROSECONDS = 1e6
 
@@ -93,7 +93,7 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
 
     def body(member: Member) -> None:
         run_on_cpu()
-        groups = join_server(member.store(), 0, Server(0, number), job.depth)
+        groups = join_server(member.store(), Server(0, number), job.depth)
         config = transformer_config(options, job.depth)
         model = build_stage(options, config, number, job.depth, groups)
         spec = _boundary(options)
@@ -159,7 +159,7 @@ class SavedBytes:
 def _time_reductions(pipelines: int, sizes: list[int], repeats: int) -> list[float]:
     if pipelines == 1:
         return [0.0] * len(sizes)
-    view = View(0, tuple(Server(pipeline, 0) for pipeline in range(pipelines)))
+    view = View.among(Server(pipeline, 0) for pipeline in range(pipelines))
     found: list[list[float]] = []
 
     def body(member: Member) -> None:
@@ -181,7 +181,7 @@ def _time_reductions(pipelines: int, sizes: list[int], repeats: int) -> list[flo
 
 
 def _time_transfer(spec: TensorSpec, repeats: int) -> float:
-    view = View(0, (Server(0, 0), Server(0, 1)))
+    view = View.among((Server(0, 0), Server(0, 1)))
     found: list[float] = []
 
     def body(member: Member) -> None:

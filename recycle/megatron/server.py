@@ -162,9 +162,7 @@ class GptServer:
                 tie.copy_from_first()
         tokens = TokenTotal(network, job.depth, self._stage.take_tokens) if options.per_token_loss else None
         self._update.connect(network, after_reduction, tokens)
-        self._worker = Worker(
-            plan, self._server, self._stage, self._update, network, self.recorder, hooks, bulletin
-        )
+        self._worker = Worker(plan, self._server, self._stage, self._update, network, self.recorder, hooks, bulletin)
 
     def between(self, step: int, *, save: bool) -> None:
         """See Trainee."""
@@ -182,9 +180,7 @@ class GptServer:
         self.recorder.clear()
         report = self._worker.run(step)
         seconds = time.monotonic() - start
-        line = IterationLine(
-            str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch
-        )
+        line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
         self._teller.tell(line, self.recorder.spans(0))
 
     @property

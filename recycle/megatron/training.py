@@ -1,12 +1,9 @@
 """Training a GPT on text by a plan: a process per live server of this machine, with events and checkpoints."""
 
 import os
-import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -18,7 +15,7 @@ from recycle.control.messages import differs
 from recycle.control.view import Member, View
 from recycle.errors import UserError
 from recycle.faults.fired import FiredFile
-from recycle.faults.menu import Faults
+from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt import load_text
@@ -26,17 +23,18 @@ from recycle.megatron.model import transformer_config
 from recycle.megatron.run import Run
 from recycle.megatron.server import GptServer
 from recycle.plan.catalogue import Catalogue
-from recycle.plan.recording import InstantLine, ViewLine
+from recycle.plan.recording import InstantLine
 from recycle.runtime.checkpoint import checkpoints, read_manifest
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.events import Event, EventFile, Teller
+from recycle.runtime.executor import Hooks
 from recycle.runtime.injection import Injector
 from recycle.runtime.launcher import Process, launch
 from recycle.runtime.network import Network
 from recycle.runtime.plans import Maker, Plans
 from recycle.runtime.reports import connect_reporter
 from recycle.runtime.supervisor import EVENT, FAILURE, JOIN_FILE, MISTAKE, Door, Setting, Supervisor
-from recycle.runtime.survivor import MICROSECONDS, Endpoint, Survivor
+from recycle.runtime.survivor import Endpoint, Survivor
 from recycle.runtime.text import TokenText
 from recycle.runtime.torchrun import join, under_torchrun
 
@@ -80,13 +78,11 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults = Faults()) -> Non
     start(
         len(view.servers) * run.tensor_parallel,
         lambda process: _train_unprotected(run, view, text, newest, process),
-        lambda rank, content: watch(msgspec.json.decode(content, type=Event)),  # type: ignore[arg-type]
+        lambda rank, content: watch(msgspec.json.decode(content, type=Event)),
     )
 
 
-def _train_protected(
-    run: Run, text: TokenText, newest: int | None, watch: Watch, make: Maker, faults: Faults
-) -> None:
+def _train_protected(run: Run, text: TokenText, newest: int | None, watch: Watch, make: Maker, faults: Faults) -> None:
     setting = Setting(
         job=run.plan.job,
         view=View.of(run.plan),
@@ -157,11 +153,11 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         trainee = GptServer(run, member.server, text, teller, keep=True)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation)
-        hooks = []
+        hooks: list[Hooks] = []
         if mine:
             fired = FiredFile(run.folder / FIRED, member.server, member.incarnation)
 
-            def tell(fault, time_ns):
+            def tell(fault: Fault, time_ns: int) -> None:
                 fired.write(fault, time_ns)
                 teller.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 

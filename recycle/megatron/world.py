@@ -30,9 +30,7 @@ class Place(NamedTuple):
         return self.depth
 
 
-def join_server(
-    store: dist.Store, server: Server, depth: int, tensor_rank: int = 0, tensor_parallel: int = 1
-) -> Any:
+def join_server(store: dist.Store, server: Server, depth: int, tensor_rank: int = 0, tensor_parallel: int = 1) -> Any:
     """Make the world of one rank, and the groups that its model is built with.
 
     Args:

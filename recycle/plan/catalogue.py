@@ -113,9 +113,7 @@ class Found(msgspec.Struct, frozen=True):
         if canonical not in plan.programs:
             raise PlanFileError(f"{self.source}: no program for {canonical}; make the catalogue again")
         program = self.reading.program(plan.programs[canonical])
-        return msgspec.structs.replace(
-            plan, failed=self.failed, roles=self.reading.roles, programs={server: program}
-        )
+        return msgspec.structs.replace(plan, failed=self.failed, roles=self.reading.roles, programs={server: program})
 
     def plan(self) -> Plan:
         """The whole plan.

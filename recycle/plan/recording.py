@@ -167,15 +167,7 @@ class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type"
 
 
 Line = (
-    RunLine
-    | SpanLine
-    | InstantLine
-    | SampleLine
-    | IterationLine
-    | EvaluationLine
-    | DeathLine
-    | ViewLine
-    | RecoveryLine
+    RunLine | SpanLine | InstantLine | SampleLine | IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine
 )
 
 

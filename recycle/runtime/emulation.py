@@ -2,13 +2,13 @@
 
 import msgspec
 
+from recycle.control.view import View
 from recycle.plan.plan import Plan
 from recycle.plan.timeline import Span, Timeline
 from recycle.runtime.emulated import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder, measured_timeline
-from recycle.control.view import View
 from recycle.runtime.worker import Worker
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from recycle.faults.menu import Fault, Kind
-from recycle.plan.instruction import Instruction
+from recycle.plan.instruction import Instruction, Op
 
 EXIT_STATUS = 3
 
@@ -33,15 +33,21 @@ class Injector:
         faults: those of this server and incarnation.
         fired: is told of each fault, with nanoseconds of the monotonic clock, before it takes effect. It must not
             leave anything to be done later, because there may be no later.
+        gradients: gives what is about to be reduced.
         keep_ports: connections from or to these ports are not cut: the store's port belongs here.
     """
 
     def __init__(
-        self, faults: Sequence[Fault], fired: Callable[[Fault, int], None], keep_ports: Collection[int] = ()
+        self,
+        faults: Sequence[Fault],
+        fired: Callable[[Fault, int], None],
+        gradients: Callable[[], Iterable[torch.Tensor]],
+        keep_ports: Collection[int] = (),
     ) -> None:
         assert all(fault.is_of_worker for fault in faults), "a fault of the launcher's in a worker"
         self._waiting = list(faults)
         self._fired = fired
+        self._gradients = gradients
         self._keep_ports = frozenset(keep_ports)
         self._factor = 1.0
         self._slow_until: float | None = None
@@ -52,12 +58,12 @@ class Injector:
         Raises:
             InjectedFault: that is what was due.
         """
-        due = [fault for fault in self._waiting if fault.kind is not Kind.NAN and _is_due(fault, step, instruction)]
+        due = [fault for fault in self._waiting if _is_due(fault, step, instruction)]
         for fault in due:
             self._fire(fault)
             self._do(fault)
 
-    def after(self, instruction: Instruction, seconds: float) -> None:
+    def after(self, _: int, instruction: Instruction, seconds: float) -> None:
         """Make an instruction last as long as a slow server's would.
 
         Args:
@@ -69,18 +75,6 @@ class Injector:
                 self._factor = 1.0
             else:
                 time.sleep((self._factor - 1) * seconds)
-
-    def before_reduce(self, step: int, buffers: Iterable[torch.Tensor]) -> None:
-        """Spoil the stage's gradients, if that is due before this step's reduction.
-
-        Args:
-            step: the iteration.
-            buffers: what is about to be reduced.
-        """
-        for fault in [each for each in self._waiting if each.kind is Kind.NAN and each.step == step]:
-            self._fire(fault)
-            for buffer in buffers:
-                buffer.view(-1)[0] = float("nan")
 
     def _fire(self, fault: Fault) -> None:
         self._waiting.remove(fault)
@@ -104,11 +98,16 @@ class Injector:
                 _cut_connections(self._keep_ports)
             case Kind.DISK_FULL:
                 _fill_disk(fault.duration)
+            case Kind.NAN:
+                for buffer in self._gradients():
+                    buffer.view(-1)[0] = float("nan")
             case _:
                 raise AssertionError(f"a worker cannot do this: {fault}")
 
 
 def _is_due(fault: Fault, step: int, instruction: Instruction) -> bool:
+    if fault.kind is Kind.NAN:
+        return fault.step == step and instruction.op is Op.REDUCE
     return fault.step == step and (fault.instruction is None or fault.instruction.matches(instruction))
 
 

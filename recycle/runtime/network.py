@@ -21,10 +21,16 @@ PATIENCE = timedelta(seconds=120)
 
 
 class Transfer:
-    """Something that is under way between servers."""
+    """Something that is under way between servers.
 
-    def __init__(self, work: Work) -> None:
+    Args:
+        work: torch's own object.
+        timeout: after which a silent partner is an error; None where the group knows it.
+    """
+
+    def __init__(self, work: Work, timeout: timedelta | None = None) -> None:
         self._work = work
+        self._timeout = timeout
 
     def wait(self) -> None:
         """Wait for its end.
@@ -33,7 +39,10 @@ class Transfer:
             ConnectionLost: it will never come.
         """
         try:
-            self._work.wait()
+            if self._timeout is None:
+                self._work.wait()
+            else:
+                self._work.wait(self._timeout)
         except RuntimeError as error:
             raise _lost(error) from error
 
@@ -108,11 +117,11 @@ class Network:
 
     def send(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
         """Start to send; the tensor must stay as it is until that was waited for."""
-        return Transfer(_begin(lambda: self._all.send([tensor], self._ranks[peer], tag)))
+        return Transfer(_begin(lambda: self._all.send([tensor], self._ranks[peer], tag)), self._transfer)
 
     def receive(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
         """Start to receive into a tensor."""
-        return Transfer(_begin(lambda: self._all.recv([tensor], self._ranks[peer], tag)))
+        return Transfer(_begin(lambda: self._all.recv([tensor], self._ranks[peer], tag)), self._transfer)
 
     def barrier(self) -> None:
         """Wait for all live servers.
@@ -128,15 +137,16 @@ class Network:
             unblock(group)
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
-        options = ProcessGroupGloo._Options()  # noqa: SLF001 - the only way to choose the address
-        options._devices = [ProcessGroupGloo.create_device(hostname=self._address)]  # noqa: SLF001
+        gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
+        options = gloo._Options()  # noqa: SLF001 - the only way to choose the address
+        options._devices = [gloo.create_device(hostname=self._address)]  # noqa: SLF001
         options._timeout = self._rebuild  # noqa: SLF001
         store = PrefixStore(name, self._store)
         try:
-            group = ProcessGroupGloo(store, servers.index(self.server), len(servers), options)
+            group = gloo(store, servers.index(self.server), len(servers), options)
         except RuntimeError as error:
             raise _lost(error) from error
-        group._set_default_timeout(self._transfer)  # noqa: SLF001 - the constructor's own is short
+        group._set_default_timeout(self._transfer)  # noqa: SLF001 - of sums; transfers have the constructor's
         self._groups.append(group)
         return group
 

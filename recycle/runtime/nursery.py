@@ -103,9 +103,10 @@ class _Host:
 
     def run(self) -> None:
         while True:
-            ready, _, _ = select.select([self._channel, *self._children], [], [])
+            channel = self._channel.fileno()
+            ready, _, _ = select.select([channel, *self._children], [], [])
             for handle in ready:
-                if handle is not self._channel:
+                if handle != channel:
                     self._bury(handle)
                     continue
                 try:

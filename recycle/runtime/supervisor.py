@@ -9,10 +9,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from recycle.control.agent import FENCED
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
@@ -25,8 +26,9 @@ from recycle.plan.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.errors import RunError
 from recycle.runtime.events import Event, EventFile
 from recycle.runtime.nursery import News, Nursery
+from recycle.runtime.plans import FIRST
 from recycle.runtime.reports import Hub, Said
-from recycle.runtime.survivor import DONE, FENCED, MICROSECONDS, STOPPED, Endpoint
+from recycle.runtime.survivor import DONE, MICROSECONDS, STOPPED, Endpoint
 
 EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
 LOOK = 0.02
@@ -52,7 +54,7 @@ class Setting(NamedTuple):
         job: what is trained.
         view: who begins.
         step: where training begins.
-        restore: whether everybody begins from a checkpoint of that step, or afresh: ``checkpoint`` or ``memory``.
+        restore: whether everybody begins from a checkpoint of that step, or afresh.
         fingerprint: what must be the same in all processes.
         durations: how long is waited for what.
         host: the address that the store and the launcher bind to.
@@ -64,7 +66,7 @@ class Setting(NamedTuple):
     job: Job
     view: View
     step: int
-    restore: str
+    restore: Literal["memory", "checkpoint"]
     fingerprint: dict[str, str]
     durations: Durations
     host: str
@@ -162,10 +164,9 @@ class Supervisor:
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
             names = tuple(map(str, setting.view.members))
-            restore = "checkpoint" if setting.restore == "checkpoint" else "memory"
-            self._board.propose(Verdict(0, names, setting.step, restore, plan="the first plan"))
+            self._board.propose(Verdict(0, names, setting.step, setting.restore, plan=FIRST))
         host, port = self._hub.address
-        JoinFile(setting.host, self._port, self._token, port).write(setting.folder / JOIN_FILE)
+        JoinFile(setting.host, self._port, port, self._token).write(setting.folder / JOIN_FILE)
 
     def _hear(self, said: Said) -> None:
         member = Member.parse(said.sender)
@@ -180,7 +181,7 @@ class Supervisor:
             text = f"{member.server} failed: {last_line(content.decode())}; {folder / f'{member}.txt'} says where"
             self._tell(InstantLine("warning", _now(), str(member.server), text))
             return
-        event: Event = msgspec.json.decode(content, type=Event)  # type: ignore[arg-type]
+        event: Event = msgspec.json.decode(content, type=Event)
         if isinstance(event, ViewLine):
             self._began = self._began or time.monotonic()
             self._step = event.step

@@ -5,9 +5,8 @@ thread, waits for the alarm of the present epoch and frees the main thread from 
 """
 
 import itertools
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import msgspec
 import torch
 from torch.distributed import TCPStore
 
+from recycle.control.agent import FENCED
 from recycle.control.beats import Heart
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -50,7 +50,7 @@ from recycle.control.events import (
     WarnUnprotected,
 )
 from recycle.control.machine import Machine, State
-from recycle.control.messages import NOTHING, Death, Description, JoinRequest, Report, Verdict
+from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
 from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member, View
 from recycle.errors import UserError
@@ -58,7 +58,7 @@ from recycle.job import Job, Server
 from recycle.plan.plan import Plan
 from recycle.plan.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
 from recycle.runtime.bulletin import Bulletin, Notices
-from recycle.runtime.errors import ConnectionLost, NotFinite, RunError, ViewBroken
+from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
 from recycle.runtime.handover import receive_state, send_state
@@ -68,8 +68,8 @@ from recycle.runtime.plans import Plans
 from recycle.runtime.recording import NANOSECONDS
 from recycle.runtime.trainee import Trainee
 
-DONE, STOPPED, FENCED = 0, 74, 75
-"""How a worker's process ends: training is done; the run cannot go on; the run goes on without it."""
+DONE, STOPPED = 0, 74
+"""How a worker's process ends, besides FENCED: training is done; the run cannot go on."""
 
 LOOK = 0.001
 MICROSECONDS = 1e6
@@ -160,7 +160,6 @@ class Survivor:
     def run(self) -> int:
         """Train until the end, or until this process has to end; gives its exit status."""
         heart = Heart(self.member, self._endpoint.connect, self._endpoint.token, self._durations.beat)
-        heart.start()
         self._lookout.start()
         try:
             self._enter()
@@ -251,7 +250,7 @@ class Survivor:
         trainee = self._trainee
         trainee.drop()
         newest, oldest = (NOTHING, NOTHING) if self._fresh else (trainee.newest, trainee.oldest)
-        halted = Halted(next(self._ids), self._view.epoch, newest, oldest, trainee.durable())
+        halted = Halted(next(self._ids), self._view.epoch, newest, oldest, trainee.durable(), self._stop)
         self._tell_machine(halted)
 
     def _gather(self) -> None:
@@ -399,9 +398,7 @@ class Survivor:
         reports = {each: self._board.report(view.epoch - 1, each) if view.epoch else None for each in stage}
         return {each: report is None or step in report.versions for each, report in reports.items()}
 
-    def _restore(
-        self, network: Network, view: View, step: int, restore: str, holders: Mapping[Member, bool]
-    ) -> None:
+    def _restore(self, network: Network, view: View, step: int, restore: str, holders: Mapping[Member, bool]) -> None:
         trainee = self._trainee
         if restore == "checkpoint":
             trainee.load(step)
@@ -425,13 +422,10 @@ class Survivor:
         self._fresh = False
 
     def _meeting(self) -> TCPStore:
-        """A connection of its own on which groups are built: torch's store, and not ours."""
-        return TCPStore(
-            self._endpoint.host,
-            self._endpoint.port,
-            is_master=False,
-            timeout=timedelta(seconds=self._durations.rebuild),
-        )
+        """Where groups are built: the store as torch knows it, which waits for nobody longer than a rebuild may take."""
+        store = self._store.torch_store
+        store.set_timeout(timedelta(seconds=self._durations.rebuild))
+        return store
 
     def _tidy(self, view: View) -> None:
         """Delete what nobody needs any more. All members have built their groups, so all have read it."""
@@ -508,7 +502,10 @@ class Survivor:
                 str(self.member.server),
                 self._view.epoch,
                 self._step - 1,
-                *(each * MICROSECONDS for each in (times.noticed, times.agreed, times.rebuilt, times.restored)),
+                times.noticed * MICROSECONDS,
+                times.agreed * MICROSECONDS,
+                times.rebuilt * MICROSECONDS,
+                times.restored * MICROSECONDS,
                 resumed,
                 now * MICROSECONDS,
             )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from recycle.plan.recording import IterationLine
+from recycle.plan.recording import EvaluationLine, IterationLine
 from recycle.runtime.events import Event
 
 
@@ -52,7 +52,7 @@ class Totals:
                 events = self._iterated.pop(event.step)
                 losses = [loss for each in events for loss in each.losses]
                 self._pass_on(event.step, losses, max(each.seconds for each in events))
-        else:
+        elif isinstance(event, EvaluationLine):
             self._evaluated[event.step].extend(event.losses)
             if len(self._evaluated[event.step]) == self._micro_batches:
                 self._pass_on(event.step, self._evaluated.pop(event.step), None)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+
 from recycle.job import Job
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import InterruptedTransport

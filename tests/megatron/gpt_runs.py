@@ -13,6 +13,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module
 from megatron.core.utils import get_attr_wrapped_model
 
+from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.adapter import ScheduleAdapter, this_server
 from recycle.megatron.cpu import run_on_cpu
@@ -28,7 +29,6 @@ from recycle.runtime.stage import MicroBatch
 from recycle.runtime.text import ByteText, standard_library
 from recycle.runtime.tokens import TokenTotal
 from recycle.runtime.update import TorchUpdate
-from recycle.control.view import View
 from recycle.runtime.worker import Worker
 
 OPTIONS = ModelOptions(layers=4, hidden=32, heads=4, sequence=16, micro_batch_size=2)
@@ -107,7 +107,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         run_on_cpu()
         server = view.servers[member.rank]
         store = member.store()
-        groups = join_server(store, view.epoch, server, job.depth)
+        groups = join_server(store, server, job.depth)
         config = transformer_config(options, job.depth)
         model = build_stage(options, config, server.stage, job.depth, groups)
         network = Network(store, view, server)
@@ -123,15 +123,19 @@ def train_by_plan(plan, steps, options=OPTIONS):
         update = TorchUpdate(
             stage.parameters(),
             optimizer,
-            network,
             job.pipelines,
-            after_reduction=tie.reduce if tie else lambda: None,
-            tokens=TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None,
         )
+        tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
+        update.connect(network, tie.reduce if tie else lambda: None, tokens)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         losses = {}
         for step in range(steps):
-            losses |= {name(micro_batch): loss for micro_batch, loss in worker.run(step).losses.items()}
+            places = [
+                MicroBatch(step, *divmod(place, job.micro_batches))
+                for place in range(job.pipelines * job.micro_batches)
+            ]
+            found = worker.run(step).losses
+            losses |= {name(place): loss for place, loss in zip(places, found, strict=False)}
         network.barrier()
         member.report(msgspec.msgpack.encode(Result(losses, flat(model.parameters()))))
 

@@ -36,7 +36,7 @@ class Child:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                self._run(Injector(faults, FiredFile(self.fired, ME).write))
+                self._run(Injector(faults, FiredFile(self.fired, ME).write, list))
                 body()
                 os._exit(0)
             finally:
@@ -100,7 +100,9 @@ def test_without_a_duration_it_stays_stopped_until_somebody_else_wakes_it(tmp_pa
 
 def test_an_exception_fires_once_though_its_step_is_redone():
     fired = []
-    injector = Injector([fault(Kind.EXCEPTION, instruction="1F0.0")], lambda fault, time: fired.append(fault.kind))
+    injector = Injector(
+        [fault(Kind.EXCEPTION, instruction="1F0.0")], lambda fault, time: fired.append(fault.kind), list
+    )
     injector.before(0, FORWARD)
     injector.before(1, STEP)
     with pytest.raises(InjectedFault, match=r"exception of W0_1 at step 1 before 1F0\.0"):
@@ -111,7 +113,7 @@ def test_an_exception_fires_once_though_its_step_is_redone():
 
 def test_two_equal_faults_fire_at_once_and_each_is_told():
     fired = []
-    injector = Injector([fault(Kind.SLOW, factor=2.0)] * 2, lambda fault, time: fired.append(time))
+    injector = Injector([fault(Kind.SLOW, factor=2.0)] * 2, lambda fault, time: fired.append(time), list)
     injector.before(1, FORWARD)
     assert len(fired) == 2
     assert fired == sorted(fired)
@@ -122,34 +124,36 @@ HOURS = 10_000.0
 
 
 def test_a_slow_server_takes_longer_for_compute_only_and_only_from_then_on():
-    injector = Injector([fault(Kind.SLOW, factor=4.0)], lambda fault, time: None)
+    injector = Injector([fault(Kind.SLOW, factor=4.0)], lambda fault, time: None, list)
     injector.before(0, FORWARD)
-    injector.after(FORWARD, HOURS)
+    injector.after(1, FORWARD, HOURS)
     injector.before(1, FORWARD)
     start = time.monotonic()
-    injector.after(FORWARD, 0.05)
+    injector.after(1, FORWARD, 0.05)
     assert time.monotonic() - start >= 3 * 0.05
-    injector.after(STEP, HOURS)
+    injector.after(1, STEP, HOURS)
 
 
 def test_a_slow_server_recovers_after_the_duration():
-    injector = Injector([fault(Kind.SLOW, factor=4.0, duration=0.01)], lambda fault, time: None)
+    injector = Injector([fault(Kind.SLOW, factor=4.0, duration=0.01)], lambda fault, time: None, list)
     injector.before(1, FORWARD)
     time.sleep(0.02)
-    injector.after(FORWARD, HOURS)
+    injector.after(1, FORWARD, HOURS)
 
 
 def test_gradients_are_spoilt_before_one_reduction():
     fired = []
-    injector = Injector([fault(Kind.NAN)], lambda fault, time: fired.append(str(fault)))
     buffers = [torch.zeros(2, 3), torch.zeros(4, dtype=torch.bfloat16)]
+    injector = Injector([fault(Kind.NAN)], lambda fault, time: fired.append(str(fault)), lambda: buffers)
+    reduce = Instruction.parse("1REDUCE")
     injector.before(1, PROGRAM[0])
-    injector.before_reduce(0, buffers)
+    injector.before(0, reduce)
     assert not any(buffer.isnan().any() for buffer in buffers)
-    injector.before_reduce(1, buffers)
+    injector.before(1, reduce)
     assert all(buffer.isnan().any() for buffer in buffers)
-    injector.before_reduce(1, clean := [torch.zeros(2)])
-    assert not clean[0].isnan().any()
+    buffers[:] = [clean := torch.zeros(2)]
+    injector.before(1, reduce)
+    assert not clean.isnan().any()
     assert fired == ["nan of W0_1 at step 1"]
 
 
@@ -158,7 +162,7 @@ def test_a_full_disk_fails_writes_leaves_the_old_file_and_ends(tmp_path):
     path.write_bytes(b"old")
 
     def body():
-        injector = Injector([fault(Kind.DISK_FULL, duration=0.3)], FiredFile(tmp_path / "disk.jsonl", ME).write)
+        injector = Injector([fault(Kind.DISK_FULL, duration=0.3)], FiredFile(tmp_path / "disk.jsonl", ME).write, list)
         injector.before(1, FORWARD)
         try:
             write_whole(path, b"new")
@@ -194,7 +198,7 @@ def test_a_disconnected_worker_and_its_partner_both_notice_and_the_store_stays()
         store.set(f"waits/{member.rank}", "yes")
         store.wait([f"waits/{other}"])
         if member.rank == 0:
-            injector = Injector([fault(Kind.DISCONNECT)], lambda fault, time: None, [member.port])
+            injector = Injector([fault(Kind.DISCONNECT)], lambda fault, time: None, list, [member.port])
             injector.before(1, FORWARD)
         with pytest.raises(RuntimeError, match=r"Connection closed by peer|Connection reset|Broken pipe"):
             received.wait()

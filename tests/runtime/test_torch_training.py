@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 
+from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.clock import peak_memory
 from recycle.plan.mode import Mode
@@ -16,7 +17,6 @@ from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.torch_stage import TorchStage, cut
 from recycle.runtime.update import TorchUpdate
-from recycle.control.view import View
 from recycle.runtime.worker import Worker
 from tests.examples import QUICK, paper_job
 from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole
@@ -58,12 +58,14 @@ def train(plan, dropout=0.0, clip=None):
         )
         network = Network(member.store(), view, server)
         staggered = plan.mode.optimizer == "staggered"
-        update = TorchUpdate(stage.parameters(), optimizer, network, job.pipelines, clip, staggered)
+        update = TorchUpdate(stage.parameters(), optimizer, job.pipelines, clip, staggered)
+        update.connect(network)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         result = Result([], [], [], [])
         for step in range(STEPS):
             report = worker.run(step)
-            result.losses += [(*micro_batch, loss) for micro_batch, loss in report.losses.items()]
+            places = [(step, home, number) for home in range(job.pipelines) for number in range(job.micro_batches)]
+            result.losses += [(*place, loss) for place, loss in zip(places, report.losses, strict=False)]
             result.peaks.append(report.peak_memory)
             result.tensors.append(tensors())
         result.parameters = torch.cat([each.detach().flatten() for each in stage.parameters()]).tolist()

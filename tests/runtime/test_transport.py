@@ -1,13 +1,13 @@
 import pytest
 import torch
 
+from recycle.control.view import View
 from recycle.job import Job, Server, Stage
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import InterruptedTransport
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import TensorSpec
 from recycle.runtime.transport import Transport
-from recycle.control.view import View
 
 
 class Work:
