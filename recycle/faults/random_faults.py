@@ -1,6 +1,7 @@
 """Random failures and repairs, from the mean time between failures."""
 
 import math
+from collections.abc import Collection
 from random import Random
 
 from recycle.faults.errors import FaultError
@@ -11,7 +12,12 @@ MOST = 100_000
 
 
 def random_faults(
-    job: Job, mtbf_seconds: float, seed: int, duration: float, mean_time_to_repair: float | None = None
+    job: Job,
+    mtbf_seconds: float,
+    seed: int,
+    duration: float,
+    mean_time_to_repair: float | None = None,
+    dead: Collection[Server] = (),
 ) -> Faults:
     """Kills of random servers at random times, and joins that repair them; the same for the same seed.
 
@@ -23,6 +29,7 @@ def random_faults(
         seed: of times and servers.
         duration: seconds from the first iteration in which faults happen.
         mean_time_to_repair: mean seconds from a kill to its server's replacement, exponential too; None for never.
+        dead: the servers that take no part from the start; they are not repaired.
 
     Raises:
         FaultError: a time has no sense.
@@ -34,34 +41,24 @@ def random_faults(
     if duration / mtbf_seconds > MOST:
         raise FaultError(f"mtbf is {mtbf_seconds:g} s in a run of {duration:g} s: at most {MOST} kills; make it longer")
     random = Random(seed)
-    repairs: dict[Server, float] = {}
+    repairs = dict.fromkeys(dead, math.inf)
+    live = [len(job.live_pipelines(stage, dead)) for stage in range(job.depth)]
     faults: list[Fault] = []
     time = 0.0
-    while (time := time + random.expovariate(1 / mtbf_seconds)) < duration:
-        faults += _take_repaired(repairs, time)
-        candidates = [
-            server for server in job.servers() if server not in repairs and _live(job, server.stage, repairs) > 1
-        ]
-        if not candidates:
-            continue
-        victim = random.choice(candidates)
-        faults.append(Fault(Kind.KILL, (victim,), at=_round(time)))
-        wait = math.inf if mean_time_to_repair is None else random.expovariate(1 / mean_time_to_repair)
-        repairs[victim] = time + wait
-    faults += _take_repaired(repairs, duration)
+    while time < duration:
+        time += random.expovariate(1 / mtbf_seconds)
+        for repaired, server in sorted((at, server) for server, at in repairs.items() if at < min(time, duration)):
+            del repairs[server]
+            live[server.stage] += 1
+            faults.append(Fault(Kind.JOIN, (server,), at=_round(repaired)))
+        candidates = [server for server in job.servers() if server not in repairs and live[server.stage] > 1]
+        if time < duration and candidates:
+            victim = random.choice(candidates)
+            live[victim.stage] -= 1
+            faults.append(Fault(Kind.KILL, (victim,), at=_round(time)))
+            wait = math.inf if mean_time_to_repair is None else random.expovariate(1 / mean_time_to_repair)
+            repairs[victim] = time + wait
     return Faults(tuple(faults))
-
-
-def _live(job: Job, stage: int, dead: dict[Server, float]) -> int:
-    return len(job.live_pipelines(stage, dead))
-
-
-def _take_repaired(repairs: dict[Server, float], until: float) -> list[Fault]:
-    """The joins before a time, in order of time."""
-    done = sorted((time, server) for server, time in repairs.items() if time < until)
-    for _, server in done:
-        del repairs[server]
-    return [Fault(Kind.JOIN, (server,), at=_round(time)) for time, server in done]
 
 
 def _round(time: float) -> float:

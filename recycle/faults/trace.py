@@ -100,23 +100,28 @@ def _of_servers(rows: Sequence[Row], job: Job, dead: Collection[Server]) -> Faul
 
 
 def _of_nodes(rows: Sequence[Row], job: Job, speed: float, dead: Collection[Server]) -> Faults:
-    places = _Places(job, dead)
-    faults = []
+    moments: dict[float, list[Row]] = {}
     latest = 0.0
     for row in rows:
         try:
             time = parse_duration(_milliseconds(row.time) / 1000 / speed, "time")
             _require_order(time, latest)
-        except FaultError as error:
+        except UserError as error:
             raise FaultError(f"line {row.line}: {error}") from error
         latest = time
-        if row.change == REMOVE:
-            lost = tuple(server for name in row.names if (server := places.remove(name)) is not None)
-            faults += _changes(REMOVE, lost, time)
-        else:
+        moments.setdefault(time, []).append(row)
+    places = _Places(job, dead)
+    faults = []
+    for time, changes in moments.items():
+        # Published traces have a line for each node; what has the same time happens at once.
+        lost: list[Server] = []
+        for row in changes:
             for name in row.names:
-                places.add(name)
-        faults += _changes(ADD, places.fill(), time)
+                if row.change == ADD:
+                    places.add(name)
+                elif (server := places.remove(name)) is not None:
+                    lost.append(server)
+        faults += _changes(REMOVE, tuple(lost), time) + _changes(ADD, places.fill(), time)
     return Faults(tuple(faults))
 
 

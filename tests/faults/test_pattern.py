@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
@@ -33,6 +33,7 @@ def test_what_is_left_out_is_any(text, meant):
 
 
 @given(patterns())
+@settings(deadline=None)
 def test_the_text_form_parses_back(pattern):
     assert InstructionPattern.parse(str(pattern)) == pattern
 

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle.faults.check import check_faults
@@ -7,16 +7,25 @@ from recycle.faults.errors import FaultError
 from recycle.faults.menu import Kind
 from recycle.faults.random_faults import random_faults
 from tests.examples import paper_job
-from tests.strategies import jobs
+from tests.strategies import failed_sets, jobs
 
 SEEDS = st.integers(0, 2**32)
 REPAIRS = st.none() | st.floats(0.01, 1000)
 
 
-@given(jobs(), SEEDS, st.floats(0.5, 100), REPAIRS)
-def test_no_stage_is_emptied_and_times_are_in_order(job, seed, mtbf, repair):
-    faults = random_faults(job, mtbf, seed, 100.0, repair).entries
-    dead = set()
+@st.composite
+def jobs_with_dead(draw):
+    job = draw(jobs())
+    return job, draw(failed_sets(job))
+
+
+@given(jobs_with_dead(), SEEDS, st.floats(0.5, 100), REPAIRS)
+@settings(deadline=None)
+def test_no_stage_is_emptied_and_times_are_in_order(case, seed, mtbf, repair):
+    job, dead = case
+    faults = random_faults(job, mtbf, seed, 100.0, repair, dead).entries
+    check_faults(faults, job, 1, dead)
+    dead = set(dead)
     for fault in faults:
         (server,) = fault.servers
         assert (server in dead) is (fault.kind is Kind.JOIN)
@@ -29,10 +38,10 @@ def test_no_stage_is_emptied_and_times_are_in_order(job, seed, mtbf, repair):
     times = [fault.at for fault in faults]
     assert times == sorted(times)
     assert all(0 <= time <= 100 for time in times)
-    check_faults(faults, job, 1)
 
 
 @given(jobs(), SEEDS, REPAIRS)
+@settings(deadline=None)
 def test_a_seed_gives_the_same_faults(job, seed, repair):
     assert random_faults(job, 5.0, seed, 60.0, repair) == random_faults(job, 5.0, seed, 60.0, repair)
 

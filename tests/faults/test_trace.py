@@ -43,6 +43,11 @@ def test_nodes_are_servers_in_order_of_appearance_and_time_is_compressed(load):
     assert load(text, SMALL, speed=1.0) == ["kill of W1_0 at 60s", "kill of W0_0, W0_1 at 120s"]
 
 
+def test_nodes_that_are_lost_at_the_same_time_are_lost_before_spares_replace_them(load):
+    text = "0,add,a,b,c,d\n0,add,spare\n1000,remove,a\n1000,remove,d\n1000,add,new\n"
+    assert load(text, SMALL, speed=1.0) == ["kill of W0_0, W1_1 at 1s", "join of W0_0 at 1s", "join of W1_1 at 1s"]
+
+
 def test_new_nodes_replace_the_lost_in_turn(load):
     text = """0,add,a,b,c,d
 1000,remove,b
