@@ -1,5 +1,7 @@
 """The model that a verb works on, from a TOML file."""
 
+import logging
+import os
 import tomllib
 import warnings
 from pathlib import Path
@@ -15,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def quiet() -> None:
-    """Hide what Megatron and torch warn of: kernels that are not installed, names that will change."""
+    """Hide what Megatron and torch warn of: kernels that are not installed, names that will change.
+
+    Torch's store logs every wait that ends without a result, and every lost connection; the run says it itself.
+    """
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
 
 

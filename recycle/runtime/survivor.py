@@ -474,6 +474,7 @@ class Survivor:
                     verdict.epoch,
                 )
             )
+        causes = "; ".join(f"{Member.parse(each.member).server} {each.reason}" for each in verdict.deaths)
         self._teller.tell(
             ViewLine(
                 verdict.epoch,
@@ -481,7 +482,7 @@ class Survivor:
                 [str(each) for each in verdict.view.servers],
                 [str(Member.parse(each).server) for each in verdict.joined],
                 verdict.step,
-                self._cause,
+                causes or self._cause,
                 verdict.restore,
                 self._plan.period,
                 self._plan.retention,
