@@ -47,7 +47,7 @@ class TorchStore:
     Args:
         host: where the store is served.
         port: on which port.
-        patience: how long to try to connect, in seconds.
+        patience: how long to wait for an answer while connecting, in seconds. Where nobody listens there is no wait.
 
     Attributes:
         torch_store: torch's own object, on which process groups are built.
@@ -60,6 +60,8 @@ class TorchStore:
         self._address = host, port
         self._patience = patience
         with self._reached():
+            # Torch goes on trying where nobody listens; whether it is worth that is the caller's to say.
+            socket.create_connection(self._address, patience).close()
             self.torch_store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
 
     def set(self, key: str, value: bytes) -> None:
@@ -119,6 +121,6 @@ class TorchStore:
     def _reached(self) -> Iterator[None]:
         try:
             yield
-        except DistError as error:
+        except (DistError, OSError) as error:
             host, port = self._address
             raise StoreLost(f"the store at {host}:{port} does not answer") from error

@@ -51,6 +51,6 @@ def served_apart() -> Iterator[tuple[TorchStore, Callable[[], None]]]:
         process.wait()
 
     try:
-        yield TorchStore(host, port, patience=60), kill
+        yield TorchStore(host, port), kill
     finally:
         kill()

@@ -105,7 +105,7 @@ def test_no_store_there_is_store_lost() -> None:
     port = listener.getsockname()[1]
     listener.close()
     with pytest.raises(StoreLost, match=f"127.0.0.1:{port}"):
-        TorchStore("127.0.0.1", port, patience=0.2)
+        TorchStore("127.0.0.1", port)
 
 
 def test_a_store_listens_on_loopback_unless_told_otherwise() -> None:
