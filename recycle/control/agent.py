@@ -1,0 +1,141 @@
+"""The agent: a process that starts one worker, watches it and some others, and reports deaths at once."""
+
+import ctypes
+import os
+import select
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from typing import Literal
+
+from recycle.control.beats import Watchlist, watched
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.messages import Death
+from recycle.control.store import Store
+from recycle.control.view import Member
+
+FENCED = 75
+"""The exit status of a worker that has left the run because the others go on without it."""
+
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def run_agent(
+    member: Member, body: Callable[[], int], connect: Callable[[], Store], token: str, durations: Durations
+) -> int:
+    """Run a worker in a process of its own, and tell the others as soon as it is dead.
+
+    The worker dies with its agent. The calling process must have no other threads, because it forks. While the store is
+    away the agent goes on watching its worker, and tries to connect again.
+
+    Args:
+        member: which member the worker is.
+        body: what the worker runs; gives its exit status, 0 for a run that has ended as it should.
+        connect: makes a connection to the store, or raises StoreLost.
+        token: the run's.
+        durations: how often to look, and after which silence another member is dead.
+
+    Returns:
+        The worker's exit status, or minus the number of the signal that killed it.
+    """
+    worker = _fork(body)
+    agent = _Agent(member, connect, token, durations)
+    exited = os.pidfd_open(worker)
+    try:
+        while not select.select([exited], [], [], durations.beat)[0]:
+            agent.look_around()
+    finally:
+        os.close(exited)
+    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    if status != 0:
+        agent.report_worker(status)
+    return status
+
+
+def _fork(body: Callable[[], int]) -> int:
+    parent = os.getpid()
+    worker = os.fork()
+    if worker:
+        return worker
+    status = 1
+    try:
+        die_with_parent()
+        # The agent may have died before the line above.
+        if os.getppid() == parent:
+            status = body()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not the usual way out: destroying process groups whose other ends are gone can take seconds.
+        os._exit(status)
+
+
+def die_with_parent() -> None:
+    """From now on, this process is killed when the one that forked it dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+class _Agent:
+    """What the agent tells the others, as long as there is a store."""
+
+    def __init__(self, member: Member, connect: Callable[[], Store], token: str, durations: Durations) -> None:
+        self._member = member
+        self._connect = connect
+        self._token = token
+        self._watchlist = Watchlist(durations.silence)
+        self._board: Board | None = None
+
+    def look_around(self) -> None:
+        """Report the members that are watched from here and have fallen silent."""
+        try:
+            board = self._reach()
+            verdict = board.verdict()
+            if verdict is None or self._member not in verdict.view.members:
+                return
+            members = watched(verdict.view, self._member, lambda member: board.death(member) is not None)
+            silent = self._watchlist.observe(time.monotonic(), board.beats(members))
+            for member, since in silent.items():
+                reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
+                self._declare_dead(member, reason, "heartbeat", since)
+        except StoreLost:
+            self._board = None
+
+    def report_worker(self, status: int) -> None:
+        """Report that the own worker has died."""
+        died = time.monotonic()
+        try:
+            if status == FENCED and not self._is_in_view():
+                return
+            self._declare_dead(self._member, _reason(status), "agent", died)
+        except StoreLost:
+            self._board = None
+
+    def _is_in_view(self) -> bool:
+        verdict = self._reach().verdict()
+        return verdict is not None and self._member in verdict.view.members
+
+    def _declare_dead(
+        self, member: Member, reason: str, noticed: Literal["agent", "heartbeat"], last_sign: float
+    ) -> None:
+        board = self._reach()
+        board.publish_death(Death(str(member), reason, noticed, last_sign))
+        # A verdict that still names the member may be made at this moment, by somebody who has not seen the death. So
+        # the alarm is raised until the newest view is one that has heard it or does not need it.
+        epoch = 0
+        while (verdict := board.verdict(epoch)) is not None and member in verdict.view.members:
+            board.alarm(verdict.epoch, f"{member} {reason}", f"agent of {self._member}")
+            epoch = verdict.epoch + 1
+
+    def _reach(self) -> Board:
+        if self._board is None:
+            self._board = Board(self._connect(), self._token)
+        return self._board
+
+
+def _reason(status: int) -> str:
+    if status < 0:
+        return f"was killed by signal {-status} ({signal.Signals(-status).name})"
+    return f"ended with status {status}"

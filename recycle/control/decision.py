@@ -1,0 +1,119 @@
+"""The decision: who is in the next epoch and where it takes up the work, as a pure function of what is known."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from recycle.control.messages import Death, Report, Verdict
+from recycle.control.view import Member, View
+from recycle.job import Job, Server
+
+
+class Survey(NamedTuple):
+    """What is known about an epoch that cannot go on.
+
+    Attributes:
+        view: the view of that epoch.
+        reports: what its members hold, by member.
+        deaths: who was declared dead.
+        joiners: new members that are ready to be admitted, and what they hold.
+    """
+
+    view: View
+    reports: Mapping[Member, Report]
+    deaths: Mapping[Member, Death]
+    joiners: Mapping[Member, Report]
+
+
+class Missing(NamedTuple):
+    """Nothing can be decided yet.
+
+    Attributes:
+        members: who has neither reported nor died.
+    """
+
+    members: tuple[Member, ...]
+
+
+class Lost(NamedTuple):
+    """The state cannot be brought together from the members' memory and there is nothing to restore it from.
+
+    Attributes:
+        stages: those without any live server; none if all have one, but hold no version in common.
+        checkpoint: whether all survivors can read one, so that new servers for these stages would help.
+    """
+
+    stages: tuple[int, ...]
+    checkpoint: bool
+
+
+def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
+    """Decide how an epoch is followed.
+
+    The work goes back to the iteration in flight, or forward to the next one where every stage has a live server that
+    has finished it already; it is the newest version that is held in every stage. Who lacks it copies it from a peer.
+
+    Args:
+        job: what is trained.
+        survey: what is known.
+    """
+    view = survey.view
+    missing = tuple(each for each in view.members if each not in survey.reports and each not in survey.deaths)
+    if missing:
+        return Missing(missing)
+    holders = {each: survey.reports[each] for each in view.members if each not in survey.deaths}
+    admitted = _admitted(survey, holders)
+    holders |= admitted
+    empty = tuple(stage for stage in range(job.depth) if not any(each.server.stage == stage for each in holders))
+    common = _common_versions(job, holders)
+    readable = [report.checkpoint for report in holders.values() if report.checkpoint is not None]
+    checkpoint = len(readable) == len(holders) > 0
+    if not empty and (common or checkpoint):
+        return Verdict(
+            epoch=view.epoch + 1,
+            members=_names(holders),
+            step=max(common) if common else min(readable),
+            restore="memory" if common else "checkpoint",
+            deaths=tuple(survey.deaths[each] for each in view.members if each in survey.deaths),
+            joined=_names(admitted),
+            stop=next((report.stop for report in holders.values() if report.stop), ""),
+        )
+    return Lost(empty, checkpoint)
+
+
+def give_up(survey: Survey, lost: Lost) -> Verdict:
+    """The verdict that ends a run that cannot go on."""
+    if lost.stages:
+        which = f"{'stage' if len(lost.stages) == 1 else 'stages'} {', '.join(map(str, lost.stages))}"
+        what = f"no live server of {which} is left"
+    else:
+        what = "no version of the state is held in every stage"
+    return Verdict(
+        epoch=survey.view.epoch + 1,
+        members=_names(each for each in survey.view.members if each not in survey.deaths),
+        step=0,
+        deaths=tuple(survey.deaths[each] for each in survey.view.members if each in survey.deaths),
+        stop=f"{what}, and there is no checkpoint that every server can read; train again with checkpoints switched on",
+    )
+
+
+def _admitted(survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member, Report]:
+    """Of those who are ready to take a vacant place: for each server the life that was asked for first."""
+    taken = {each.server for each in survivors}
+    admitted: dict[Server, Member] = {}
+    for joiner in sorted(survey.joiners):
+        if joiner.server not in taken and joiner not in survey.deaths:
+            admitted.setdefault(joiner.server, joiner)
+    return {joiner: survey.joiners[joiner] for joiner in admitted.values()}
+
+
+def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[int]:
+    """The versions that are held in every stage."""
+    held = [
+        frozenset[int]().union(*(report.versions for member, report in holders.items() if member.server.stage == stage))
+        for stage in range(job.depth)
+    ]
+    return frozenset.intersection(*held)
+
+
+def _names(members: Iterable[Member]) -> tuple[str, ...]:
+    return tuple(str(member) for member in sorted(members))

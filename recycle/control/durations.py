@@ -1,0 +1,46 @@
+"""How long the members wait for each other."""
+
+import msgspec
+
+from recycle.control.errors import ControlError
+
+
+class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The time-outs of a run, in seconds. No decision is right or wrong because of them: they only say when it is made.
+
+    Attributes:
+        beat: between two signs of life of a worker, and between two looks of an agent.
+        silence: without a sign of life, after which a worker is declared dead.
+        rebuild: that the construction of one process group may take.
+        answer: from an alarm until every member that is alive must have halted and reported.
+        transfer: after which a silent partner of a transfer is an error.
+
+    Raises:
+        ControlError: one is not above 0, or two of them are in the wrong order.
+    """
+
+    beat: float = 0.25
+    silence: float = 3.0
+    rebuild: float = 2.0
+    answer: float = 30.0
+    transfer: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise ControlError(f"duration {name} is {value:g} s: give a time above 0")
+        self._in_order(
+            "silence", 4 * self.beat, f"four beats of {self.beat:g} s", "one late beat would look like death"
+        )
+        self._in_order("answer", self.silence, "silence", "a hung worker would be overdue before it is noticed")
+        self._in_order("answer", self.rebuild, "rebuild", "who waits for a process group could not answer in time")
+        self._in_order("transfer", self.answer, "answer", "a transfer would fail while its partner may still answer")
+
+    def _in_order(self, name: str, least: float, other: str, reason: str) -> None:
+        value = getattr(self, name)
+        if value < least:
+            raise ControlError(
+                f"duration {name} is {value:g} s and must not be under {other}, {least:g} s: {reason}; "
+                f"raise {name} to at least {least:g} s"
+            )

@@ -1,0 +1,11 @@
+"""What can go wrong with the agreement on who is in the run."""
+
+from recycle.errors import UserError
+
+
+class ControlError(UserError):
+    """A setting, an address or something read from the store that cannot be used: the message says what to change."""
+
+
+class StoreLost(RuntimeError):
+    """The store does not answer any more: the run can go on, but no failure can be survived until it is back."""

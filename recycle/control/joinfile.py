@@ -1,0 +1,56 @@
+"""The join file: where a run's store is, and the token without which nobody can take part."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from recycle.control.errors import ControlError
+from recycle.files import read_bytes, write_whole
+
+
+def new_token() -> str:
+    """A secret for one run."""
+    return secrets.token_hex(32)
+
+
+class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a process needs to take part in a run.
+
+    Attributes:
+        host: where the store is served.
+        port: on which port.
+        watch: the port at which the launcher listens on the same host.
+        token: the run's secret.
+    """
+
+    host: str
+    port: int
+    watch: int
+    token: str
+
+    def write(self, path: Path) -> None:
+        """Write the file so that nobody but its owner can read it, at no moment.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        mask = os.umask(0o077)
+        try:
+            write_whole(path, msgspec.json.encode(self) + b"\n")
+        finally:
+            os.umask(mask)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the file of a run.
+
+        Raises:
+            UserError: it cannot be read, or is no join file.
+        """
+        try:
+            return msgspec.json.decode(read_bytes(path), type=cls)
+        except msgspec.DecodeError as error:
+            raise ControlError(f"{path}: is not the join file of a run: {error}") from error

@@ -1,0 +1,264 @@
+"""The membership machine: what one member does about failures, without I/O, threads or clocks.
+
+Its owner tells it what happened and does what it answers. Everything is bound to an epoch: an event of another epoch
+than the machine's is left alone, and can be told again once the machine has come there.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, auto
+from typing import Any, ClassVar
+
+from recycle.control.decision import Lost, Missing, Survey, decide, give_up
+from recycle.control.events import (
+    Accuse,
+    Action,
+    BuildFailed,
+    Built,
+    Decided,
+    Died,
+    Event,
+    Exit,
+    Halted,
+    JoinReady,
+    Noticed,
+    Overdue,
+    Pause,
+    Prepare,
+    Propose,
+    PublishReport,
+    RaiseAlarm,
+    Rebuild,
+    Reported,
+    Resume,
+    SaveCheckpoint,
+    Stop,
+    StoreBack,
+    StoreGone,
+    Unblock,
+    WaitForJoiners,
+    WarnUnprotected,
+)
+from recycle.control.messages import Death, Report, Verdict
+from recycle.control.view import Member, View
+from recycle.job import Job
+
+Actions = tuple[Action, ...]
+
+
+class State(Enum):
+    """What a member is doing."""
+
+    JOINING = auto()
+    """It is in no view yet."""
+    TRAINING = auto()
+    """It is in an iteration."""
+    HALTING = auto()
+    """The epoch cannot go on, and the main thread is not at a safe point yet."""
+    GATHERING = auto()
+    """It has said what it holds, and waits for the verdict."""
+    REBUILDING = auto()
+    """It has a new view, and builds its groups and its state."""
+    UNPROTECTED = auto()
+    """It is in an iteration, and there is no store."""
+    FENCED = auto()
+    """It is out of the run."""
+    STOPPED = auto()
+    """The run is over."""
+
+
+class Machine:
+    """The membership of one worker.
+
+    It starts in no view. The first verdict that names it makes it build the view's groups, be that the verdict with
+    which the run begins or one that admits it to a run.
+
+    Args:
+        me: whose machine it is.
+        job: what is trained.
+
+    Attributes:
+        state: what the member is doing.
+        view: the view that it is in, or that of the run while it is joining.
+        log: what it was told and what it answered, for ``replay``. It grows until its owner clears it.
+    """
+
+    def __init__(self, me: Member, job: Job) -> None:
+        self.me = me
+        self.state = State.JOINING
+        self.log: list[tuple[Event, Actions]] = []
+        self._job = job
+        self._enter(View(-1, ()), step=0)
+
+    @property
+    def leader(self) -> Member | None:
+        """Who proposes the next verdict: the first member of the view that is not known to be dead."""
+        return next((member for member in self.view.members if member not in self._deaths), None)
+
+    def handle(self, event: Event) -> Actions:
+        """Take notice of an event, and say what is to be done about it."""
+        if event.id in self._seen or getattr(event, "epoch", self.view.epoch) != self.view.epoch:
+            return ()
+        self._seen.add(event.id)
+        actions = self.TABLE[self.state, type(event)](self, event)
+        self.log.append((event, actions))
+        return actions
+
+    def _enter(self, view: View, step: int) -> None:
+        self.view = view
+        self._step = step
+        self._seen: set[str] = set()
+        self._reports: dict[Member, Report] = {}
+        self._deaths: dict[Member, Death] = {}
+        self._joiners: dict[Member, Report] = {}
+        self._alarmed = False
+        self._waits_for: tuple[int, ...] = ()
+
+    # A failure, and the way to a safe point.
+
+    def _fail(self, event: Noticed | BuildFailed | Died) -> Actions:
+        if isinstance(event, Died):
+            member = Member.parse(event.death.member)
+            if member == self.me:
+                return self._leave(f"was declared dead: it {event.death.reason}")
+            self._deaths[member] = event.death
+            if member not in self.view.members:
+                return ()
+            cause = f"{member} {event.death.reason}"
+        else:
+            cause = event.cause
+        if self.state is State.UNPROTECTED:
+            return self._stop(f"{cause}, and without a store no failure can be survived")
+        if self.state in (State.TRAINING, State.REBUILDING):
+            self.state = State.HALTING
+        alarm: Actions = () if self._alarmed else (RaiseAlarm(self.view.epoch, cause), Unblock(self.view.epoch))
+        self._alarmed = True
+        return (*alarm, *self._consider())
+
+    def _pause(self, event: Pause) -> Actions:
+        self.state = State.HALTING
+        return ()
+
+    def _halted(self, event: Halted) -> Actions:
+        report = Report(str(self.me), event.epoch, event.newest, event.oldest, event.checkpoint, event.stop)
+        if self.state is State.JOINING:
+            return (PublishReport(report),)
+        self.state = State.GATHERING
+        self._reports[self.me] = report
+        return (PublishReport(report), *self._consider())
+
+    def _fail_joining(self, event: Died) -> Actions:
+        return self._fail(event) if Member.parse(event.death.member) == self.me else ()
+
+    # The way to a verdict.
+
+    def _reported(self, event: Reported) -> Actions:
+        self._reports[Member.parse(event.report.member)] = event.report
+        return self._consider()
+
+    def _join_ready(self, event: JoinReady) -> Actions:
+        self._joiners[Member.parse(event.report.member)] = event.report
+        return self._consider()
+
+    def _overdue(self, event: Overdue) -> Actions:
+        outcome = decide(self._job, self._survey())
+        if not isinstance(outcome, Missing):
+            # The leader is alive and decides nothing. Anybody may.
+            return self._conclude(outcome)
+        # In a mere pause, who is still in its iteration owes nothing.
+        return (Accuse(event.member),) if self._alarmed and event.member in outcome.members else ()
+
+    def _consider(self) -> Actions:
+        if self.state is not State.GATHERING or self.leader != self.me:
+            return ()
+        outcome = decide(self._job, self._survey())
+        return () if isinstance(outcome, Missing) else self._conclude(outcome)
+
+    def _survey(self) -> Survey:
+        return Survey(self.view, self._reports, self._deaths, self._joiners)
+
+    def _conclude(self, outcome: Verdict | Lost) -> Actions:
+        if isinstance(outcome, Verdict):
+            return (Propose(outcome),)
+        if not (outcome.stages and outcome.checkpoint):
+            return (Propose(give_up(self._survey(), outcome)),)
+        if outcome.stages == self._waits_for:
+            return ()
+        self._waits_for = outcome.stages
+        return (WaitForJoiners(outcome.stages),)
+
+    # The next epoch.
+
+    def _decided(self, event: Decided) -> Actions:
+        verdict, view = event.verdict, event.verdict.view
+        if view.epoch <= self.view.epoch:
+            return ()
+        joining, named = self.state is State.JOINING, self.me in view.members
+        if not (named or joining) or (not named and self.me.server in view.servers):
+            return self._leave(f"is not in the view of epoch {view.epoch}")
+        if verdict.stop:
+            self.state = State.STOPPED
+            return (Stop(verdict.stop),)
+        self._enter(view, verdict.step)
+        if not named:
+            return (Prepare(view),)
+        self.state = State.REBUILDING
+        return (Rebuild(view, verdict.step, verdict.restore),)
+
+    def _built(self, event: Built) -> Actions:
+        self.state = State.TRAINING
+        return (Resume(event.epoch, self._step),)
+
+    # The store, and the ends.
+
+    def _unprotect(self, event: StoreGone) -> Actions:
+        self.state = State.UNPROTECTED
+        return WarnUnprotected(), SaveCheckpoint()
+
+    def _protect(self, event: StoreBack) -> Actions:
+        if event.verdict.view != self.view:
+            return self._leave(f"is behind: the run is in epoch {event.verdict.epoch}")
+        self.state = State.TRAINING
+        return ()
+
+    def _lose_store(self, event: StoreGone) -> Actions:
+        return self._stop("the store was lost before the members agreed on a view; train again from the checkpoint")
+
+    def _leave(self, reason: str) -> Actions:
+        self.state = State.FENCED
+        return (Exit(f"{self.me} {reason}"),)
+
+    def _stop(self, reason: str) -> Actions:
+        self.state = State.STOPPED
+        return Unblock(self.view.epoch), Stop(reason)
+
+    def _ignore(self, event: Event) -> Actions:
+        return ()
+
+    # What an event means in every state, in the order of the states. ``_o`` is for an event that means nothing there.
+    # fmt: off
+    _o = _ignore
+    _ROWS: ClassVar[Mapping[type[Event], tuple[Callable[[Any, Any], Actions], ...]]] = {
+        #             JOINING        TRAINING     HALTING      GATHERING    REBUILDING   UNPROTECTED  FENCED   STOPPED
+        Noticed:     (_o,            _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
+        Died:        (_fail_joining, _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
+        Pause:       (_o,            _pause,      _o,          _o,          _o,          _o,          _o,      _o),
+        Halted:      (_halted,       _o,          _halted,     _o,          _o,          _o,          _o,      _o),
+        Reported:    (_o,            _reported,   _reported,   _reported,   _reported,   _o,          _o,      _o),
+        JoinReady:   (_o,            _join_ready, _join_ready, _join_ready, _join_ready, _o,          _o,      _o),
+        Overdue:     (_o,            _o,          _o,          _overdue,    _o,          _o,          _o,      _o),
+        Decided:     (_decided,      _decided,    _decided,    _decided,    _decided,    _o,          _o,      _o),
+        Built:       (_o,            _o,          _o,          _o,          _built,      _o,          _o,      _o),
+        BuildFailed: (_o,            _o,          _o,          _o,          _fail,       _o,          _o,      _o),
+        StoreGone:   (_lose_store,   _unprotect,  _lose_store, _lose_store, _lose_store, _o,          _o,      _o),
+        StoreBack:   (_o,            _o,          _o,          _o,          _o,          _protect,    _o,      _o),
+    }
+    # fmt: on
+    TABLE: ClassVar[Mapping[tuple[State, type[Event]], Callable[[Any, Any], Actions]]] = {
+        (state, event): handler for event, row in _ROWS.items() for state, handler in zip(State, row, strict=True)
+    }
+
+
+def replay(me: Member, job: Job, events: Iterable[Event]) -> list[Actions]:
+    """What a new machine answers to the events of a log."""
+    machine = Machine(me, job)
+    return [machine.handle(event) for event in events]

@@ -1,0 +1,208 @@
+"""What the members tell each other: small typed messages, each sealed with the run's token.
+
+A seal is made over the key and the content, so a message cannot be moved to another key, and who lacks the token can
+make none.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from recycle.control.errors import ControlError
+from recycle.control.view import Member, View
+from recycle.job import Job
+
+NOTHING = -1
+"""The version of a member that holds no state yet."""
+
+LARGEST_MESSAGE = 1 << 24
+_SEAL = hashlib.sha256().digest_size
+_T = TypeVar("_T")
+
+MemberName = Annotated[str, msgspec.Meta(max_length=32)]
+Line = Annotated[str, msgspec.Meta(max_length=2000)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Names = Annotated[tuple[MemberName, ...], msgspec.Meta(max_length=100_000)]
+Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a halted member holds.
+
+    Attributes:
+        member: who reports.
+        epoch: the epoch that it halted in.
+        newest: the newest version of its stage's state that it holds, or NOTHING.
+        oldest: the oldest; the same, or one less.
+        checkpoint: the newest durable checkpoint that it can read, as a step; None if there is none.
+        stop: why the run cannot go on, as far as this member can see; empty if it can.
+    """
+
+    member: MemberName
+    epoch: Number
+    newest: Annotated[int, msgspec.Meta(ge=NOTHING)]
+    oldest: Annotated[int, msgspec.Meta(ge=NOTHING)]
+    checkpoint: Number | None = None
+    stop: Line = ""
+
+    def __post_init__(self) -> None:
+        Member.parse(self.member)
+        if not self.newest - 1 <= self.oldest <= self.newest or (self.oldest == NOTHING < self.newest):
+            raise ControlError(
+                f"report of {self.member}: versions {self.oldest} to {self.newest}; a member holds one version, "
+                "or two that follow each other"
+            )
+
+    @property
+    def versions(self) -> frozenset[int]:
+        """The versions that the member holds."""
+        return frozenset({self.oldest, self.newest}) - {NOTHING}
+
+
+class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A member is declared dead, and from then on is.
+
+    Attributes:
+        member: who.
+        reason: how it died, as a person would say it after its name.
+        noticed: by its agent, by missing heartbeats, or because it did not answer an alarm.
+        time: of its last sign of life, on the monotonic clock of the machine that noticed.
+    """
+
+    member: MemberName
+    reason: Line
+    noticed: Literal["agent", "heartbeat", "answer"]
+    time: float
+
+    def __post_init__(self) -> None:
+        Member.parse(self.member)
+
+
+class Alarm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An epoch cannot go on: everybody halts, reports, and waits for the verdict.
+
+    Attributes:
+        epoch: which.
+        source: who raised it.
+        cause: why.
+    """
+
+    epoch: Number
+    source: Line
+    cause: Line
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The one decision that begins an epoch: who is in it, and where it takes up the work.
+
+    Attributes:
+        epoch: the epoch that it begins.
+        members: who is in it, by pipeline and then stage.
+        step: the iteration that is done, or done again, first; every member then holds this version.
+        restore: where a member that lacks the version gets it: from a peer's memory, or all from the checkpoint.
+        deaths: of the members of the epoch before that are not in this one.
+        joined: the members that were not in the epoch before.
+        plan: where the plan of this view is, in the runtime's words.
+        stop: why the run cannot go on; empty if it can.
+    """
+
+    epoch: Number
+    members: Names
+    step: Number
+    restore: Literal["memory", "checkpoint"] = "memory"
+    deaths: Annotated[tuple[Death, ...], msgspec.Meta(max_length=100_000)] = ()
+    joined: Names = ()
+    plan: Line = ""
+    stop: Line = ""
+
+    def __post_init__(self) -> None:
+        members = self.view.members
+        if any(a.server >= b.server for a, b in pairwise(members)):
+            raise ControlError(
+                f"verdict of epoch {self.epoch}: its members are not in order, or a server is twice in it"
+            )
+
+    @property
+    def view(self) -> View:
+        """The view that it begins."""
+        return View(self.epoch, tuple(Member.parse(name) for name in self.members))
+
+
+class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new member asks to be admitted.
+
+    Attributes:
+        member: who asks.
+        fingerprint: what it would run; it must be what the run runs.
+        state: it asks; it is ready to be admitted; or it was refused.
+        reason: why it was refused.
+    """
+
+    member: MemberName
+    fingerprint: Fingerprint
+    state: Literal["asking", "synced", "refused"] = "asking"
+    reason: Line = ""
+
+    def __post_init__(self) -> None:
+        Member.parse(self.member)
+
+
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the run is, for whoever wants to join it.
+
+    Attributes:
+        fingerprint: what must be the same in every process, by name: model, code version and the like.
+        job: the job.
+    """
+
+    fingerprint: Fingerprint
+    job: Job
+
+
+def differs(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Say in which point two fingerprints differ first; empty if in none."""
+    for name in sorted({*theirs, *ours}):
+        if theirs.get(name) != ours.get(name):
+            return (
+                f"{name} is {theirs.get(name, 'not given')!r}, and that of the run is {ours.get(name, 'not given')!r}"
+            )
+    return ""
+
+
+def seal(token: str, key: str, content: object) -> bytes:
+    """Encode a message for one key of the store, with a seal that only who has the token can make."""
+    encoded = msgspec.msgpack.encode(content)
+    assert len(encoded) <= LARGEST_MESSAGE, f"{key}: a message of {len(encoded)} bytes"
+    return _mac(token, key, encoded) + encoded
+
+
+def unseal(token: str, key: str, sealed: bytes, form: type[_T]) -> _T:
+    """Decode a message that was sealed for this key.
+
+    Args:
+        token: the run's.
+        key: where the message was found.
+        sealed: what was found.
+        form: what it must be.
+
+    Raises:
+        ControlError: the seal is not of this token, key and content, or the content is not such a message.
+    """
+    if len(sealed) > _SEAL + LARGEST_MESSAGE:
+        raise ControlError(f"{key}: {len(sealed)} bytes, and a message has at most {LARGEST_MESSAGE}")
+    mac, encoded = sealed[:_SEAL], sealed[_SEAL:]
+    if not hmac.compare_digest(mac, _mac(token, key, encoded)):
+        raise ControlError(f"{key}: was not made with this run's token; take the token from the run's join file")
+    try:
+        return msgspec.msgpack.decode(encoded, type=form)
+    except msgspec.DecodeError as error:
+        raise ControlError(f"{key}: {error}; all processes of a run must run the same version") from error
+
+
+def _mac(token: str, key: str, encoded: bytes) -> bytes:
+    place = key.encode()
+    return hmac.digest(token.encode(), len(place).to_bytes(4, "big") + place + encoded, "sha256")

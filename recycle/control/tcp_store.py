@@ -1,0 +1,126 @@
+"""The store over torch's TCPStore, which a run has anyway because its process groups meet there."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from torch.distributed import DistError, DistStoreError, TCPStore
+
+from recycle.control.errors import ControlError, StoreLost
+
+LOOPBACK = "127.0.0.1"
+_NO_VALUE = b"\0no value"
+
+
+def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
+    """Take an address for a store. It is apart from ``serve`` because a served store has threads, which no fork keeps.
+
+    Args:
+        host: the address to bind to; whoever reaches it can reach the store.
+        port: 0 for any free one.
+
+    Raises:
+        ControlError: the address cannot be used.
+    """
+    try:
+        if not 0 <= port < 1 << 16:
+            raise OSError(errno.EINVAL, "a port is between 0 and 65535")
+        return socket.create_server((host, port), backlog=4096)
+    except OSError as error:
+        raise ControlError(
+            f"store address {host}:{port} cannot be used: {error.strerror}; give another port, 0 for any free one, "
+            "or an address of this machine"
+        ) from error
+
+
+def serve(listener: socket.socket) -> TCPStore:
+    """Serve a store on an address taken by ``listen``, for as long as the result is kept."""
+    host, port = listener.getsockname()[:2]
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+class TorchStore:
+    """A connection to a served store. It must not be used on both sides of a fork.
+
+    Args:
+        host: where the store is served.
+        port: on which port.
+        patience: how long to wait for an answer while connecting, in seconds. Where nobody listens there is no wait.
+
+    Attributes:
+        torch_store: torch's own object, on which process groups are built.
+
+    Raises:
+        StoreLost: there is no store.
+    """
+
+    def __init__(self, host: str, port: int, patience: float = 30.0) -> None:
+        self._address = host, port
+        self._patience = patience
+        with self._reached():
+            # Torch goes on trying where nobody listens; whether it is worth that is the caller's to say.
+            socket.create_connection(self._address, patience).close()
+            self.torch_store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
+
+    def set(self, key: str, value: bytes) -> None:
+        """See Store."""
+        with self._reached():
+            self.torch_store.set(key, value)  # type: ignore[arg-type]  # the stubs say str; bytes are what it stores
+            # A set is not answered, so the first one to a store that is gone succeeds: only a round trip finds out.
+            self.torch_store.check([key])
+
+    def get(self, key: str) -> bytes | None:
+        """See Store."""
+        # Torch's own get waits for the key. A failing compare-and-set is the one request that does not.
+        found = self._compare_set(key, _NO_VALUE, _NO_VALUE)
+        return None if found == _NO_VALUE else found
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """See Store."""
+        found = self._compare_set(key, expected, desired)
+        # Where there is nothing, torch answers with what was expected.
+        if expected and found == expected and self.get(key) is None:
+            return b""
+        return found
+
+    def wait(self, key: str, timeout: float) -> bool:
+        """See Store."""
+        with self._reached():
+            try:
+                self.torch_store.wait([key], timedelta(seconds=timeout))
+            except DistStoreError:
+                return False
+            return True
+
+    def add(self, key: str, amount: int) -> int:
+        """See Store."""
+        with self._reached():
+            return self.torch_store.add(key, amount)
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        with self._reached():
+            self.torch_store.delete_key(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """See Store."""
+        with self._reached():
+            return sorted(key for key in self.torch_store.list_keys() if key.startswith(prefix))
+
+    def clone(self) -> "TorchStore":
+        """See Store."""
+        return TorchStore(*self._address, self._patience)
+
+    def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        with self._reached():
+            return self.torch_store.compare_set(key, expected, desired)  # type: ignore[arg-type]  # as for set
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except (DistError, OSError) as error:
+            host, port = self._address
+            raise StoreLost(f"the store at {host}:{port} does not answer") from error

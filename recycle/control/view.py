@@ -1,0 +1,83 @@
+"""The view: which servers are in the run, in which life of theirs, and in which epoch."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+from recycle.control.errors import ControlError
+from recycle.job import Server
+from recycle.plan.plan import Plan
+
+
+class Member(NamedTuple):
+    """One life of a server. A server that was declared dead comes back as another member.
+
+    Attributes:
+        server: which server.
+        incarnation: which of its lives, from 0.
+    """
+
+    server: Server
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.server}#{self.incarnation}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a member's name, ``W<pipeline>_<stage>#<incarnation>``.
+
+        Raises:
+            ControlError: the text is not a member's name.
+        """
+        match = re.fullmatch(r"(W\d{1,6}_\d{1,6})#(\d{1,9})", text, re.ASCII)
+        if match is None:
+            raise ControlError(
+                f"member {text!r}: a member is written W<pipeline>_<stage>#<incarnation>, for example W1_2#0"
+            )
+        return cls(Server.parse(match[1]), int(match[2]))
+
+
+class View(NamedTuple):
+    """The agreed set of members, and its number.
+
+    Attributes:
+        epoch: rises with every change of the set. Every group, tag and key carries it, so that nothing of an older
+            view can be taken for something of this one.
+        members: the members, by pipeline and then stage; no server twice.
+    """
+
+    epoch: int
+    members: tuple[Member, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, epoch: int = 0) -> Self:
+        """The view in which a plan can run: its live servers, each in its first life."""
+        return cls.among(plan.programs, epoch)
+
+    @classmethod
+    def among(cls, servers: Iterable[Server], epoch: int = 0) -> Self:
+        """The view of some servers, each in its first life."""
+        return cls(epoch, tuple(Member(server, 0) for server in sorted(servers)))
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """The live servers, by pipeline and then stage."""
+        return tuple(member.server for member in self.members)
+
+    def rank(self, server: Server) -> int:
+        """The place of a live server among all."""
+        return self.servers.index(server)
+
+    def peers(self, stage: int) -> tuple[Server, ...]:
+        """The live servers of a stage, by pipeline."""
+        return tuple(server for server in self.servers if server.stage == stage)
+
+    def member(self, server: Server) -> Member:
+        """The life in which a live server is."""
+        return self.members[self.rank(server)]
+
+    def after(self, member: Member) -> tuple[Member, ...]:
+        """All other members in the order of the ring that starts behind this one."""
+        place = self.members.index(member)
+        return self.members[place + 1 :] + self.members[:place]

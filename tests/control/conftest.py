@@ -1,0 +1,56 @@
+"""A store of each kind, and what the tests of the control package share."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from recycle.control.store import MemoryStore, Store
+from recycle.control.tcp_store import TorchStore, listen, serve
+
+
+@pytest.fixture(params=["memory", "torch"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    listener = listen()
+    host, port = listener.getsockname()
+    server = serve(listener)
+    yield TorchStore(host, port)
+    del server
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Wait for something that other threads or processes do; the limit only ends a test that has failed."""
+
+    def wait(condition: Callable[[], bool], limit: float = 30.0) -> None:
+        deadline = time.monotonic() + limit
+        while not condition():
+            assert time.monotonic() < deadline, "it never happened"
+            time.sleep(0.002)
+
+    return wait
+
+
+@pytest.fixture
+def served_apart() -> Iterator[tuple[TorchStore, Callable[[], None]]]:
+    """A store in a process of its own, and how to kill that."""
+    listener = listen()
+    host, port = listener.getsockname()
+    code = "import sys, socket, time; from recycle.control.tcp_store import serve\n"
+    code += "server = serve(socket.socket(fileno=int(sys.argv[1]))); time.sleep(300)"
+    process = subprocess.Popen([sys.executable, "-c", code, str(listener.fileno())], pass_fds=[listener.fileno()])
+    listener.close()
+
+    def kill() -> None:
+        process.kill()
+        process.wait()
+
+    try:
+        yield TorchStore(host, port), kill
+    finally:
+        kill()

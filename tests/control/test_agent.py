@@ -1,0 +1,175 @@
+"""Agents with real processes, real signals and a real store."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
+
+import pytest
+
+from recycle.control.agent import FENCED, run_agent
+from recycle.control.beats import Heart
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.messages import Verdict
+from recycle.control.tcp_store import TorchStore
+from recycle.control.view import Member
+
+TOKEN = "token"
+DURATIONS = Durations(beat=0.05, silence=1.0)
+FIRST, SECOND, THIRD, FOURTH = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
+MEMBERS = (FIRST, SECOND, THIRD, FOURTH)
+CONTEXT = get_context("fork")
+Eventually = Callable[[Callable[[], bool]], None]
+
+
+def sleep() -> int:
+    time.sleep(300)
+    return 0
+
+
+class Run:
+    """Workers that beat, each with its agent, in processes of their own."""
+
+    def __init__(self, store: TorchStore) -> None:
+        self.board = Board(store, TOKEN)
+        self.connect = store.clone
+        self.agents: dict[Member, ForkProcess] = {}
+        self.workers: dict[Member, int] = {}
+        self.board.propose(verdict(0))
+
+    def start(self, member: Member, work: Callable[[], int] = sleep, connect: Callable | None = None) -> None:
+        connect = connect or self.connect
+        started = CONTEXT.SimpleQueue()
+
+        def body() -> int:
+            Heart(member, connect, TOKEN, DURATIONS.beat)
+            started.put(os.getpid())
+            return work()
+
+        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, TOKEN, DURATIONS))))
+        agent.start()
+        self.agents[member] = agent
+        self.workers[member] = started.get()
+
+    def ended(self, member: Member) -> int | None:
+        self.agents[member].join(30)
+        return self.agents[member].exitcode
+
+    def is_running(self, member: Member) -> bool:
+        try:
+            os.kill(self.workers[member], 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def verdict(epoch: int, *members: Member) -> Verdict:
+    return Verdict(epoch, tuple(str(member) for member in members or MEMBERS), 0)
+
+
+@pytest.fixture
+def run(served_apart) -> Iterator[Run]:
+    run = Run(served_apart[0])
+    yield run
+    for agent in run.agents.values():
+        agent.kill()
+        agent.join()
+
+
+def test_a_killed_worker_is_reported_and_the_alarm_raised(run: Run) -> None:
+    run.start(FIRST)
+    os.kill(run.workers[FIRST], signal.SIGKILL)
+    alarm = run.board.wait_alarm(0, 30)
+    assert alarm is not None
+    assert alarm.cause == "W0_0#0 was killed by signal 9 (SIGKILL)"
+    death = run.board.death(FIRST)
+    assert death is not None
+    assert (death.reason, death.noticed) == ("was killed by signal 9 (SIGKILL)", "agent")
+    assert run.ended(FIRST) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("status", [3, FENCED])
+def test_a_worker_of_the_view_that_ends_is_reported_whatever_it_says(run: Run, status: int) -> None:
+    run.start(FIRST, lambda: status)
+    assert run.ended(FIRST) == status
+    death, alarm = run.board.death(FIRST), run.board.alarm_of(0)
+    assert death is not None
+    assert death.reason == f"ended with status {status}"
+    assert alarm is not None
+
+
+def test_a_worker_that_raises_ends_with_status_1(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise RuntimeError("this is what happened")
+
+    run.start(FIRST, fail)
+    assert run.ended(FIRST) == 1
+    death = run.board.death(FIRST)
+    assert death is not None
+    assert death.reason == "ended with status 1"
+    assert "this is what happened" in capfd.readouterr().err
+
+
+def test_a_run_that_ended_well_and_a_fenced_worker_are_no_failures(run: Run) -> None:
+    run.board.propose(verdict(1, SECOND, THIRD))
+    run.start(FIRST, lambda: FENCED)
+    run.start(SECOND, lambda: 0)
+    assert (run.ended(FIRST), run.ended(SECOND)) == (FENCED, 0)
+    assert (run.board.death(FIRST), run.board.death(SECOND)) == (None, None)
+    assert (run.board.alarm_of(0), run.board.alarm_of(1)) == (None, None)
+
+
+def test_the_alarm_is_raised_in_the_newest_view_that_names_the_dead(run: Run) -> None:
+    run.board.propose(verdict(1))
+    run.start(SECOND, lambda: 3)
+    assert run.ended(SECOND) == 3
+    assert run.board.alarm_of(1) is not None
+
+
+def test_a_worker_dies_with_its_agent_and_others_notice_the_silence(run: Run, eventually: Eventually) -> None:
+    run.start(FIRST)
+    run.start(FOURTH)
+    eventually(lambda: run.board.beats([FIRST])[FIRST] > 0)
+    run.agents[FIRST].kill()
+    eventually(lambda: not run.is_running(FIRST))
+    eventually(lambda: run.board.death(FIRST) is not None)
+    death = run.board.death(FIRST)
+    assert death is not None
+    assert death.noticed == "heartbeat"
+    assert run.board.wait_alarm(0, 30) is not None
+
+
+def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, eventually: Eventually) -> None:
+    run.start(FIRST)
+    run.start(SECOND)
+    run.start(THIRD)
+    os.kill(run.workers[SECOND], signal.SIGSTOP)
+    eventually(lambda: run.board.death(SECOND) is not None)
+    death, alarm = run.board.death(SECOND), run.board.wait_alarm(0, 30)
+    assert death is not None
+    assert alarm is not None
+    assert alarm.cause.startswith("W0_1#0 has given no sign of life for 1.")
+    assert run.board.death(THIRD) is None
+    assert run.board.death(FIRST) is None
+
+
+def test_the_watch_goes_beyond_neighbours_that_died_together(run: Run, eventually: Eventually) -> None:
+    run.start(FIRST)
+    eventually(lambda: all(run.board.death(member) is not None for member in (SECOND, THIRD, FOURTH)))
+    assert run.board.death(FIRST) is None
+
+
+def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_apart, eventually: Eventually) -> None:
+    run.start(FIRST)
+    served_apart[1]()
+    with pytest.raises(StoreLost):
+        run.board.verdict()
+    time.sleep(4 * DURATIONS.beat)
+    assert run.agents[FIRST].is_alive()
+    assert run.is_running(FIRST)
+    os.kill(run.workers[FIRST], signal.SIGKILL)
+    assert run.ended(FIRST) == signal.SIGKILL

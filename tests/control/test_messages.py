@@ -1,0 +1,96 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle.control.errors import ControlError
+from recycle.control.messages import (
+    LARGEST_MESSAGE,
+    NOTHING,
+    Death,
+    JoinRequest,
+    Report,
+    Verdict,
+    differs,
+    seal,
+    unseal,
+)
+
+TOKEN = "a" * 64
+REPORT = Report("W1_2#0", 3, 7, 6, None)
+
+
+def test_a_sealed_message_is_read_back() -> None:
+    verdict = Verdict(2, ("W0_0#0", "W0_1#3"), 5, "checkpoint", (Death("W1_1#0", "died", "agent", 1.5),), ("W0_1#3",))
+    for message in (REPORT, verdict, JoinRequest("W1_2#1", {"model": "a"})):
+        assert unseal(TOKEN, "key", seal(TOKEN, "key", message), type(message)) == message
+
+
+@given(st.data())
+def test_a_seal_is_broken_by_every_flipped_bit(data: st.DataObject) -> None:
+    sealed = bytearray(seal(TOKEN, "key", REPORT))
+    sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ControlError, match="was not made with this run's token"):
+        unseal(TOKEN, "key", bytes(sealed), Report)
+
+
+@given(st.integers(0, 200))
+def test_a_seal_is_broken_by_every_cut(length: int) -> None:
+    sealed = seal(TOKEN, "key", REPORT)
+    if length < len(sealed):
+        with pytest.raises(ControlError, match="was not made"):
+            unseal(TOKEN, "key", sealed[:length], Report)
+
+
+@pytest.mark.parametrize(("token", "key"), [("b" * 64, "key"), (TOKEN, "kex"), (TOKEN, "ke"), (TOKEN, "")])
+def test_a_seal_holds_for_one_token_and_one_key(token: str, key: str) -> None:
+    sealed = seal(TOKEN, "key", REPORT)
+    with pytest.raises(ControlError, match=f"{key}: was not made with this run's token"):
+        unseal(token, key, sealed, Report)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"member": "W1_2#0", "epoch": 3, "newest": 7, "oldest": 7, "extra": 1},
+        {"member": "W1_2#0", "epoch": 3, "newest": 7, "oldest": 5},
+        {"member": "W1_2#0", "epoch": 3, "newest": 6, "oldest": 7},
+        {"member": "W1_2#0", "epoch": 3, "newest": 0, "oldest": NOTHING},
+        {"member": "W1_2#0", "epoch": 3, "newest": -2, "oldest": -2},
+        {"member": "W1_2#0", "epoch": -1, "newest": 7, "oldest": 7},
+        {"member": "W1_2", "epoch": 3, "newest": 7, "oldest": 7},
+        {"member": "W1_2#" + "0" * 40, "epoch": 3, "newest": 7, "oldest": 7},
+        {"member": "W1_2#0", "epoch": "3", "newest": 7, "oldest": 7},
+        [],
+    ],
+)
+def test_what_is_no_report_is_refused_though_the_seal_is_good(content: object) -> None:
+    with pytest.raises(ControlError, match=r"^key: .*the same version$"):
+        unseal(TOKEN, "key", seal(TOKEN, "key", content), Report)
+
+
+@pytest.mark.parametrize("members", [("W0_1#0", "W0_0#0"), ("W0_0#0", "W0_0#1"), ("W0_0#0", "W0_0#0")])
+def test_a_verdict_names_every_server_once_and_in_order(members: tuple[str, ...]) -> None:
+    with pytest.raises(ControlError, match="not in order, or a server is twice"):
+        Verdict(1, members, 0)
+
+
+def test_long_texts_and_large_messages_are_refused() -> None:
+    long = msgspec.structs.replace(JoinRequest("W1_2#1", {}), reason="x" * 2001)
+    with pytest.raises(ControlError, match="2000"):
+        unseal(TOKEN, "key", seal(TOKEN, "key", long), JoinRequest)
+    with pytest.raises(ControlError, match="at most"):
+        unseal(TOKEN, "key", bytes(LARGEST_MESSAGE + 100), Report)
+
+
+def test_versions_are_those_between_oldest_and_newest() -> None:
+    assert REPORT.versions == {6, 7}
+    assert Report("W1_2#0", 3, 7, 7).versions == {7}
+    assert Report("W1_2#0", 3, NOTHING, NOTHING).versions == set()
+
+
+def test_the_first_difference_of_fingerprints_is_named() -> None:
+    ours = {"model": "a", "version": "1"}
+    assert differs(ours, ours) == ""
+    assert differs({"model": "a", "version": "2"}, ours) == "version is '2', and that of the run is '1'"
+    assert differs({"version": "1"}, ours) == "model is 'not given', and that of the run is 'a'"

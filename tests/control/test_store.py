@@ -1,0 +1,123 @@
+import threading
+
+import pytest
+
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.store import MemoryStore, Store
+from recycle.control.tcp_store import TorchStore, listen
+
+BYTES = bytes(range(256))
+
+
+def test_values_are_bytes_and_a_missing_one_is_no_wait(store: Store) -> None:
+    assert store.get("a") is None
+    store.set("a", BYTES)
+    assert store.get("a") == BYTES
+    store.set("a", b"")
+    assert store.get("a") == b""
+
+
+def test_compare_set_changes_only_what_is_as_expected(store: Store) -> None:
+    assert store.compare_set("a", b"old", b"new") == b""
+    assert store.get("a") is None
+    assert store.compare_set("a", b"", BYTES) == BYTES
+    assert store.compare_set("a", b"", b"second") == BYTES
+    assert store.compare_set("a", b"other", b"second") == BYTES
+    assert store.compare_set("a", BYTES, b"second") == b"second"
+    assert store.compare_set("a", b"second", b"second") == b"second"
+
+
+def test_of_many_who_compare_and_set_one_wins(store: Store) -> None:
+    found: list[bytes] = []
+    start = threading.Barrier(8)
+
+    def propose(number: int, connection: Store) -> None:
+        start.wait()
+        found.append(connection.compare_set("a", b"", str(number).encode()))
+
+    threads = [threading.Thread(target=propose, args=(number, store.clone())) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert set(found) == {store.get("a")}
+
+
+def test_wait_ends_when_another_connection_sets_the_key(store: Store) -> None:
+    assert not store.wait("a", 0.01)
+    other = store.clone()
+    timer = threading.Timer(0.05, other.set, ("a", b"1"))
+    timer.start()
+    assert store.wait("a", 30)
+    assert store.wait("a", 0.01)
+    timer.join()
+
+
+def test_counters_add_up(store: Store) -> None:
+    assert store.add("n", 1) == 1
+    assert store.clone().add("n", 2) == 3
+    assert store.add("n", 0) == 3
+
+
+def test_keys_are_found_by_prefix_and_can_be_deleted(store: Store) -> None:
+    for key in ("b/2", "a/1", "b/1"):
+        store.set(key, b"x")
+    assert store.keys("b/") == ["b/1", "b/2"]
+    store.delete("b/1")
+    store.delete("b/1")
+    assert store.keys("") == ["a/1", "b/2"]
+    assert store.get("b/1") is None
+
+
+def each_request(store: Store) -> list:
+    return [
+        lambda: store.set("a", b"1"),
+        lambda: store.get("a"),
+        lambda: store.compare_set("a", b"", b"1"),
+        lambda: store.wait("b", 1),
+        lambda: store.add("n", 1),
+        lambda: store.delete("a"),
+        lambda: store.keys(""),
+    ]
+
+
+def test_a_lost_memory_store_says_so_to_every_request() -> None:
+    store = MemoryStore()
+    other = store.clone()
+    store.lose()
+    for request in each_request(other):
+        with pytest.raises(StoreLost):
+            request()
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_lost_torch_store_says_so_to_the_first_request(number: int, served_apart) -> None:
+    store, kill = served_apart
+    store.set("a", b"1")
+    kill()
+    with pytest.raises(StoreLost):
+        each_request(store)[number]()
+
+
+def test_no_store_there_is_store_lost() -> None:
+    listener = listen()
+    port = listener.getsockname()[1]
+    listener.close()
+    with pytest.raises(StoreLost, match=f"127.0.0.1:{port}"):
+        TorchStore("127.0.0.1", port)
+
+
+def test_a_store_listens_on_loopback_unless_told_otherwise() -> None:
+    with listen() as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", None), ("203.0.113.1", 0), ("127.0.0.1", 70000)])
+def test_an_address_that_cannot_be_used_is_one_line_with_a_remedy(host: str, port: int | None) -> None:
+    with listen() as taken:
+        if port is None:
+            port = taken.getsockname()[1]
+        with pytest.raises(ControlError, match=f"store address {host}:{port} cannot be used.*give another") as caught:
+            listen(host, port)
+    assert "\n" not in str(caught.value)
