@@ -12,6 +12,7 @@ from recycle.runtime.recording import Recorder
 
 Handler = Callable[[Instruction], None]
 
+
 class Hooks(Protocol):
     """Something that looks on while instructions are executed, and may interfere."""
 
