@@ -12,7 +12,6 @@ from recycle.runtime.recording import Recorder
 
 Handler = Callable[[Instruction], None]
 
-
 class Hooks(Protocol):
     """Something that looks on while instructions are executed, and may interfere."""
 
