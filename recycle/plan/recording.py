@@ -167,15 +167,7 @@ class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type"
 
 
 Line = (
-    RunLine
-    | SpanLine
-    | InstantLine
-    | SampleLine
-    | IterationLine
-    | EvaluationLine
-    | DeathLine
-    | ViewLine
-    | RecoveryLine
+    RunLine | SpanLine | InstantLine | SampleLine | IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine
 )
 
 
@@ -215,11 +207,45 @@ def load_recording(path: Path) -> Timeline:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version, or the files of a directory disagree on the time unit.
     """
-    folder = path / "events" if (path / "events").is_dir() else path
-    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
-    if not files:
-        raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
-    return merge([decode_recording(read_bytes(file), str(file)) for file in files], str(path)).from_zero()
+    parts = [decode_recording(read_bytes(file), str(file)) for file in _files(path)]
+    return merge(parts, str(path)).from_zero()
+
+
+def load_lines(path: Path) -> Iterator[Line]:
+    """The lines of a recording, or of all recordings of a run's directory, in the order of each file.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: it is no recording of this version; the message names the line.
+    """
+    for file in _files(path):
+        yield from decode_lines(read_bytes(file), str(file))
+
+
+def decode_lines(content: bytes, source: str) -> Iterator[Line]:
+    """The lines of a recording's content; the first is its head.
+
+    Args:
+        content: what the file holds.
+        source: what to call it in errors.
+
+    Raises:
+        PlanFileError: it is no recording of this version; the message names the line.
+    """
+    decoder = msgspec.json.Decoder(Line)
+    whole = content[: content.rfind(b"\n") + 1]
+    if not whole:
+        raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
+    for number, text in enumerate(whole.splitlines(), 1):
+        try:
+            line: Line = decoder.decode(text)
+            if isinstance(line, RunLine):
+                _check(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, PlanFileError) as error:
+            raise PlanFileError(f"{source}: line {number}: {error}") from error
+        if number == 1 and not isinstance(line, RunLine):
+            raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
+        yield line
 
 
 def decode_recording(content: bytes, source: str) -> Timeline:
@@ -232,18 +258,15 @@ def decode_recording(content: bytes, source: str) -> Timeline:
     Raises:
         PlanFileError: it is no recording of this version; the message names the line.
     """
-    decoder = msgspec.json.Decoder(Line)
     head: RunLine | None = None
     spans: list[Span] = []
     instants: list[Instant] = []
     samples: list[Sample] = []
-    whole = content[: content.rfind(b"\n") + 1]
-    for number, text in enumerate(whole.splitlines(), 1):
+    for number, line in enumerate(decode_lines(content, source), 1):
         try:
-            line = decoder.decode(text)
             match line:
                 case RunLine():
-                    head = head or _checked(line)
+                    head = head or line
                 case SpanLine():
                     spans.append(_span(line))
                 case InstantLine():
@@ -251,12 +274,9 @@ def decode_recording(content: bytes, source: str) -> Timeline:
                     instants.append(Instant(line.kind, line.time, server, line.text))
                 case SampleLine():
                     samples.append(Sample(Server.parse(line.server), line.time, line.memory))
-        except (msgspec.DecodeError, UnicodeDecodeError, PlanFileError, JobError) as error:
+        except (PlanFileError, JobError) as error:
             raise PlanFileError(f"{source}: line {number}: {error}") from error
-        if head is None:
-            raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
-    if head is None:
-        raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
+    assert head is not None
     return Timeline(
         title=head.title,
         time_unit=head.time_unit,
@@ -290,12 +310,19 @@ def merge(parts: Iterable[Timeline], source: str) -> Timeline:
     )
 
 
-def _checked(head: RunLine) -> RunLine:
+def _files(path: Path) -> list[Path]:
+    folder = path / "events" if (path / "events").is_dir() else path
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
+    if not files:
+        raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
+    return files
+
+
+def _check(head: RunLine) -> None:
     if head.format != FORMAT:
         raise PlanFileError(f"this is a {head.format!r} file, and a {FORMAT!r} file is needed - at `$.format`")
     if head.version != VERSION:
         raise PlanFileError(f"version {head.version}, and this release reads version {VERSION} - at `$.version`")
-    return head
 
 
 def _span(line: SpanLine) -> Span:

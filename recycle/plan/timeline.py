@@ -8,7 +8,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction
 
 LaneName = Literal["compute", "communication"]
-InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning"]
+InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end"]
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):

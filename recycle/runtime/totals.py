@@ -34,8 +34,8 @@ class Totals:
     """Collects events, and passes on the total of each step, once and in order.
 
     A step counts in the newest view that begins at it or before it: what an older view had begun of it is thrown away.
-    It is passed on when all servers of that view have told of it. Where a newer view has begun behind it, it is known to
-    be finished, and its losses are enough: some of its servers may be dead.
+    It is passed on when all servers of that view have told of it. Where a newer view has begun behind it, it is known
+    to be finished, and its losses are enough: some of its servers may be dead.
 
     Each server's events come in its own order; between servers, and between them and whoever tells of views, there is
     none, but the first view comes before all others. Views and evaluations may be told more than once.
@@ -68,7 +68,7 @@ class Totals:
         self._advance()
 
     def finish(self) -> None:
-        """Nobody tells any more: pass on what is known, and leave out steps whose losses died with all who knew them."""
+        """Nobody tells any more: pass on what is known, and leave out steps whose losses died with who knew them."""
         for step in sorted({step for _, step in self._told}):
             self._next = max(self._next, step)
             self._advance(finished=True)
@@ -120,5 +120,5 @@ class Totals:
 
 
 def _mean(losses: Sequence[float]) -> float:
-    # The servers of the last stage hold the losses in the same order; the sum must not depend on who tells first either.
+    # Exact, so that no order of the losses can change it.
     return math.fsum(losses) / len(losses)
