@@ -10,7 +10,7 @@ from recycle.errors import JobError, PlanFileError, UserError
 from recycle.files import read_bytes, write_whole
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-from recycle.plan.timeline import Instant, InstantKind, LaneName, Sample, Span, Timeline
+from recycle.plan.timeline import Instant, InstantKind, LaneName, Pause, Sample, Span, Timeline
 
 FORMAT = "recycle run"
 VERSION = 1
@@ -184,7 +184,7 @@ def span_line(span: Span) -> SpanLine:
 
 
 def encode_recording(timeline: Timeline) -> bytes:
-    """The content of a recording: the head, and then a line per span, instant and sample."""
+    """The content of a recording: the head, and then a line per span, instant, sample and pause."""
     return b"".join(msgspec.json.encode(line) + b"\n" for line in _lines(timeline))
 
 
@@ -262,6 +262,7 @@ def decode_recording(content: bytes, source: str) -> Timeline:
     spans: list[Span] = []
     instants: list[Instant] = []
     samples: list[Sample] = []
+    pauses: list[Pause] = []
     for number, line in enumerate(decode_lines(content, source), 1):
         try:
             match line:
@@ -274,6 +275,13 @@ def decode_recording(content: bytes, source: str) -> Timeline:
                     instants.append(Instant(line.kind, line.time, server, line.text))
                 case SampleLine():
                     samples.append(Sample(Server.parse(line.server), line.time, line.memory))
+                case DeathLine():
+                    server = Server.parse(line.server)
+                    instants.append(Instant("failure", line.time, server, f"{server} {line.reason}"))
+                case ViewLine() if line.epoch:
+                    instants.extend(_view(line))
+                case RecoveryLine():
+                    pauses.append(_pause(line))
         except (PlanFileError, JobError) as error:
             raise PlanFileError(f"{source}: line {number}: {error}") from error
     assert head is not None
@@ -285,6 +293,7 @@ def decode_recording(content: bytes, source: str) -> Timeline:
         instants=tuple(sorted(instants, key=lambda instant: instant.time)),
         samples=tuple(sorted(samples, key=lambda sample: (sample.server, sample.time))),
         period=head.period,
+        pauses=tuple(sorted(pauses, key=lambda pause: (pause.server, pause.noticed))),
     )
 
 
@@ -305,8 +314,11 @@ def merge(parts: Iterable[Timeline], source: str) -> Timeline:
     return msgspec.structs.replace(
         first,
         spans=tuple(sorted((each for part in everything for each in part.spans), key=lambda s: (s.server, s.start))),
-        instants=tuple(sorted((each for part in everything for each in part.instants), key=lambda i: i.time)),
+        instants=_distinct(sorted((each for part in everything for each in part.instants), key=lambda i: i.time)),
         samples=tuple(sorted((each for part in everything for each in part.samples), key=lambda s: (s.server, s.time))),
+        pauses=tuple(
+            sorted((each for part in everything for each in part.pauses), key=lambda p: (p.server, p.noticed))
+        ),
     )
 
 
@@ -332,6 +344,27 @@ def _span(line: SpanLine) -> Span:
     return Span(server, line.lane, instruction, line.start, line.end, line.iteration, line.index)
 
 
+def _view(line: ViewLine) -> Iterator[Instant]:
+    name = f"view {line.epoch}"
+    text = f"{name}: {len(line.servers)} servers, retention {line.retention:.0%}, {line.plan}; {line.cause}"
+    yield Instant("view change", line.time, None, text)
+    for joined in line.joined:
+        yield Instant("rejoin", line.time, Server.parse(joined), f"{joined} is back in {name}")
+
+
+def _pause(line: RecoveryLine) -> Pause:
+    return Pause(Server.parse(line.server), *msgspec.structs.astuple(line)[1:])
+
+
+def _distinct(instants: Iterable[Instant]) -> tuple[Instant, ...]:
+    """Instants by time, each once: of a death and of a view several servers tell, of a view each at its own time."""
+    found: dict[tuple[object, ...], Instant] = {}
+    for each in instants:
+        time = None if each.kind in ("view change", "rejoin") else each.time
+        found.setdefault((each.kind, each.server, each.text, time), each)
+    return tuple(found.values())
+
+
 def _lines(timeline: Timeline) -> Iterator[Line]:
     yield head_line(timeline)
     for span in timeline.spans:
@@ -340,3 +373,5 @@ def _lines(timeline: Timeline) -> Iterator[Line]:
         yield InstantLine(instant.kind, instant.time, str(instant.server) if instant.server else None, instant.text)
     for sample in timeline.samples:
         yield SampleLine(str(sample.server), sample.time, sample.memory)
+    for pause in timeline.pauses:
+        yield RecoveryLine(str(pause.server), *msgspec.structs.astuple(pause)[1:])
