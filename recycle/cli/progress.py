@@ -3,30 +3,37 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from recycle.plan.history import History
 from recycle.plan.plan import Plan
+from recycle.plan.recording import Line, ViewLine
 from recycle.runtime.totals import StepTotal
+from recycle.view.history import summarise, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 class TrainingProgress:
-    """One line that goes on: iteration, loss, tokens per second, view, retention. Evaluations stay above it.
+    """One line that goes on: iteration, loss, tokens per second, view, retention. Evaluations and events stay above it.
 
     Args:
         console: where to.
-        plan: what is run.
+        plan: what is run at first.
         tokens: in an iteration.
         iterations: where training ends.
+
+    Attributes:
+        history: what befell the run so far.
     """
 
     def __init__(self, console: "Console", plan: Plan, tokens: int, iterations: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        job = plan.job
+        self.history = History()
         self._console = console
         self._tokens = tokens
-        self._view = f"{len(plan.programs)}/{job.pipelines * job.depth} servers, retention {plan.retention:.0%}"
+        self._servers = plan.job.pipelines * plan.job.depth
+        self._view = self._size(len(plan.programs), plan.retention)
         self._iterations = iterations
         self._progress = Progress(
             TextColumn("iteration"),
@@ -57,6 +64,22 @@ class TrainingProgress:
         self._progress.update(self._task, completed=total.step + 1, description=text)
         if not self._console.is_terminal:
             self._print(f"iteration {total.step + 1}/{self._iterations}: {text}")
+
+    def note(self, line: Line) -> None:
+        """Take in what a server or the launcher says, and show it if it is news."""
+        news = self.history.add(line)
+        if isinstance(line, ViewLine) and line is self.history.view:
+            self._view = self._size(len(line.servers), line.retention)
+        if news is not None:
+            self._print(tell(news, self._servers))
+
+    def summarise(self) -> None:
+        """Say what befell the run, if anything did."""
+        for line in summarise(self.history, self._servers):
+            self._print(line)
+
+    def _size(self, live: int, retention: float) -> str:
+        return f"{live}/{self._servers} servers, retention {retention:.0%}"
 
     def _print(self, text: str) -> None:
         printer: Any = self._progress.console if self._console.is_terminal else self._console

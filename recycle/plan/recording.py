@@ -10,7 +10,7 @@ from recycle.errors import JobError, PlanFileError, UserError
 from recycle.files import read_bytes, write_whole
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-from recycle.plan.timeline import Instant, InstantKind, LaneName, Sample, Span, Timeline
+from recycle.plan.timeline import Instant, InstantKind, LaneName, Pause, Sample, Span, Timeline
 
 FORMAT = "recycle run"
 VERSION = 1
@@ -184,7 +184,7 @@ def span_line(span: Span) -> SpanLine:
 
 
 def encode_recording(timeline: Timeline) -> bytes:
-    """The content of a recording: the head, and then a line per span, instant and sample."""
+    """The content of a recording: the head, and then a line per span, instant, sample and pause."""
     return b"".join(msgspec.json.encode(line) + b"\n" for line in _lines(timeline))
 
 
@@ -207,11 +207,45 @@ def load_recording(path: Path) -> Timeline:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version, or the files of a directory disagree on the time unit.
     """
-    folder = path / "events" if (path / "events").is_dir() else path
-    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
-    if not files:
-        raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
-    return merge([decode_recording(read_bytes(file), str(file)) for file in files], str(path)).from_zero()
+    parts = [decode_recording(read_bytes(file), str(file)) for file in _files(path)]
+    return merge(parts, str(path)).from_zero()
+
+
+def load_lines(path: Path) -> Iterator[Line]:
+    """The lines of a recording, or of all recordings of a run's directory, in the order of each file.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: it is no recording of this version; the message names the line.
+    """
+    for file in _files(path):
+        yield from decode_lines(read_bytes(file), str(file))
+
+
+def decode_lines(content: bytes, source: str) -> Iterator[Line]:
+    """The lines of a recording's content; the first is its head.
+
+    Args:
+        content: what the file holds.
+        source: what to call it in errors.
+
+    Raises:
+        PlanFileError: it is no recording of this version; the message names the line.
+    """
+    decoder = msgspec.json.Decoder(Line)
+    whole = content[: content.rfind(b"\n") + 1]
+    if not whole:
+        raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
+    for number, text in enumerate(whole.splitlines(), 1):
+        try:
+            line: Line = decoder.decode(text)
+            if isinstance(line, RunLine):
+                _check(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, PlanFileError) as error:
+            raise PlanFileError(f"{source}: line {number}: {error}") from error
+        if number == 1 and not isinstance(line, RunLine):
+            raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
+        yield line
 
 
 def decode_recording(content: bytes, source: str) -> Timeline:
@@ -224,18 +258,16 @@ def decode_recording(content: bytes, source: str) -> Timeline:
     Raises:
         PlanFileError: it is no recording of this version; the message names the line.
     """
-    decoder = msgspec.json.Decoder(Line)
     head: RunLine | None = None
     spans: list[Span] = []
     instants: list[Instant] = []
     samples: list[Sample] = []
-    whole = content[: content.rfind(b"\n") + 1]
-    for number, text in enumerate(whole.splitlines(), 1):
+    pauses: list[Pause] = []
+    for number, line in enumerate(decode_lines(content, source), 1):
         try:
-            line = decoder.decode(text)
             match line:
                 case RunLine():
-                    head = head or _checked(line)
+                    head = head or line
                 case SpanLine():
                     spans.append(_span(line))
                 case InstantLine():
@@ -243,12 +275,16 @@ def decode_recording(content: bytes, source: str) -> Timeline:
                     instants.append(Instant(line.kind, line.time, server, line.text))
                 case SampleLine():
                     samples.append(Sample(Server.parse(line.server), line.time, line.memory))
-        except (msgspec.DecodeError, UnicodeDecodeError, PlanFileError, JobError) as error:
+                case DeathLine():
+                    server = Server.parse(line.server)
+                    instants.append(Instant("failure", line.time, server, f"{server} {line.reason}"))
+                case ViewLine() if line.epoch:
+                    instants.extend(_view(line))
+                case RecoveryLine():
+                    pauses.append(_pause(line))
+        except (PlanFileError, JobError) as error:
             raise PlanFileError(f"{source}: line {number}: {error}") from error
-        if head is None:
-            raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
-    if head is None:
-        raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
+    assert head is not None
     return Timeline(
         title=head.title,
         time_unit=head.time_unit,
@@ -257,6 +293,7 @@ def decode_recording(content: bytes, source: str) -> Timeline:
         instants=tuple(sorted(instants, key=lambda instant: instant.time)),
         samples=tuple(sorted(samples, key=lambda sample: (sample.server, sample.time))),
         period=head.period,
+        pauses=tuple(sorted(pauses, key=lambda pause: (pause.server, pause.noticed))),
     )
 
 
@@ -277,17 +314,27 @@ def merge(parts: Iterable[Timeline], source: str) -> Timeline:
     return msgspec.structs.replace(
         first,
         spans=tuple(sorted((each for part in everything for each in part.spans), key=lambda s: (s.server, s.start))),
-        instants=tuple(sorted((each for part in everything for each in part.instants), key=lambda i: i.time)),
+        instants=_distinct(sorted((each for part in everything for each in part.instants), key=lambda i: i.time)),
         samples=tuple(sorted((each for part in everything for each in part.samples), key=lambda s: (s.server, s.time))),
+        pauses=tuple(
+            sorted((each for part in everything for each in part.pauses), key=lambda p: (p.server, p.noticed))
+        ),
     )
 
 
-def _checked(head: RunLine) -> RunLine:
+def _files(path: Path) -> list[Path]:
+    folder = path / "events" if (path / "events").is_dir() else path
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
+    if not files:
+        raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
+    return files
+
+
+def _check(head: RunLine) -> None:
     if head.format != FORMAT:
         raise PlanFileError(f"this is a {head.format!r} file, and a {FORMAT!r} file is needed - at `$.format`")
     if head.version != VERSION:
         raise PlanFileError(f"version {head.version}, and this release reads version {VERSION} - at `$.version`")
-    return head
 
 
 def _span(line: SpanLine) -> Span:
@@ -295,6 +342,27 @@ def _span(line: SpanLine) -> Span:
         raise PlanFileError(f"the span ends at {line.end}, before its start at {line.start} - at `$.end`")
     server, instruction = Server.parse(line.server), Instruction.parse(line.instruction)
     return Span(server, line.lane, instruction, line.start, line.end, line.iteration, line.index)
+
+
+def _view(line: ViewLine) -> Iterator[Instant]:
+    name = f"view {line.epoch}"
+    text = f"{name}: {len(line.servers)} servers, retention {line.retention:.0%}, {line.plan}; {line.cause}"
+    yield Instant("view change", line.time, None, text)
+    for joined in line.joined:
+        yield Instant("rejoin", line.time, Server.parse(joined), f"{joined} is back in {name}")
+
+
+def _pause(line: RecoveryLine) -> Pause:
+    return Pause(Server.parse(line.server), *msgspec.structs.astuple(line)[1:])
+
+
+def _distinct(instants: Iterable[Instant]) -> tuple[Instant, ...]:
+    """Instants by time, each once: of a death and of a view several servers tell, of a view each at its own time."""
+    found: dict[tuple[object, ...], Instant] = {}
+    for each in instants:
+        time = None if each.kind in ("view change", "rejoin") else each.time
+        found.setdefault((each.kind, each.server, each.text, time), each)
+    return tuple(found.values())
 
 
 def _lines(timeline: Timeline) -> Iterator[Line]:
@@ -305,3 +373,5 @@ def _lines(timeline: Timeline) -> Iterator[Line]:
         yield InstantLine(instant.kind, instant.time, str(instant.server) if instant.server else None, instant.text)
     for sample in timeline.samples:
         yield SampleLine(str(sample.server), sample.time, sample.memory)
+    for pause in timeline.pauses:
+        yield RecoveryLine(str(pause.server), *msgspec.structs.astuple(pause)[1:])

@@ -1,7 +1,8 @@
 """The chart: what every view draws, in the order in which it draws it. Views add only form."""
 
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Literal
 
@@ -9,11 +10,14 @@ import msgspec
 
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.plan.timeline import Span, Timeline
+from recycle.plan.timeline import Outage, Pause, Span, Timeline
 from recycle.view.subject import Subject
 
 MOST_PEERS = 6
 """Of more peers than this it is not said who executes what."""
+
+STEPS = ("agree", "rebuild", "restore", "start")
+"""What a server does on its way into a new view."""
 
 Grouping = Literal["stage", "pipeline"]
 
@@ -24,7 +28,9 @@ class Row(msgspec.Struct, frozen=True):
     Attributes:
         server: who it is.
         role: the server it acts as; itself unless the plan gives it another's role.
-        dead: whether it has failed.
+        dead: whether it has failed, and not come back.
+        outages: when it was dead; of a plan, all the time.
+        pauses: when it waited for a new view, by time.
         spans: its compute, by start.
         transfers: its transfers that take time, by start.
         busy: time it computes and updates, per iteration.
@@ -46,6 +52,8 @@ class Row(msgspec.Struct, frozen=True):
     limit: int | None
     actor: Server | None
     moved: Mapping[Server, tuple[str, ...]]
+    outages: tuple[Outage, ...] = ()
+    pauses: tuple[Pause, ...] = ()
 
     @property
     def label(self) -> str:
@@ -55,6 +63,20 @@ class Row(msgspec.Struct, frozen=True):
     def rerouted(self, instruction: Instruction) -> bool:
         """Whether the micro-batch is at home on another pipeline."""
         return instruction.home >= 0 and instruction.home != self.role.pipeline
+
+
+class ViewChange(msgspec.Struct, frozen=True):
+    """A new view.
+
+    Attributes:
+        time: when it began.
+        name: its number in words.
+        text: who is in it, and why.
+    """
+
+    time: float
+    name: str
+    text: str
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -85,6 +107,7 @@ class Chart(msgspec.Struct, frozen=True):
         groups: the rows in order.
         windows: by iteration and stage.
         wrong: the objection to an instruction, by (server, place in its program).
+        views: the changes of views, by time.
         end: when everything has ended.
         period: time per iteration.
         barrier: whether all stages step behind one barrier.
@@ -104,6 +127,7 @@ class Chart(msgspec.Struct, frozen=True):
     barrier: bool
     time_unit: str
     memory_unit: str
+    views: tuple[ViewChange, ...] = ()
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""
@@ -144,6 +168,11 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
         barrier=barrier,
         time_unit=printable(timeline.time_unit),
         memory_unit=printable(plan.job.memory_unit) if plan else "unit",
+        views=tuple(
+            ViewChange(each.time, printable(each.text).partition(":")[0], printable(each.text))
+            for each in timeline.instants
+            if each.kind == "view change"
+        ),
     )
 
 
@@ -200,6 +229,19 @@ def share(value: float) -> str:
     return f"{value:.1%}".replace(".0%", "%")
 
 
+def whereabouts(row: Row, outage: Outage) -> str:
+    """What is said of a dead server: what became of its work, or, if it died on the way, how it died."""
+    return fate(row) if outage.start == -math.inf else outage.text
+
+
+def phases(pause: Pause, unit: str) -> str:
+    """What a server does on its way into a new view, with how long that takes."""
+    marks = (pause.noticed, pause.agreed, pause.rebuilt, pause.restored, pause.resumed)
+    steps = zip(STEPS, pairwise(marks), strict=True)
+    parts = ", ".join(f"{name} {number(end - start)}" for name, (start, end) in steps)
+    return f"into view {pause.epoch} in {plural(pause.resumed - pause.noticed, unit)}: {parts}"
+
+
 def fate(row: Row) -> str:
     """What became of a dead server's work."""
     parts = [f"{row.actor} acts as it"] if row.actor else []
@@ -223,8 +265,12 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     for sample in timeline.samples:
         if sample.memory > peak.get(sample.server, -1):
             peak[sample.server] = sample.memory
+    outages = timeline.outages
     failed = set(plan.failed if plan else timeline.failed)
-    servers = set(plan.job.servers()) if plan else failed | spans.keys()
+    servers = set(plan.job.servers()) if plan else outages.keys() | spans.keys()
+    pauses: dict[Server, list[Pause]] = {}
+    for pause in timeline.pauses:
+        pauses.setdefault(pause.server, []).append(pause)
     roles = plan.roles if plan else {}
     moved = _moved(roles, failed, spans)
     actors = {role: server for server, role in roles.items()}
@@ -246,9 +292,17 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 limit=plan.job.stages[server.stage].limit if plan else None,
                 actor=actors.get(server),
                 moved=moved.get(server, {}),
+                outages=tuple(_shown(each, mine) for each in outages.get(server, ())),
+                pauses=tuple(pauses.get(server, ())),
             )
         )
     return rows
+
+
+def _shown(outage: Outage, spans: Sequence[Span]) -> Outage:
+    """An outage as it is drawn: who did nothing before it is dead from the start."""
+    start = outage.start if spans and spans[0].start < outage.start else -math.inf
+    return Outage(start, outage.end, printable(outage.text))
 
 
 def _moved(

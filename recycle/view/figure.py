@@ -1,12 +1,13 @@
 """The paper view: PNG or PDF through matplotlib, which the ``figures`` extra installs."""
 
+import math
 from io import BytesIO
 from typing import Any
 
 from recycle.errors import UserError
 from recycle.plan.instruction import Op
 from recycle.view.chart import Chart, fate, share
-from recycle.view.style import FILL, INK, MEANING, home_color
+from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color
 
 FORMATS = ("png", "pdf")
 ROW = 0.26
@@ -39,10 +40,18 @@ def draw_figure(chart: Chart, form: str) -> bytes:
         y += 0.6
         for row in group.rows:
             ticks.append((y, row.label))
-            if row.dead:
+            for outage in row.outages:
                 color = home_color(row.server.pipeline)
-                axes.axhline(y, color=color, linewidth=1.2)
-                axes.text(0.5, y, fate(row), color=color, va="center", fontsize=7, backgroundcolor="white")
+                start, end = max(0.0, outage.start), min(chart.end, outage.end)
+                axes.hlines(y, start, end, color=color, linewidth=1.2)
+                if outage.start == -math.inf:
+                    axes.text(0.5, y, fate(row), color=color, va="center", fontsize=7, backgroundcolor="white")
+                else:
+                    axes.plot(start, y, "x", color=color, markersize=5)
+                if outage.end < math.inf:
+                    axes.plot(end, y, ">", color=BACK, markersize=5)
+            for pause in row.pauses:
+                axes.barh(y, pause.resumed - pause.noticed, 0.86, left=pause.noticed, color=PAUSE)
             for span in row.spans:
                 if span.end > span.start:
                     _box(
@@ -51,6 +60,9 @@ def draw_figure(chart: Chart, form: str) -> bytes:
             if not row.dead:
                 axes.text(chart.end * 1.01, y, share(row.bubble), va="center", fontsize=7)
             y += 1
+    for view in chart.views:
+        axes.axvline(view.time, color="black", linewidth=0.8)
+        axes.text(view.time, 0, view.name, fontsize=6, va="bottom")
     axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=7)
     axes.set_xlim(0, (chart.end or 1) * 1.06)
     axes.set_ylim(y, 0)

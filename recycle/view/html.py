@@ -17,7 +17,7 @@ import msgspec
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.plan.timeline import Sample, Span, Timeline
-from recycle.view.chart import Chart, Row, fate, number, share
+from recycle.view.chart import Chart, Row, number, phases, share, whereabouts
 from recycle.view.compare import Comparison
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
 
@@ -112,7 +112,8 @@ def _panel(panel: Panel) -> dict[str, Any]:
             for stage in range(depth)
         ],
         "windows": [(each.stage, each.iteration, each.start, each.end) for each in chart.windows],
-        "rows": [_row(row, len(mine)) for row, mine in zip(rows, held, strict=True)],
+        "views": [(each.time, each.name, each.text) for each in chart.views],
+        "rows": [_row(row, len(mine), chart.time_unit) for row, mine in zip(rows, held, strict=True)],
         "boxes": _columns(spans),
         "changes": _base64(
             "B",
@@ -133,14 +134,16 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, samples: int) -> dict[str, Any]:
+def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
     return {
         "pipeline": row.server.pipeline,
         "stage": row.server.stage,
         "home": row.role.pipeline,
         "label": row.label,
         "dead": row.dead,
-        "fate": fate(row) if row.dead else "",
+        # Infinite times, from the start or to the end, are null in JSON.
+        "outages": [(each.start, each.end, whereabouts(row, each)) for each in row.outages],
+        "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.pauses],
         "busy": number(row.busy),
         "bubble": "" if row.dead else share(round(row.bubble, 3)),
         "peak": row.peak,

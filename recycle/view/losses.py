@@ -1,6 +1,8 @@
 """Loss curves as SVG: standard library only, and the same bytes for the same figures."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 from xml.etree import ElementTree as Xml
 
 Curve = Sequence[tuple[float, float]]
@@ -8,15 +10,58 @@ Curve = Sequence[tuple[float, float]]
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 20, 48, 48
 COLORS = ("#2f6db5", "#c0392b", "#3a8f4d", "#7a56a8")
+COME, GONE = "#3a8f4d", "#c0392b"
 FONT = "font-family:system-ui,sans-serif;font-size:12px;fill:#333"
 
 
-def draw_losses(title: str, curves: Mapping[str, Curve]) -> str:
+class Mark(NamedTuple):
+    """Something that befell a run.
+
+    Attributes:
+        step: before which step.
+        text: what.
+        good: whether it is good news, a server that came back.
+    """
+
+    step: float
+    text: str
+    good: bool
+
+
+class Difference(NamedTuple):
+    """How far two curves are apart.
+
+    Attributes:
+        steps: how many steps both have.
+        largest: the largest difference at one of them, relative to the second curve's loss there.
+        step: where that is; the first such.
+    """
+
+    steps: int
+    largest: float
+    step: float
+
+
+def compare_losses(curve: Curve, reference: Curve) -> Difference | None:
+    """How far a curve is from another, over the steps that both have; None if there are none."""
+    expected = dict(reference)
+    apart = [(_relative(loss, expected[step]), step) for step, loss in curve if step in expected]
+    if not apart:
+        return None
+    largest, step = max(apart, key=lambda each: each[0])
+    return Difference(len(apart), largest, step)
+
+
+def draw_losses(
+    title: str, curves: Mapping[str, Curve], marks: Sequence[Mark] = (), dashed: Collection[str] = ()
+) -> str:
     """Loss over steps, a line per curve; a curve of few points is marked at each.
 
     Args:
         title: what stands above.
-        curves: per name, the (step, loss) points by step.
+        curves: per name, the (step, loss) points by step; the later ones are painted over those before them.
+        marks: what befell the run, as lines across the picture.
+        dashed: the names of curves through which those below are seen.
     """
     points = [point for curve in curves.values() for point in curve]
     steps = [step for step, _ in points] or [0.0, 1.0]
@@ -46,19 +91,40 @@ def draw_losses(title: str, curves: Mapping[str, Curve]) -> str:
         across, _ = place(last * part / 4, low)
         _text(picture, across, HEIGHT - BOTTOM + 18, f"{last * part / 4:g}", "text-anchor:middle")
     _text(picture, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "iteration", "text-anchor:middle")
+    for mark in marks:
+        across, _ = place(mark.step, low)
+        color = COME if mark.good else GONE
+        _text(
+            picture,
+            across - 3,
+            HEIGHT - BOTTOM - 4,
+            mark.text,
+            f"fill:{color};font-size:10px",
+            f"rotate(-90 {across - 3:g} {HEIGHT - BOTTOM - 4})",
+        )
+        line = {"x1": str(across), "x2": str(across), "y1": str(TOP), "y2": str(HEIGHT - BOTTOM), "stroke": color}
+        Xml.SubElement(picture, "line", line | {"class": "mark", "stroke-dasharray": "2 3"})
     for number, (name, curve) in enumerate(curves.items()):
         color = COLORS[number % len(COLORS)]
         places = [place(step, loss) for step, loss in curve]
         path = " ".join(f"{across},{down}" for across, down in places)
-        Xml.SubElement(picture, "polyline", {"points": path, "fill": "none", "stroke": color, "stroke-width": "2"})
+        line = {"points": path, "fill": "none", "stroke": color, "stroke-width": "2"}
+        Xml.SubElement(picture, "polyline", line | ({"stroke-dasharray": "6 6"} if name in dashed else {}))
         if len(places) <= 40:
             for (across, down), (step, loss) in zip(places, curve, strict=True):
-                mark = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
-                dot = Xml.SubElement(picture, "circle", mark)
+                circle = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
+                dot = Xml.SubElement(picture, "circle", circle)
                 Xml.SubElement(dot, "title").text = f"{name}, iteration {step:g}: {loss:.4f}"
         _text(picture, WIDTH - RIGHT - 8, TOP + 14 + 18 * number, name, f"text-anchor:end;fill:{color};font-weight:600")
     return Xml.tostring(picture, encoding="unicode") + "\n"
 
 
-def _text(picture: Xml.Element, across: float, down: float, text: str, style: str) -> None:
-    Xml.SubElement(picture, "text", {"x": f"{across:g}", "y": f"{down:g}", "style": f"{FONT};{style}"}).text = text
+def _relative(loss: float, expected: float) -> float:
+    if loss == expected:
+        return 0.0
+    return abs(loss - expected) / abs(expected) if expected else math.inf
+
+
+def _text(picture: Xml.Element, across: float, down: float, text: str, style: str, transform: str = "") -> None:
+    where = {"x": f"{across:g}", "y": f"{down:g}", "style": f"{FONT};{style}"}
+    Xml.SubElement(picture, "text", where | ({"transform": transform} if transform else {})).text = text

@@ -30,6 +30,12 @@ HOME = ("#5c3a21", "#c1121f", "#16202c", "#b5179e", "#6f6200")
 WRONG = "#d00000"
 """Marks instructions that the checker objects to."""
 
+PAUSE = "#ffd54a"
+"""The time in which a server changes views."""
+
+BACK = "#2e8b57"
+"""Marks where a server came back."""
+
 MEANING: Mapping[Op, str] = {
     Op.F: "forward",
     Op.I: "input gradient",

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from html import escape
 
 from recycle.plan.instruction import Op
-from recycle.plan.timeline import Span
-from recycle.view.chart import Chart, Group, Row, fate, number, plural, share
-from recycle.view.style import EDGES, FILL, HOME, INK, MEANING, WRONG, home_color
+from recycle.plan.timeline import Outage, Pause, Span
+from recycle.view.chart import Chart, Group, Row, number, phases, plural, share, whereabouts
+from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color
 
 BOX = 22.0
 """Width of the shortest box, in pixels."""
@@ -91,7 +91,7 @@ def draw(charts: Sequence[Chart], pace: float = 1.0) -> str:
 def _paint(canvas: Canvas, chart: Chart, width: float) -> int:
     """Paint a chart from the top; returns its height."""
     right = canvas.x(chart.end)
-    top = _head(canvas, chart)
+    top = _head(canvas, chart) + (8 if chart.views else 0)
     axis = top + 16
     y = float(axis + 8)
     places: list[tuple[Group, float]] = []
@@ -105,6 +105,7 @@ def _paint(canvas: Canvas, chart: Chart, width: float) -> int:
     for group, place in places:
         _group(canvas, chart, group, place, right)
     _boundaries(canvas, chart, places, axis, bottom)
+    _views(canvas, chart, axis, bottom)
     foot = _barrier(canvas, chart, bottom) if chart.barrier else bottom + 10
     return math.ceil(_legend(canvas, chart, foot + 14, width) + 12)
 
@@ -141,16 +142,19 @@ def _group(canvas: Canvas, chart: Chart, group: Group, top: float, right: float)
         y = top + 20 + PITCH * place
         base = y + 15
         canvas.text(12, base, row.label, "name")
-        if row.dead:
-            _dead(canvas, row, y, right)
-        else:
+        if row.spans or not row.dead:
             size = f'x="{_n(canvas.left)}" y="{_n(y)}" width="{_n(right - canvas.left)}" height="{ROW}"'
             canvas.add(f'<rect {size} class="idle"/>')
+        if not row.dead:
             canvas.text(right + 44, base, number(row.busy), "right")
             canvas.text(right + 96, base, share(row.bubble), "right")
             if row.peak is not None:
                 limit = "" if row.limit is None else f"/{row.limit}"
                 canvas.text(right + 156, base, f"{row.peak}{limit}", "right")
+        for outage in row.outages:
+            _outage(canvas, row, outage, y, right)
+        for pause in row.pauses:
+            _pause(canvas, chart, pause, y)
         for span in row.spans:
             if span.end > span.start or (row.server, span.index) in chart.wrong:
                 canvas.add(_box(canvas, chart, row, span, y))
@@ -196,21 +200,54 @@ def _box(canvas: Canvas, chart: Chart, row: Row, span: Span, y: float) -> str:
     return "".join(parts) + "</g>"
 
 
-def _dead(canvas: Canvas, row: Row, y: float, right: float) -> None:
+def _outage(canvas: Canvas, row: Row, outage: Outage, y: float, right: float) -> None:
     middle = y + ROW / 2
     color = home_color(row.server.pipeline)
-    canvas.add(f'<path d="M8 {_n(middle)}H{_n(right)}" stroke="{color}" stroke-width="2"/>')
-    text = fate(row)
+    always = outage.start == -math.inf
+    start = 8.0 if always else canvas.x(outage.start)
+    stop = right if outage.end == math.inf else canvas.x(outage.end)
+    text = whereabouts(row, outage)
+    if not always:
+        canvas.add(f'<g class="outage"><title>{escape(text)}</title>')
+        size = f'x="{_n(start)}" y="{_n(y)}" width="{_n(stop - start)}" height="{ROW}"'
+        canvas.add(f'<rect {size} fill="#ffffff"/>')
+        canvas.add(f'<path d="M{_n(start)} {_n(y)}v{ROW}" stroke="{color}" stroke-width="3"/>')
+    canvas.add(f'<path d="M{_n(start)} {_n(middle)}H{_n(stop)}" stroke="{color}" stroke-width="2"/>')
     width = 6.8 * len(text) + 20
-    x = canvas.left + 14
+    x = max(canvas.left, start) + 14
+    if always or x + width < stop:
+        canvas.add(
+            f'<rect x="{_n(x)}" y="{_n(y + 1.5)}" width="{_n(width)}" height="{ROW - 3}" rx="9" fill="#ffffff" '
+            f'stroke="{color}" stroke-width="1.5"/>'
+        )
+        canvas.add(
+            f'<text x="{_n(x + width / 2)}" y="{_n(y + 15)}" class="mid" style="fill:{color};font-weight:bold">'
+            f"{escape(text)}</text>"
+        )
+    if outage.end < math.inf:
+        canvas.add(f'<path d="M{_n(stop)} {_n(y)}v{ROW}l8 -{ROW / 2:g}z" fill="{BACK}"/>')
+    if not always:
+        canvas.add("</g>")
+
+
+def _pause(canvas: Canvas, chart: Chart, pause: Pause, y: float) -> None:
+    x, width = canvas.x(pause.noticed), max(1.0, (pause.resumed - pause.noticed) * canvas.scale)
     canvas.add(
-        f'<rect x="{_n(x)}" y="{_n(y + 1.5)}" width="{_n(width)}" height="{ROW - 3}" rx="9" fill="#ffffff" '
-        f'stroke="{color}" stroke-width="1.5"/>'
+        f'<g class="pause"><title>{pause.server} {escape(phases(pause, chart.time_unit))}</title>'
+        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{ROW}" fill="{PAUSE}"/></g>'
     )
-    canvas.add(
-        f'<text x="{_n(x + width / 2)}" y="{_n(y + 15)}" class="mid" style="fill:{color};font-weight:bold">'
-        f"{escape(text)}</text>"
-    )
+
+
+def _views(canvas: Canvas, chart: Chart, axis: float, bottom: float) -> None:
+    """A line where each view begins, with its number where there is room."""
+    free = -math.inf
+    for view in chart.views:
+        x = canvas.x(view.time)
+        line = f'<path d="M{_n(x)} {_n(axis - 9)}V{_n(bottom)}" stroke="#1c2430" stroke-width="1.4"/>'
+        canvas.add(f"<g><title>{escape(view.text)}</title>{line}</g>")
+        if x > free:
+            canvas.text(x + 3, axis - 11, view.name, "name")
+            free = x + 8 + 7 * len(view.name)
 
 
 def _window(canvas: Canvas, start: float, end: float, y: float, text: str) -> None:

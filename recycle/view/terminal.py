@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import msgspec
 from rich.console import Console
@@ -16,6 +17,7 @@ from recycle.view.subject import Subject
 MOST_PROBLEMS = 5
 WIDEST_QUANTUM = 3
 STRETCH = 8
+DEAD, WAITING = "x", "="
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -121,18 +123,38 @@ def _wrapped(lines: list[Text], width: int) -> list[Text]:
 
 
 def _cells(chart: Chart, row: Row, scale: Scale, color: bool) -> Iterator[tuple[str, str]]:
+    gap = _gap(row, scale)
     at = 0
     for span in row.spans:
         first, last = scale.column(span.start), min(scale.column(span.end), scale.columns)
         if last <= max(first, at):
             continue
         if first > at:
-            yield "." * (first - at), "dim"
+            yield from _signs(gap[at:first])
             at = first
         wrong = (row.server, span.index) in chart.wrong
         yield _text(row, span, last - at, color, wrong), _style(row, span, wrong) if color else ""
         at = last
-    yield "." * (scale.columns - at), "dim"
+    yield from _signs(gap[at:])
+
+
+def _gap(row: Row, scale: Scale) -> str:
+    """What a row shows where no instruction is: idle, waiting for a new view, or dead."""
+    signs = ["."] * scale.columns
+    for sign, times in (
+        (WAITING, [(pause.noticed, pause.resumed) for pause in row.pauses]),
+        (DEAD, [(max(0.0, each.start), each.end) for each in row.outages]),
+    ):
+        for start, end in times:
+            first = min(scale.column(start), scale.columns)
+            last = scale.columns if end == math.inf else min(scale.column(end), scale.columns)
+            signs[first:last] = sign * (last - first)
+    return "".join(signs)
+
+
+def _signs(gap: str) -> Iterator[tuple[str, str]]:
+    for sign, run in groupby(gap):
+        yield "".join(run), {DEAD: "red", WAITING: "yellow"}.get(sign, "dim")
 
 
 def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
@@ -201,6 +223,10 @@ def _legend(chart: Chart, scale: Scale, color: bool) -> list[Text]:
     if any(row.dead for row in chart.rows()):
         legend.append("underlined" if color else "small letter", style="bold underline" if color else "")
         legend.append(": work of a dead server; ")
+    if any(row.pauses for row in chart.rows()):
+        legend.append(f"{WAITING}: waits for a new view; ")
+    if any(row.outages and row.spans for row in chart.rows()):
+        legend.append(f"{DEAD}: dead; ")
     legend.append(f"a column is {plural(scale.quantum / scale.wide, chart.time_unit)}")
     lines = [legend]
     if scale.cropped:

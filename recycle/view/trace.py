@@ -1,6 +1,8 @@
 """The trace view: Chrome trace JSON, which Perfetto and chrome://tracing open beside a profiler's traces."""
 
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -8,7 +10,7 @@ import msgspec
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.plan.timeline import Span, Timeline
-from recycle.view.chart import Chart, Row
+from recycle.view.chart import STEPS, Chart, Row
 from recycle.view.style import MEANING
 
 MICROSECONDS = {
@@ -27,6 +29,8 @@ ABSTRACT = 1e3
 
 COMPUTE = 0
 JOB = 0
+VIEWS = 1_000_000
+"""The lane of what a server does on its way into a new view, behind all that transfers need."""
 INSIDE = 0.999
 """Where an arrow leaves its slice, as a share of it: at the end, but still on it."""
 
@@ -121,6 +125,23 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
             named[lane + 1] = "communication"
             yield _thread(process, lane + 1, named[lane + 1])
         yield _slice(part, row, span, process, lane + 1)
+    for pause in row.pauses:
+        if VIEWS not in named:
+            named[VIEWS] = "views"
+            yield _thread(process, VIEWS, named[VIEWS])
+        marks = (pause.noticed, pause.agreed, pause.rebuilt, pause.restored, pause.resumed)
+        for name, (start, end) in zip(STEPS, pairwise(marks), strict=True):
+            if end > start:
+                yield {
+                    "ph": "X",
+                    "name": name,
+                    "cat": "recovery",
+                    "ts": start * part.scale,
+                    "dur": (end - start) * part.scale,
+                    "pid": process,
+                    "tid": VIEWS,
+                    "args": {"view": pause.epoch, "iteration": pause.step},
+                }
 
 
 def _thread(process: int, lane: int, name: str) -> Event:
@@ -152,19 +173,21 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
 def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
     """An arrow for every result that goes to another server."""
     depth = 1 + max((row.server.stage for row in rows), default=0)
-    done: dict[tuple[int, Op, int, int, int], tuple[int, Span]] = {}
+    # What an iteration left undone in one view goes to nobody in the next.
+    views = part.timeline.views
+    done: dict[tuple[int, int, Op, int, int, int], tuple[int, Span]] = {}
     for place, row in enumerate(rows, first + 1):
         for span in row.spans:
-            each = span.instruction
+            each, view = span.instruction, bisect(views, span.start)
             for phase in each.op.phases:
-                done[span.iteration, phase, row.server.stage, each.home, each.micro_batch] = (place, span)
+                done[view, span.iteration, phase, row.server.stage, each.home, each.micro_batch] = (place, span)
     number = first * len(done)
     for place, row in enumerate(rows, first + 1):
         for span in row.spans:
-            each = span.instruction
+            each, view = span.instruction, bisect(views, span.start)
             for phase in each.op.phases:
                 for need in dependencies(phase, row.server.stage, depth):
-                    source = done.get((span.iteration, need.phase, need.stage, each.home, each.micro_batch))
+                    source = done.get((view, span.iteration, need.phase, need.stage, each.home, each.micro_batch))
                     if source is None or source[0] == place or span.end == span.start:
                         continue
                     other, maker = source

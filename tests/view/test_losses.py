@@ -1,6 +1,6 @@
 from xml.etree import ElementTree as Xml
 
-from recycle.view.losses import draw_losses
+from recycle.view.losses import Difference, Mark, compare_losses, draw_losses
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -28,3 +28,23 @@ def test_names_stay_text_and_the_bytes_are_the_same():
 def test_one_point_and_none_are_drawn():
     Xml.fromstring(draw_losses("one", {"a": [(0, 1.0)]}))
     Xml.fromstring(draw_losses("none", {}))
+
+
+def test_marks_stand_at_their_steps_and_a_curve_is_seen_through_the_one_above_it():
+    curves = {"undisturbed": [(1, 5.0), (2, 4.0)], "run": [(1, 5.0), (2, 4.0)]}
+    marks = [Mark(1, "W1_2 died", good=False), Mark(2, "W1_2 is back", good=True)]
+    picture = Xml.fromstring(draw_losses("two", curves, marks, ["run"]))
+    texts = [each.text for each in picture.findall(f"{NAMESPACE}text")]
+    assert {"W1_2 died", "W1_2 is back"} <= set(texts)
+    lines = picture.findall(f"{NAMESPACE}polyline")
+    assert [line.get("stroke-dasharray") is not None for line in lines] == [False, True]
+    across = [float(point.split(",")[0]) for point in lines[0].get("points").split()]
+    assert [float(each.get("x1")) for each in picture.findall(f"{NAMESPACE}line[@class='mark']")] == across
+
+
+def test_the_largest_difference_is_relative_and_over_the_steps_that_both_have():
+    reference = [(1, 2.0), (2, -4.0), (3, 1.0)]
+    assert compare_losses([(2, -4.5), (3, 1.1), (4, 9.0)], reference) == Difference(2, 0.125, 2)
+    assert compare_losses(reference, reference) == Difference(3, 0.0, 1)
+    assert compare_losses([(4, 1.0)], reference) is None
+    assert compare_losses([(1, 0.0)], [(1, 0.0)]) == Difference(1, 0.0, 1)

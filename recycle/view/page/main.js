@@ -6,6 +6,7 @@ const painter = new Painter(panels, page);
 const plot = document.getElementById('plot');
 const tip = document.getElementById('tip');
 let focus = null; // the box that is pointed at, or reached by keys
+let note = null; // what is said where no box is: texts, and where
 let follow = null; // the micro-batch that is followed
 let waiting = false;
 
@@ -104,8 +105,16 @@ function light() {
 }
 
 function explain() {
-  tip.style.display = focus ? 'block' : 'none';
-  if (!focus) return;
+  tip.style.display = focus || note ? 'block' : 'none';
+  if (!focus) {
+    if (note) {
+      tip.replaceChildren();
+      make('strong', note.label, tip);
+      make('span', note.texts.join('\n'), tip);
+      beside(note.x + 12, note.y + 14, note.y - 6);
+    }
+    return;
+  }
   const { panel, box } = focus;
   const op = page.ops[panel.boxes.op[box]];
   const row = panel.rows[panel.rowOf[box]];
@@ -133,10 +142,23 @@ function explain() {
   make('span', lines.join('\n'), tip);
   if (panel.wrong[box]) make('span', `\nWRONG: ${panel.wrong[box]}`, tip).className = 'wrong';
   const { x, y, width, height } = painter.rectangle(panel, box);
-  const left = Math.max(4, Math.min(x + width + 10, painter.width - tip.offsetWidth - 8));
-  const below = y + height + 8;
-  tip.style.left = `${left}px`;
-  tip.style.top = `${below + tip.offsetHeight < painter.height ? below : Math.max(4, y - tip.offsetHeight - 8)}px`;
+  beside(x + width + 10, y + height + 8, y - 8);
+}
+
+// Put the tip at a place across, below one height or, where there is no room, above another.
+function beside(across, below, above) {
+  tip.style.left = `${Math.max(4, Math.min(across, painter.width - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${below + tip.offsetHeight < painter.height ? below : Math.max(4, above - tip.offsetHeight)}px`;
+}
+
+// Say what befell a server where it has no box.
+function befell(hit, x, y) {
+  const texts = hit && hit.box < 0 && x >= painter.left && x <= painter.edge
+    ? hit.panel.note(hit.row, painter.time(x) / hit.panel.scale, (3 * painter.perPixel) / hit.panel.scale)
+    : [];
+  const before = note;
+  note = texts.length ? { label: hit.row.label, texts, x, y } : null;
+  if (before || note) explain();
 }
 
 function keepInside() {
@@ -303,8 +325,10 @@ function listen() {
       pan(x, y);
       return;
     }
-    const hit = painter.at(...where(event));
+    const [x, y] = where(event);
+    const hit = painter.at(x, y);
     point(hit?.panel, hit ? hit.box : -1);
+    befell(hit, x, y);
   });
   plot.addEventListener('pointerup', (event) => {
     const far = drag?.far;
@@ -314,7 +338,10 @@ function listen() {
     const hit = painter.at(...where(event));
     followed(hit && hit.box >= 0 ? hit : null);
   });
-  plot.addEventListener('pointerleave', () => point(null, -1));
+  plot.addEventListener('pointerleave', () => {
+    point(null, -1);
+    befell(null);
+  });
   window.addEventListener('resize', () => {
     painter.resize();
     keepInside();

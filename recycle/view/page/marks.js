@@ -78,27 +78,94 @@ Object.assign(Painter.prototype, {
     }
   },
 
-  deadRows(pen, lines) {
-    for (const { panel, place, top } of lines) {
-      const row = panel.rows[place];
-      if (!row.dead) continue;
-      const middle = this.y(top) + Math.max(1, this.rowHeight - 3) / 2;
+  // Where a server is dead: a line through its row, with a cross where it died on the way and a flag where it came back.
+  outages(pen, { panel, place, top }) {
+    const row = panel.rows[place];
+    const y = this.y(top);
+    const height = Math.max(2, this.rowHeight - (this.rowHeight > 6 ? 3 : 0));
+    const middle = y + Math.max(1, this.rowHeight - 3) / 2;
+    for (const [start, end, text] of row.outages) {
+      const from = start === null ? this.left : this.x(start * panel.scale);
+      const to = end === null ? this.edge : this.x(end * panel.scale);
+      if (to < this.left || from > this.edge) continue;
+      if (start !== null) {
+        pen.fillStyle = this.theme.ground;
+        pen.fillRect(from, y, to - from, height);
+      }
       pen.fillStyle = this.theme.dead;
-      pen.fillRect(this.left, middle - 0.75, this.edge - this.left, 1.5);
-      if (this.rowHeight < 15) continue;
-      pen.font = 'bold 11px "DejaVu Sans", Verdana, sans-serif';
-      pen.textAlign = 'left';
-      pen.textBaseline = 'middle';
-      const width = Math.min(pen.measureText(row.fate).width + 20, this.edge - this.left - 20);
-      pen.fillStyle = this.theme.ground;
-      pen.strokeStyle = this.theme.dead;
-      pen.lineWidth = 1.5;
-      pen.beginPath();
-      pen.roundRect(this.left + 12, this.y(top) + 1, width, this.rowHeight - 5, 9);
-      pen.fill();
-      pen.stroke();
-      pen.fillStyle = this.theme.dead;
-      pen.fillText(row.fate, this.left + 22, middle + 0.5, width - 20);
+      pen.fillRect(from, middle - 0.75, to - from, 1.5);
+      if (this.rowHeight >= 15) this.pill(pen, Math.max(this.left, from) + 12, Math.min(this.edge, to), y, middle, text);
+      if (start !== null) this.cross(pen, from - height / 3, middle - height / 3, height / 1.5, height / 1.5, this.theme.dead);
+      if (end !== null) this.flag(pen, to, y, height);
+    }
+  },
+
+  // A text on a line, if there is room for some of it.
+  pill(pen, from, to, y, middle, text) {
+    pen.font = 'bold 11px "DejaVu Sans", Verdana, sans-serif';
+    pen.textAlign = 'left';
+    pen.textBaseline = 'middle';
+    const full = pen.measureText(text).width + 20;
+    const width = Math.min(full, to - from - 8);
+    if (width < Math.min(full, 90)) return;
+    pen.fillStyle = this.theme.ground;
+    pen.strokeStyle = this.theme.dead;
+    pen.lineWidth = 1.5;
+    pen.beginPath();
+    pen.roundRect(from, y + 1, width, this.rowHeight - 5, 9);
+    pen.fill();
+    pen.stroke();
+    pen.fillStyle = this.theme.dead;
+    pen.fillText(text, from + 10, middle + 0.5, width - 20);
+  },
+
+  flag(pen, x, y, height) {
+    pen.fillStyle = this.theme.back;
+    pen.beginPath();
+    pen.moveTo(x, y);
+    pen.lineTo(x + Math.max(3, height / 2), y + height / 2);
+    pen.lineTo(x, y + height);
+    pen.fill();
+  },
+
+  // Where a server changes views: a band from when it knew to its first instruction.
+  pauses(pen, { panel, place, top }) {
+    pen.fillStyle = this.theme.pause;
+    for (const [start, end] of panel.rows[place].pauses) {
+      const x = this.x(start * panel.scale);
+      pen.fillRect(x, this.y(top), Math.max(1, this.x(end * panel.scale) - x), Math.max(1, this.rowHeight - (this.rowHeight > 6 ? 3 : 0)));
+    }
+  },
+
+  // Where views begin: a line over all rows of a panel.
+  views(pen) {
+    pen.fillStyle = this.theme.ink;
+    for (const panel of this.panels) {
+      for (const [time] of panel.views) {
+        pen.fillRect(this.x(time * panel.scale) - 0.75, this.y(panel.first), 1.5, panel.bottom - panel.first);
+      }
+    }
+  },
+
+  // The names of views stand at their lines, as many as there is room for.
+  viewNames(pen) {
+    pen.font = 'bold 10.5px "DejaVu Sans", Verdana, sans-serif';
+    pen.textAlign = 'left';
+    pen.textBaseline = 'middle';
+    for (const panel of this.panels) {
+      let free = this.left;
+      const y = Math.max(AXIS, this.y(panel.first)) + 8;
+      if (y > this.y(panel.bottom)) continue;
+      for (const [time, name] of panel.views) {
+        const x = this.x(time * panel.scale) + 3;
+        const width = pen.measureText(name).width;
+        if (x < free || x + width > this.edge) continue;
+        pen.fillStyle = this.theme.ground;
+        pen.fillRect(x - 1, y - 7, width + 4, 14);
+        pen.fillStyle = this.theme.ink;
+        pen.fillText(name, x + 1, y);
+        free = x + width + 4;
+      }
     }
   },
 

@@ -53,6 +53,7 @@ class Panel {
     for (const [stage, , , end] of this.windows) (this.ends[stage] ??= []).push(end);
     this.rowOf = new Int32Array(this.boxes.op.length);
     this.rows.forEach((row, place) => this.rowOf.fill(place, row.boxes.from, row.boxes.to));
+    this.begun = Float64Array.from(this.views, ([time]) => time);
     this.mostMemory = this.rows.reduce((most, row) => Math.max(most, row.limit ?? row.peak ?? 0), 1);
   }
 
@@ -63,19 +64,34 @@ class Panel {
       this.index = new Map();
       for (let box = 0; box < boxes.op.length; box++) {
         for (const phase of this.ops[boxes.op[box]].phases) {
-          this.index.set(this.key(boxes.iteration[box], this.stage(box), boxes.home[box], boxes.microBatch[box], phase), box);
+          const place = this.key(this.view(box), boxes.iteration[box], this.stage(box), boxes.home[box], boxes.microBatch[box], phase);
+          this.index.set(place, box);
         }
       }
     }
     return this.index;
   }
 
-  key(iteration, stage, home, microBatch, phase) {
-    return (((iteration * this.depth + stage) * this.homes + home) * this.width + microBatch) * 3 + phase;
+  // In which view a box began, from 0. What an iteration left undone in one view goes to nobody in the next.
+  view(box) {
+    return firstAbove(this.begun, this.boxes.start[box], 0, this.begun.length);
   }
 
-  place(iteration, stage, home, microBatch, phase) {
-    return this.places.get(this.key(iteration, stage, home, microBatch, phase)) ?? -1;
+  key(view, iteration, stage, home, microBatch, phase) {
+    const made = view * this.iterations + iteration;
+    return (((made * this.depth + stage) * this.homes + home) * this.width + microBatch) * 3 + phase;
+  }
+
+  place(view, iteration, stage, home, microBatch, phase) {
+    return this.places.get(this.key(view, iteration, stage, home, microBatch, phase)) ?? -1;
+  }
+
+  // What is said of a time at which a row has no box: a new view, a pause before it, or a death.
+  note(row, time, slack) {
+    const dead = row.outages.find(([start, end]) => (start ?? -Infinity) - slack <= time && time <= (end ?? Infinity));
+    const pause = row.pauses.find(([start, end]) => start - slack <= time && time <= end + slack);
+    const view = this.views.find(([start]) => Math.abs(start - time) <= slack);
+    return [dead?.[2], pause?.[2], view?.[2]].filter(Boolean);
   }
 
   stage(box) {
@@ -101,7 +117,7 @@ class Panel {
     const found = new Set();
     for (const phase of this.ops[boxes.op[box]].phases) {
       for (const [other, stage] of this.waits[this.stage(box)][phase]) {
-        const place = this.place(boxes.iteration[box], stage, boxes.home[box], boxes.microBatch[box], other);
+        const place = this.place(this.view(box), boxes.iteration[box], stage, boxes.home[box], boxes.microBatch[box], other);
         if (place >= 0 && place !== box) found.add(place);
       }
     }
@@ -115,20 +131,22 @@ class Panel {
     for (let stage = 0; stage < this.depth; stage++) {
       if (Math.abs(stage - this.stage(box)) > 1) continue;
       for (let phase = 0; phase < 3; phase++) {
-        const place = this.place(boxes.iteration[box], stage, boxes.home[box], boxes.microBatch[box], phase);
+        const place = this.place(this.view(box), boxes.iteration[box], stage, boxes.home[box], boxes.microBatch[box], phase);
         if (place >= 0 && place !== box && this.needs(place).includes(box)) found.add(place);
       }
     }
     return [...found];
   }
 
-  // The boxes of one micro-batch in one iteration, in the order of their starts.
+  // The boxes of one micro-batch in one iteration, in the order of their starts; also of those that were given up.
   journey(iteration, home, microBatch) {
     const found = new Set();
-    for (let stage = 0; stage < this.depth; stage++) {
-      for (let phase = 0; phase < 3; phase++) {
-        const place = this.place(iteration, stage, home, microBatch, phase);
-        if (place >= 0) found.add(place);
+    for (let view = 0; view <= this.views.length; view++) {
+      for (let stage = 0; stage < this.depth; stage++) {
+        for (let phase = 0; phase < 3; phase++) {
+          const place = this.place(view, iteration, stage, home, microBatch, phase);
+          if (place >= 0) found.add(place);
+        }
       }
     }
     return [...found].sort((one, other) => this.boxes.start[one] - this.boxes.start[other]);

@@ -24,7 +24,7 @@ class Painter {
   colours() {
     const style = getComputedStyle(document.documentElement);
     this.theme = {};
-    for (const name of ['ground', 'ink', 'dim', 'rule', 'idle', 'dead', 'boundary', 'lit', 'wrong']) {
+    for (const name of ['ground', 'ink', 'dim', 'rule', 'idle', 'dead', 'back', 'pause', 'boundary', 'lit', 'wrong']) {
       this.theme[name] = style.getPropertyValue(`--${name}`).trim();
     }
     this.words = this.page.ops.map((op) => word(op.fill));
@@ -199,10 +199,13 @@ class Painter {
       this.grid(pen);
       lines.forEach((line, place) => this.row(pen, line, ranges[place]));
     }
-    this.deadRows(pen, lines);
+    lines.forEach((line) => this.outages(pen, line));
+    lines.forEach((line) => this.pauses(pen, line));
     if (this.show.memory && this.rowHeight >= 5) lines.forEach((line) => this.memory(pen, line));
     if (this.show.transfers) lines.forEach((line, place) => this.transfers(pen, line, ranges[place]));
     this.boundaries(pen);
+    this.views(pen);
+    this.viewNames(pen);
     pen.restore();
     this.margins(pen, lines);
     this.axis(pen);
@@ -224,7 +227,7 @@ class Painter {
     const y = this.y(top);
     const height = this.rowHeight - 3;
     const first = Math.max(this.left, this.x(0));
-    if (!row.dead) {
+    if (!row.dead || row.boxes.to > row.boxes.from) {
       pen.fillStyle = this.theme.idle;
       pen.fillRect(first, y, Math.max(0, Math.min(this.edge, this.x(panel.end * panel.scale)) - first), height);
     }
@@ -256,7 +259,7 @@ class Painter {
       }
     }
     if (panel.change?.[box] && wide > 3) this.corner(pen, panel.change[box], x, y, wide, height);
-    if (panel.wrong[box]) this.cross(pen, x, y, wide, height);
+    if (panel.wrong[box]) this.wrong(pen, x, y, wide, height);
     if (height < 10 || wide < 8) return;
     let label = op.update ? op.name.toLowerCase() : String(panel.boxes.microBatch[box]);
     if (moved && wide >= 7 * (label.length + 2.5)) label = `${panel.boxes.home[box]}.${label}`;
@@ -286,11 +289,15 @@ class Painter {
     pen.fill();
   }
 
-  cross(pen, x, y, width, height) {
-    pen.strokeStyle = this.theme.wrong;
+  wrong(pen, x, y, width, height) {
+    this.cross(pen, x, y, width, height, this.theme.wrong);
+    pen.strokeRect(x, y, width, height);
+  }
+
+  cross(pen, x, y, width, height, colour) {
+    pen.strokeStyle = colour;
     pen.lineWidth = 2.5;
     pen.beginPath();
-    pen.rect(x, y, width, height);
     pen.moveTo(x, y);
     pen.lineTo(x + width, y + height);
     pen.moveTo(x + width, y);
@@ -315,7 +322,7 @@ class Painter {
       const low = Math.max(high + 1, Math.round((this.y(top) + this.rowHeight) * ratio) - y0 - (this.rowHeight > 3 ? 1 : 0));
       const first = Math.max(0, high) * width;
       const rows = Math.min(height, low) - Math.max(0, high);
-      if (rows <= 0 || row.dead) return;
+      if (rows <= 0 || (row.dead && row.boxes.from === row.boxes.to)) return;
       const { boxes, scale } = panel;
       const pace = (scale * ratio) / this.perPixel;
       const shift = -(this.from * ratio) / this.perPixel;

@@ -1,0 +1,107 @@
+"""The history of a run in words: a line per event while it goes on, and a summary at its end."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from recycle.plan.history import Change, History, News, Recovery
+from recycle.plan.recording import DeathLine
+from recycle.view.chart import printable
+
+MILLISECOND = 1000
+"""In the unit of a run's clock."""
+NOTICED = {
+    "agent": "noticed by its agent",
+    "heartbeat": "noticed by missing heartbeats",
+    "answer": "noticed because it did not answer an alarm",
+}
+PHASES = ("detect", "agree", "rebuild", "restore", "start")
+
+
+def tell(news: News, servers: int) -> str:
+    """One line about an event.
+
+    Args:
+        news: what happened.
+        servers: how many servers the job has.
+    """
+    match news:
+        case DeathLine():
+            text = f"{news.server} died: {news.reason}, {NOTICED.get(news.noticed, news.noticed)}"
+        case Change():
+            text = _change(news, servers)
+        case Recovery():
+            done = "recovered" if news.deaths else "changed views"
+            text = f"{done} in {length(news.pause)}: {split([news])}, redo {length(news.redo)}"
+        case _:
+            prefix = {"fault": "fault: ", "warning": "warning: "}.get(news.kind, "")
+            text = f"{prefix}{news.text}"
+    return printable(text)
+
+
+def summarise(history: History, servers: int) -> list[str]:
+    """What befell a run, in a few lines; none if nothing did.
+
+    Args:
+        history: of the whole run.
+        servers: how many servers the job has.
+    """
+    changes = history.changes
+    if history.view is None or not (changes or history.deaths):
+        return []
+    joined = sum(len(change.joined) for change in changes)
+    again = sum(change.again for change in changes)
+    lines = [
+        f"{_count(len(history.deaths), 'failure')}, {_count(joined, 'rejoin')}, {_count(again, 'iteration')} made again"
+    ]
+    recoveries = [change.recovery for change in changes if change.recovery and change.recovery.deaths]
+    if recoveries:
+        pauses = [each.pause for each in recoveries]
+        lines.append(
+            f"recovered in {length(median(pauses))} median, {length(max(pauses))} worst: {split(recoveries)}"
+            + (" in the median" if len(recoveries) > 1 else "")
+        )
+    lost = sum(change.recovery.pause for change in changes if change.recovery)
+    lines.append(f"{length(lost)} without work")
+    view = history.view
+    lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, view.retention)}")
+    return [printable(line) for line in lines]
+
+
+def describe_view(live: int, servers: int, retention: float) -> str:
+    """How many servers are live, of how many, and what share of the throughput their plan keeps."""
+    return f"{live} of {servers} servers, retention {retention:.0%}"
+
+
+def length(time: float) -> str:
+    """A length of time of a run's clock, in milliseconds or, if it is long, in seconds."""
+    milliseconds = time / MILLISECOND
+    return f"{milliseconds:.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"
+
+
+def split(recoveries: Sequence[Recovery]) -> str:
+    """The phases of recoveries with their medians in milliseconds."""
+    return ", ".join(
+        f"{phase} {median(getattr(each, phase) for each in recoveries) / MILLISECOND:.0f}" for phase in PHASES
+    )
+
+
+def _change(change: Change, servers: int) -> str:
+    view = change.view
+    size = describe_view(len(view.servers), servers, view.retention)
+    if change.joined and not change.deaths:
+        names = ", ".join(f"{server} (incarnation {life})" for server, life in change.joined)
+        text = f"{names} {'is' if len(change.joined) == 1 else 'are'} back: {size}"
+    else:
+        plan, _, _ = view.plan.partition(" by ")
+        text = f"view {view.epoch}: {size}, {'from ' if plan.startswith('the ') else ''}{plan}"
+        if not change.deaths:
+            text += f", because {view.cause}"
+    if change.again:
+        first = view.step + 1
+        made = f"iteration {first} is" if change.again == 1 else f"iterations {first} to {view.step + change.again} are"
+        text += f"; {made} made again"
+    return text + (", from the last checkpoint" if view.restore == "checkpoint" else "")
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number or 'no'} {name}{'' if number == 1 else 's'}"

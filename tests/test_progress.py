@@ -1,0 +1,44 @@
+import io
+
+from rich.console import Console
+
+from recycle.cli.progress import TrainingProgress
+from recycle.runtime.totals import Totals
+from tests.plan.test_history import FOUR, KILLED
+from tests.runtime.test_totals import iteration, view
+from tests.view.samples import small
+
+
+def shown(lines, terminal=False):
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=120, soft_wrap=True)
+    with TrainingProgress(console, small(2, 2, 2), 1000, 8) as progress:
+        totals = Totals(progress.show)
+        for line in lines:
+            progress.note(line)
+            totals.add(line)
+        progress.summarise()
+    return output.getvalue()
+
+
+RUN = [
+    view(0, FOUR),
+    *(iteration(server, 0, [2.0] if server[-1] == "1" else ()) for server in FOUR),
+    *KILLED[5:],
+    view(2, FOUR[:3], 1),
+    *(iteration(server, 1, [1.0] if server[-1] == "1" else (), epoch=2) for server in FOUR[:3]),
+]
+
+
+def test_events_stand_between_the_iterations_and_the_view_follows():
+    lines = shown(RUN).splitlines()
+    assert lines[0] == "iteration 1/8: loss 2.0000, 1,000 tokens/s, 4/4 servers, retention 100%"
+    assert lines[1] == "W1_1 died: was killed by signal 9 (SIGKILL), noticed by its agent"
+    assert lines[2].startswith("view 1: 3 of 4 servers, retention 90%")
+    assert "iteration 2/8: loss 1.0000, 1,000 tokens/s, 3/4 servers, retention 100%" in lines
+    assert lines[-1] == "at the end view 2: 3 of 4 servers, retention 100%"
+
+
+def test_in_a_terminal_they_stand_above_the_line_that_goes_on():
+    text = shown(RUN, terminal=True)
+    assert text.index("W1_1 died: ") < text.index("3/4 servers, retention 100%")

@@ -1,0 +1,70 @@
+import pytest
+
+from recycle.plan.history import History
+from recycle.plan.recording import InstantLine
+from recycle.view.history import length, summarise, tell
+from tests.plan.test_history import FOUR, KILLED, death, recovery, view
+
+
+def lines_of(lines):
+    history = History()
+    return history, [tell(news, 4) for news in map(history.add, lines) if news is not None]
+
+
+REJOINED = [
+    *KILLED,
+    view(2, FOUR, 6, joined=["W1_1"]),
+    *(recovery(server, 2, (2e3, 4e3, 9e3, 9e3, 12e3, 80e3), 6) for server in FOUR[:3]),
+]
+
+
+def test_a_line_per_event():
+    assert lines_of(REJOINED)[1] == [
+        "W1_1 died: was killed by signal 9 (SIGKILL), noticed by its agent",
+        "view 1: 3 of 4 servers, retention 90%, from the catalogue; iteration 4 is made again",
+        "recovered in 0 ms: detect 0, agree 0, rebuild 0, restore 0, start 0, redo 0 ms",
+        "W1_1 (incarnation 1) is back: 4 of 4 servers, retention 90%",
+        "changed views in 10 ms: detect 0, agree 2, rebuild 5, restore 0, start 3, redo 68 ms",
+    ]
+
+
+def test_a_checkpoint_a_fault_and_a_warning():
+    lines = [
+        *KILLED[:7],
+        view(2, FOUR[:2], 1, restore="checkpoint"),
+        InstantLine("fault", 1.0, "W0_0", "SIGSTOP at step 4"),
+        InstantLine("warning", 1.0, None, "the store is lost"),
+        InstantLine("end", 1.0, "W0_0", "no checkpoint\x1b[2J"),
+    ]
+    assert lines_of(lines)[1][-4:] == [
+        "view 2: 2 of 4 servers, retention 90%, from the catalogue, because because; "
+        "iterations 2 to 3 are made again, from the last checkpoint",
+        "fault: SIGSTOP at step 4",
+        "warning: the store is lost",
+        "no checkpoint\ufffd[2J",
+    ]
+
+
+def test_the_summary_has_failures_rejoins_times_and_the_final_view():
+    assert summarise(lines_of(REJOINED)[0], 4) == [
+        "1 failure, 1 rejoin, 1 iteration made again",
+        "recovered in 0 ms median, 0 ms worst: detect 0, agree 0, rebuild 0, restore 0, start 0",
+        "10 ms without work",
+        "at the end view 2: 4 of 4 servers, retention 90%",
+    ]
+
+
+def test_a_run_that_nothing_befell_has_no_summary():
+    assert summarise(lines_of(KILLED[:1])[0], 4) == []
+    assert summarise(History(), 4) == []
+
+
+def test_a_failure_without_a_view_after_it_is_in_the_summary():
+    assert (
+        summarise(lines_of([KILLED[0], death("W0_0", 1)])[0], 4)[0] == "1 failure, no rejoins, no iterations made again"
+    )
+
+
+@pytest.mark.parametrize(("time", "text"), [(92_400, "92 ms"), (9_999_000, "9999 ms"), (12_340_000, "12.3 s")])
+def test_lengths(time, text):
+    assert length(time) == text
