@@ -18,6 +18,7 @@ VERBS = {
     "lower": "Add transfers, reductions and optimizer steps to a compute plan.",
     "catalogue": "Plan every vector of failure counts ahead of time.",
     "train": "Train a GPT on text by a plan, with dead servers routed around.",
+    "join": "Bring a server back into a run that is going on.",
     "losses": "Draw a run's loss curve over that of another, and say how far they are apart.",
     "profile": "Measure what the stages of a GPT cost on this machine, and write a job file of it.",
     "lookup": "Take the plan for some failed servers from a catalogue.",

@@ -36,6 +36,14 @@ def parse_servers(text: str) -> tuple[Server, ...]:
         raise click.BadParameter(str(error)) from error
 
 
+def parse_server(text: str) -> Server:
+    """A server such as W1_2."""
+    try:
+        return Server.parse(text.strip())
+    except JobError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def parse_seconds(text: str) -> float:
     """A duration such as 500ms, 2s or 1m, in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text)

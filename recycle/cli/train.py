@@ -23,6 +23,7 @@ from recycle.files import write_whole
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.plan.recording import Line
 from recycle.view.losses import draw_losses
 
 MOVES_IN_RECOVERY = 2_000
@@ -163,9 +164,15 @@ def command(
         def note(total: StepTotal) -> None:
             curves["held-out" if total.held_out else "training"].append((total.step, total.loss))
 
-        totals = Totals(len(plan.programs), micro_batches, progress.show, board.add, note)
+        totals = Totals(progress.show, board.add, note)
+
+        def watch(event: Line) -> None:
+            progress.note(event)
+            totals.add(event)
+
         try:
-            train(run, totals.add, make, faults)
+            train(run, watch, make, faults)
+            progress.summarise()
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
             raise click.ClickException(
@@ -205,7 +212,7 @@ def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf
     if path is not None:
         return load_faults(path, job, iterations, dead=plan.failed)
     if mtbf is not None:
-        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf)
+        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf, dead=plan.failed)
     return Faults()
 
 

@@ -1,6 +1,7 @@
 """Training a GPT on text by a plan: a process per live server of this machine, with events and checkpoints."""
 
 import os
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,8 @@ from recycle.megatron.model import transformer_config
 from recycle.megatron.run import Run
 from recycle.megatron.server import GptServer
 from recycle.plan.catalogue import Catalogue
-from recycle.plan.recording import InstantLine
+from recycle.plan.plan import Plan
+from recycle.plan.recording import InstantLine, ViewLine
 from recycle.runtime.checkpoint import checkpoints, read_manifest
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.events import Event, EventFile, Teller
@@ -31,10 +33,10 @@ from recycle.runtime.executor import Hooks
 from recycle.runtime.injection import Injector
 from recycle.runtime.launcher import Process, launch
 from recycle.runtime.network import Network
-from recycle.runtime.plans import Maker, Plans
+from recycle.runtime.plans import FIRST, Maker, Plans
 from recycle.runtime.reports import connect_reporter
 from recycle.runtime.supervisor import EVENT, FAILURE, JOIN_FILE, MISTAKE, Door, Setting, Supervisor
-from recycle.runtime.survivor import Endpoint, Survivor
+from recycle.runtime.survivor import MICROSECONDS, Endpoint, Survivor
 from recycle.runtime.text import TokenText
 from recycle.runtime.torchrun import join, under_torchrun
 
@@ -44,7 +46,7 @@ FIRED = "faults.jsonl"
 MISTAKEN, FAILED = 2, 1
 
 
-def train(run: Run, watch: Watch, make: Maker, faults: Faults = Faults()) -> None:
+def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
     """Train with a process per live server: forked here, or started by torchrun, of which this is one.
 
     Args:
@@ -196,6 +198,8 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
         trainee.load(newest)
     network = Network(store, view, server, tensor_rank)
     trainee.connect(run.plan, network, (), None)
+    if process.rank == 0:
+        teller.tell(first_view(run.plan, trainee.newest))
     try:
         trainee.between(trainee.newest, save=False)
         for step in range(trainee.newest, run.iterations):
@@ -207,6 +211,13 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
             "set clip"
         ) from error
     network.barrier()
+
+
+def first_view(plan: Plan, step: int) -> ViewLine:
+    """What is told of the view that a run begins with."""
+    servers = [str(each) for each in sorted(plan.programs)]
+    now = time.monotonic() * MICROSECONDS
+    return ViewLine(0, now, servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
 
 
 def _newest(run: Run, fingerprint: str) -> int:

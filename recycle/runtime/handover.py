@@ -15,8 +15,11 @@ LARGEST_HEAD = 1 << 24
 class Wire(Protocol):
     """A way to one peer."""
 
-    def send(self, tensor: torch.Tensor) -> Transfer: ...
-    def receive(self, tensor: torch.Tensor) -> Transfer: ...
+    def send(self, tensor: torch.Tensor) -> Transfer:
+        """Start to send."""
+
+    def receive(self, tensor: torch.Tensor) -> Transfer:
+        """Start to receive into a tensor."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

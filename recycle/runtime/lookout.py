@@ -19,8 +19,11 @@ class Door(Protocol):
     """The way to the store."""
 
     @property
-    def token(self) -> str: ...
-    def connect(self, patience: float = ...) -> Store: ...
+    def token(self) -> str:
+        """The run's secret."""
+
+    def connect(self, patience: float = ...) -> Store:
+        """A connection, or StoreLost after so many seconds."""
 
 
 class Lookout:

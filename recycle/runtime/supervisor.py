@@ -165,8 +165,7 @@ class Supervisor:
         if not self._began:
             names = tuple(map(str, setting.view.members))
             self._board.propose(Verdict(0, names, setting.step, setting.restore, plan=FIRST))
-        host, port = self._hub.address
-        JoinFile(setting.host, self._port, port, self._token).write(setting.folder / JOIN_FILE)
+        JoinFile(setting.host, self._port, self._hub.address[1], self._token).write(setting.folder / JOIN_FILE)
 
     def _hear(self, said: Said) -> None:
         member = Member.parse(said.sender)

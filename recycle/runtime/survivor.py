@@ -422,7 +422,7 @@ class Survivor:
         self._fresh = False
 
     def _meeting(self) -> TCPStore:
-        """Where groups are built: the store as torch knows it, which waits for nobody longer than a rebuild may take."""
+        """Where groups are built: torch's own store, waiting for nobody longer than a rebuild may take."""
         store = self._store.torch_store
         store.set_timeout(timedelta(seconds=self._durations.rebuild))
         return store

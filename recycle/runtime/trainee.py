@@ -16,23 +16,26 @@ class Trainee(Protocol):
     """One server's training.
 
     Attributes:
-        newest: the version of the stage's state that it has: how many optimizer steps are behind it. -1 for none yet.
-        oldest: the oldest version that it can go back to.
-        last: the step at which training ends.
-        gradients: where they are added up.
         recorder: what was executed.
     """
 
     recorder: Recorder
 
     @property
-    def newest(self) -> int: ...
+    def newest(self) -> int:
+        """How many optimizer steps the present state has behind it."""
+
     @property
-    def oldest(self) -> int: ...
+    def oldest(self) -> int:
+        """The oldest version that it can go back to."""
+
     @property
-    def last(self) -> int: ...
+    def last(self) -> int:
+        """The step at which training ends."""
+
     @property
-    def gradients(self) -> Sequence[torch.Tensor]: ...
+    def gradients(self) -> Sequence[torch.Tensor]:
+        """Where gradients are added up."""
 
     def drop(self) -> None:
         """Forget the iteration that was not finished: gradients, graphs, transfers."""

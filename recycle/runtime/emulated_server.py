@@ -1,0 +1,163 @@
+"""An emulated server that survives: its state is a counter, and everything else is real.
+
+What would be wrong after a recovery shows at once: the counter is what iteration i must start from, and in every
+reduction the peers compare theirs.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from recycle.job import Job, Server
+from recycle.plan.plan import Plan
+from recycle.plan.recording import IterationLine
+from recycle.runtime.bulletin import Bulletin
+from recycle.runtime.emulated import EmulatedStage, EmulatedUpdate, Sleeper
+from recycle.runtime.errors import RunError
+from recycle.runtime.events import Teller
+from recycle.runtime.executor import Hooks
+from recycle.runtime.network import Network
+from recycle.runtime.recording import Recorder
+from recycle.runtime.worker import Worker
+
+
+class Emulated(NamedTuple):
+    """What is emulated.
+
+    Attributes:
+        job: the planned durations.
+        staggered: whether stages step on their own.
+        slot: seconds for one unit of the job's time.
+        iterations: the step at which it ends.
+        size: numbers in a message.
+    """
+
+    job: Job
+    staggered: bool
+    slot: float
+    iterations: int
+    size: int = 1024
+
+
+class EmulatedServer:
+    """Sleeps one stage's durations; a Trainee.
+
+    Args:
+        emulated: what.
+        server: which server this is.
+        teller: gets what happens.
+    """
+
+    def __init__(self, emulated: Emulated, server: Server, teller: Teller) -> None:
+        self.recorder = Recorder(server, capacity=10_000)
+        self.gradients: Sequence[torch.Tensor] = ()
+        self._emulated = emulated
+        self._server = server
+        self._teller = teller
+        self._sleeper = Sleeper()
+        self._stage = EmulatedStage(emulated.job, server, emulated.slot, self._sleeper, emulated.size)
+        self._update: CountedUpdate | None = None
+        self._version = torch.zeros(1, dtype=torch.int64)
+        self._kept = False
+
+    @property
+    def newest(self) -> int:
+        """See Trainee."""
+        return int(self._version)
+
+    @property
+    def oldest(self) -> int:
+        """See Trainee."""
+        return self.newest - self._kept
+
+    @property
+    def last(self) -> int:
+        """See Trainee."""
+        return self._emulated.iterations
+
+    def drop(self) -> None:
+        """See Trainee."""
+        self._stage.drop()
+
+    def undo(self) -> None:
+        """See Trainee."""
+        assert self._kept, f"version {self.newest - 1} is not held"
+        self._version -= 1
+        self._kept = False
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """See Trainee."""
+        return {"version": self._version}
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See Trainee."""
+        assert int(state["version"]) == step
+        self._version.copy_(state["version"])
+        self._kept = False
+
+    def load(self, step: int) -> None:
+        """See Trainee."""
+        raise RunError(f"step {step}: an emulated run has no checkpoints")
+
+    def durable(self) -> int | None:
+        """See Trainee."""
+        return None
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], bulletin: Bulletin | None) -> None:
+        """See Trainee."""
+        emulated = self._emulated
+        update = EmulatedUpdate(emulated.job, emulated.staggered, network, emulated.slot, self._sleeper)
+        counted = CountedUpdate(update, network, self._version)
+        self._update = counted
+        self._epoch = network.view.epoch
+        self._worker = Worker(plan, self._server, self._stage, counted, network, self.recorder, hooks, bulletin)
+
+    def between(self, step: int, *, save: bool) -> None:
+        """See Trainee: nothing is due."""
+
+    def iterate(self, step: int) -> None:
+        """See Trainee."""
+        assert step == self.newest, f"iteration {step} begins with version {self.newest}"
+        start = time.monotonic()
+        self.recorder.clear()
+        assert self._update is not None
+        self._update.stepped = False
+        try:
+            report = self._worker.run(step)
+        finally:
+            self._kept = self._kept or self._update.stepped
+        seconds = time.monotonic() - start
+        line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
+        self._teller.tell(line, self.recorder.spans(0))
+
+
+class CountedUpdate:
+    """An emulated update that counts its steps, and compares the count with the peers'.
+
+    Args:
+        update: what sleeps.
+        network: of the server.
+        version: the count.
+    """
+
+    def __init__(self, update: EmulatedUpdate, network: Network, version: torch.Tensor) -> None:
+        self.stepped = False
+        self._update = update
+        self._network = network
+        self._version = version
+
+    def reduce(self) -> None:
+        """Compare, and sleep the reduction."""
+        total = self._version.clone()
+        self._network.peers.sum(total)
+        peers = len(self._network.view.peers(self._network.server.stage))
+        assert int(total) == peers * int(self._version), f"peers are at other versions than {int(self._version)}"
+        self._update.reduce()
+
+    def step(self) -> None:
+        """Sleep the step, and count it."""
+        self._update.step()
+        self._version += 1
+        self.stepped = True
