@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import msgspec
+import torch
 
 from recycle.control.agent import run_agent
 from recycle.control.board import Board
@@ -146,6 +147,7 @@ def _serve(run: Run, text: TokenText, make: Maker, faults: Faults, member: Membe
 
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: Door) -> int:
     """A worker's process."""
+    torch.set_num_threads(1)  # its peers want the other cores
     report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
     try:
         run_on_cpu()
