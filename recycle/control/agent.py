@@ -13,6 +13,7 @@ from recycle.control.beats import Watchlist, watched
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
+from recycle.control.lifeline import Lifeline, exit_status
 from recycle.control.messages import Death
 from recycle.control.store import Store
 from recycle.control.view import Member
@@ -41,21 +42,27 @@ def run_agent(
     Returns:
         The worker's exit status, or minus the number of the signal that killed it.
     """
-    worker = _fork(body)
+    lifeline = Lifeline()
+    worker = _fork(body, lifeline)
     agent = _Agent(member, connect, token, durations)
     exited = os.pidfd_open(worker)
-    try:
-        while not select.select([exited], [], [], durations.beat)[0]:
-            agent.look_around()
-    finally:
-        os.close(exited)
-    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
-    if status != 0:
+    ends = [exited]
+    while not select.select(ends, [], [], durations.beat)[0]:
+        agent.look_around()
+        if len(ends) == 1 and lifeline.is_held:
+            ends.append(lifeline.watch())
+    status = exit_status(worker)
+    if status is not None:
         agent.report_worker(status)
-    return status
+    final = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    if final != status:
+        agent.report_worker(final)
+    for end in ends:
+        os.close(end)
+    return final
 
 
-def _fork(body: Callable[[], int]) -> int:
+def _fork(body: Callable[[], int], lifeline: Lifeline) -> int:
     parent = os.getpid()
     worker = os.fork()
     if worker:
@@ -65,6 +72,7 @@ def _fork(body: Callable[[], int]) -> int:
         die_with_parent()
         # The agent may have died before the line above.
         if os.getppid() == parent:
+            lifeline.hold()
             status = body()
     except BaseException:
         traceback.print_exc()
@@ -104,7 +112,9 @@ class _Agent:
             self._board = None
 
     def report_worker(self, status: int) -> None:
-        """Report that the own worker has died."""
+        """Report that the own worker has died, if it has."""
+        if status == 0:
+            return
         died = time.monotonic()
         try:
             if status == FENCED and not self._is_in_view():

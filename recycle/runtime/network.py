@@ -4,7 +4,7 @@ They are plain backends over a store prefix of their own, so that a view that is
 groups are dropped, and those of the next epoch share nothing with them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, Store, Work
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.unblock import unblock
+from recycle.runtime.unblock import Connections, open_sockets, unblock
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = timedelta(seconds=120)
@@ -80,6 +80,7 @@ class Network:
         transfer: after which a silent partner is an error.
         rebuild: how long to wait for the others here; they may die while this is made.
         address: of this machine, where the others reach it.
+        keep: ports of connections that other threads may open meanwhile.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -94,6 +95,7 @@ class Network:
         transfer: timedelta = PATIENCE,
         rebuild: timedelta = PATIENCE,
         address: str = LOOPBACK,
+        keep: Collection[int] = (),
     ) -> None:
         self.view = view
         self.server = server
@@ -102,7 +104,8 @@ class Network:
         self._rebuild = rebuild
         self._address = address
         self._ranks = {each: rank for rank, each in enumerate(view.servers)}
-        self._groups: list[Any] = []
+        self._keep = frozenset(keep)
+        self._groups: list[tuple[Any, Connections]] = []
         self._all = self._make_group("all", view.servers)
         self.all = Circle(self._all)
         self.peers = self.circle(f"stage/{server.stage}", view.peers(server.stage))
@@ -133,8 +136,8 @@ class Network:
 
     def unblock(self) -> None:
         """Make every wait in these groups raise; for another thread than the one that waits."""
-        for group in list(self._groups):
-            unblock(group)
+        for group, connections in list(self._groups):
+            unblock(group, connections)
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
         gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
@@ -142,12 +145,13 @@ class Network:
         options._devices = [gloo.create_device(hostname=self._address)]  # noqa: SLF001
         options._timeout = self._rebuild  # noqa: SLF001
         store = PrefixStore(name, self._store)
+        before = open_sockets()
         try:
             group = gloo(store, servers.index(self.server), len(servers), options)
         except RuntimeError as error:
             raise _lost(error) from error
         group._set_default_timeout(self._transfer)  # noqa: SLF001 - of sums; transfers have the constructor's
-        self._groups.append(group)
+        self._groups.append((group, Connections(before, self._keep)))
         return group
 
 

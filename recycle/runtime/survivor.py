@@ -307,8 +307,7 @@ class Survivor:
             case RaiseAlarm(epoch, cause):
                 self._cause = self._board.alarm(epoch, cause, str(self.member)).cause
             case Unblock():
-                if self._network is not None:
-                    self._network.unblock()
+                pass  # the main thread waits for nothing here; whoever else does is freed by its own lookout
             case PublishReport(report):
                 self._board.publish_report(report)
             case Propose(verdict):
@@ -372,6 +371,7 @@ class Survivor:
                 transfer=timedelta(seconds=self._durations.transfer),
                 rebuild=timedelta(seconds=self._durations.rebuild),
                 address=self._endpoint.address,
+                keep=[self._endpoint.port],
             )
             self._network = network
             self._lookout.follow(view.epoch, network, admits=self._machine.leader == self.member)

@@ -1,39 +1,79 @@
 """How a thread that waits in a process group is set free by another one.
 
 A collective in which somebody is gone may hang until its time-out, and so does a receive from a live server that is
-itself stuck. Neither ``abort`` nor ``shutdown`` of a gloo group wakes who waits in it; the expiry of a wait does,
-because it closes all connections of the group. So a receive that nobody will answer is waited for, for a millisecond.
-It is a side effect of this release of torch and no promise of its interface; a test holds it.
+itself stuck. Neither ``abort`` nor ``shutdown`` of a gloo group wakes who waits in it. The expiry of a wait does, as a
+side effect, but takes up to ten milliseconds for every connection of the group. So the group's connections are shut
+down below it: gloo finds them closed, as if its partners had died, and so do the partners.
 """
 
-from datetime import timedelta
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch.distributed import ProcessGroupGloo
-
-# No transfer of a plan has it, and neither has the number of tokens.
-TAG = 2**31 - 1
-EXPIRED = "Timed out"
-MILLISECOND = timedelta(milliseconds=1)
+SOCKETS = Path("/proc/self/fd")
 
 
-def unblock(group: Any) -> None:
+class Connections:
+    """The connections that a gloo group opened.
+
+    Args:
+        before: ``open_sockets`` from right before the group was made.
+        keep: connections to or from these ports are not the group's, though they were opened meanwhile.
+    """
+
+    def __init__(self, before: Mapping[int, int], keep: frozenset[int]) -> None:
+        self._opened = {
+            number: inode
+            for number, inode in open_sockets().items()
+            if before.get(number) != inode and _ports(number).isdisjoint(keep)
+        }
+
+    def cut(self) -> None:
+        """Shut them down. What waits for one of them, on either side, raises at once."""
+        for number, inode in self._opened.items():
+            try:
+                # The number may be another connection's by now.
+                if os.fstat(number).st_ino == inode:
+                    with socket.socket(fileno=os.dup(number)) as connection:
+                        connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # closed, or never connected
+
+
+def open_sockets() -> dict[int, int]:
+    """The sockets of this process: their inodes by file descriptor."""
+    found = {}
+    for entry in SOCKETS.iterdir():
+        try:
+            status = entry.stat()
+        except OSError:
+            continue  # it was the listing's own
+        if stat.S_ISSOCK(status.st_mode):
+            found[int(entry.name)] = status.st_ino
+    return found
+
+
+def unblock(group: Any, connections: Connections | None) -> None:
     """Make everything that waits in a group raise, here and at its direct partners; the group is of no use after it.
 
     Args:
-        group: a backend of gloo, or one that can be aborted, as NCCL's.
+        group: a process group's backend.
+        connections: of a gloo group; None for a backend that can be aborted, as NCCL's.
     """
-    if not isinstance(group, ProcessGroupGloo):
+    if connections is None:
         group.abort()
-        return
-    backend: Any = group
-    for partner in range(group.size()):
-        if partner == group.rank():
-            continue
-        try:
-            backend.recv([torch.empty(1)], partner, TAG).wait(MILLISECOND)
-        except RuntimeError as error:
-            # Where the partner is gone already, the receive fails at once, and closes no other connection.
-            if EXPIRED in str(error):
-                return
+    else:
+        connections.cut()
+
+
+def _ports(number: int) -> set[int]:
+    try:
+        with socket.socket(fileno=os.dup(number)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                return set()
+            return {connection.getsockname()[1], connection.getpeername()[1]}
+    except OSError:
+        return set()  # it listens, or is gone
