@@ -108,12 +108,8 @@ class World:
         Simulated(self, Member(server, self.board.new_incarnation(server)))
 
     def vacant(self) -> list[Server]:
-        taken = {member.server for member in self.newest().view.members}
-        dead = {each.member.server for each in self.everyone if not each.alive}
-        waiting = {each.member.server for each in self.running if each.machine.state is State.JOINING}
-        return [
-            server for server in self.job.servers() if server not in waiting and (server not in taken or server in dead)
-        ]
+        taken = {member.server for member in self.newest().view.members if self.of(member).alive}
+        return [server for server in self.job.servers() if server not in taken]
 
 
 class Simulated:
@@ -228,13 +224,11 @@ class Simulated:
         self.tell(Overdue(self.new_id(), self.machine.view.epoch, member))
 
     def ask_for_pause(self) -> None:
-        """The leader has seen somebody who is ready to join."""
-        if (
-            self.iteration
-            and self.machine.leader == self.member
-            and any(isinstance(e, JoinReady) for e in self.offers())
-        ):
-            self.world.board.set_pause(self.iteration[0], self.iteration[1] + 2)
+        """The leader has seen that somebody is ready to take a vacant place."""
+        if self.iteration and self.machine.leader == self.member:
+            for event in self.offers():
+                if isinstance(event, JoinReady) and Member.parse(event.report.member).server in self.world.vacant():
+                    self.world.board.set_pause(self.iteration[0], self.iteration[1] + 2)
 
     # What it is asked to do.
 
