@@ -193,7 +193,7 @@ class Machine:
         if view.epoch <= self.view.epoch:
             return ()
         joining, named = self.state is State.JOINING, self.me in view.members
-        if not (named or joining) or (not named and self.me.server in view.servers):
+        if not (named or joining):
             return self._leave(f"is not in the view of epoch {view.epoch}")
         if verdict.stop:
             self.state = State.STOPPED

@@ -1,0 +1,304 @@
+"""Simulated members around real machines and a real board: what their main threads, agents and state do, in any order.
+
+The state is simulated by its history: version r is the tuple of the r iterations that made it, each with the epoch in
+which it was computed. So it shows if a stage steps twice, skips a step, or goes on from a version that others undid.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from recycle.control.board import Board
+from recycle.control.events import (
+    Accuse,
+    Action,
+    BuildFailed,
+    Built,
+    Decided,
+    Died,
+    Event,
+    Exit,
+    Halted,
+    JoinReady,
+    Noticed,
+    Overdue,
+    Pause,
+    Prepare,
+    Propose,
+    PublishReport,
+    RaiseAlarm,
+    Rebuild,
+    Reported,
+    Resume,
+    Stop,
+    Unblock,
+)
+from recycle.control.machine import Machine, State
+from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
+from recycle.control.store import MemoryStore
+from recycle.control.view import Member
+from recycle.job import Job, Server
+
+History = tuple[tuple[int, int], ...]
+
+
+class World:
+    """The store, all members that ever were, and what an observer of everything knows."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.board = Board(MemoryStore(), "token")
+        self.verdicts: dict[int, Verdict] = {}
+        self.begun: dict[tuple[int, int], set[Member]] = {}
+        self.building: dict[int, set[Member]] = {}
+        self.resumed: dict[int, History] = {}
+        self.durable: dict[int, History] = {}
+        self.reached = 0
+        self.agents: list[Iterator[None]] = []
+        self.everyone: list[Simulated] = []
+        members = [Member(server, 0) for server in job.servers()]
+        self.board.propose(Verdict(0, tuple(map(str, members)), 0))
+        for member in members:
+            Simulated(self, member).held[0] = ()
+        self.look()
+
+    @property
+    def running(self) -> list["Simulated"]:
+        return [each for each in self.everyone if each.alive]
+
+    def of(self, member: Member) -> "Simulated":
+        return next(each for each in self.everyone if each.member == member)
+
+    def newest(self) -> Verdict:
+        verdict = self.board.verdict()
+        assert verdict is not None
+        return verdict
+
+    def look(self) -> None:
+        """Take note of the newest verdict, and hold it against what was noted before."""
+        verdict = self.newest()
+        if verdict.epoch not in self.verdicts and verdict.restore == "checkpoint":
+            self.reached = verdict.step
+        assert self.verdicts.setdefault(verdict.epoch, verdict) == verdict, "an epoch has two verdicts"
+
+    def declare_dead(self, member: Member, noticed: str) -> Iterator[None]:
+        """What an agent does, one request after the other."""
+        self.board.publish_death(Death(str(member), "died", noticed, 0.0))
+        yield
+        epoch = 0
+        while (verdict := self.board.verdict(epoch)) is not None and member in verdict.view.members:
+            yield
+            self.board.alarm(verdict.epoch, f"{member} died", "agent")
+            yield
+            epoch = verdict.epoch + 1
+
+    def save_checkpoint(self) -> None:
+        """A checkpoint is durable once every stage has written the same version."""
+        verdict = self.newest()
+        members = [self.of(member) for member in verdict.view.members]
+        if not all(each.alive and each.machine.view == verdict.view and each.iteration for each in members):
+            return
+        versions = [
+            {version for each in members if each.member.server.stage == stage for version in each.held}
+            for stage in range(self.job.depth)
+        ]
+        for version in set.intersection(*versions):
+            self.durable[version] = next(each.held[version] for each in members if version in each.held)
+
+    def join(self, server: Server) -> None:
+        Simulated(self, Member(server, self.board.new_incarnation(server)))
+
+    def vacant(self) -> list[Server]:
+        taken = {member.server for member in self.newest().view.members if self.of(member).alive}
+        return [server for server in self.job.servers() if server not in taken]
+
+
+class Simulated:
+    """One worker: its machine, its main thread and its stage's state."""
+
+    def __init__(self, world: World, member: Member) -> None:
+        self.world = world
+        self.member = member
+        self.machine = Machine(member, world.job)
+        self.alive = True
+        self.hung = False
+        self.held: dict[int, History] = {}
+        self.to_do: list[Action] = []
+        self.iteration: tuple[int, int] | None = None
+        self.interrupted = False
+        self.rebuild: Rebuild | None = None
+        self._numbers = 0
+        world.everyone.append(self)
+
+    def tell(self, event: Event) -> None:
+        actions = self.machine.handle(event)
+        assert not any(isinstance(action, Rebuild) for action in actions[:-1])
+        self.to_do += actions
+
+    def new_id(self) -> str:
+        self._numbers += 1
+        return f"own/{self._numbers}"
+
+    def offers(self) -> list[Event]:
+        """Everything that the store has to say to this member now."""
+        board, epoch, members = self.world.board, self.machine.view.epoch, self.machine.view.members
+        events: list[Event] = []
+        if alarm := board.alarm_of(max(epoch, 0)):
+            events.append(Noticed(f"alarm/{alarm.epoch}", alarm.epoch, alarm.cause))
+        for member in {*members, self.member}:
+            if death := board.death(member):
+                events.append(Died(f"death/{member}", death))
+        for member in members:
+            if report := board.report(epoch, member):
+                events.append(Reported(f"report/{epoch}/{member}", report))
+        for request in board.joins():
+            report = board.report(epoch, Member.parse(request.member)) if epoch >= 0 else None
+            if report and request.state == "synced":
+                events.append(JoinReady(f"join/{epoch}/{request.member}", report))
+        if verdict := board.verdict(epoch + 1):
+            events.append(Decided(f"view/{verdict.epoch}", verdict))
+        return sorted(events, key=lambda event: event.id)
+
+    # What the main thread does by itself.
+
+    def finish_iteration(self) -> bool:
+        """End the iteration, if everybody in the view has begun it, and begin the next one."""
+        if self.iteration is None:
+            return False
+        epoch, step = self.iteration
+        if self.world.begun[self.iteration] != set(self.world.verdicts[epoch].view.members):
+            return False
+        assert step in self.held, f"{self.member} does iteration {step} without its version"
+        self.held = {step: self.held[step], step + 1: (*self.held[step], (step, epoch))}
+        if epoch == self.world.newest().epoch:
+            self.world.reached = max(self.world.reached, step + 1)
+        if self.world.board.pause(epoch) == step + 1 and not self.interrupted:
+            self.tell(Pause(f"pause/{epoch}", epoch, step + 1))
+            self.interrupted = True
+        else:
+            self._begin(epoch, step + 1)
+        return True
+
+    def fail(self) -> None:
+        """An operation of the iteration, or of the rebuilding, raises."""
+        if self.iteration is not None:
+            self.interrupted = True
+            self.tell(Noticed(self.new_id(), self.iteration[0], "an operation failed"))
+        elif self.rebuild is not None and not self.to_do:
+            self.interrupted = True
+            self.tell(BuildFailed(self.new_id(), self.rebuild.view.epoch, "the groups cannot be built"))
+
+    def come_to_safe_point(self) -> bool:
+        """The main thread was interrupted, and says what it holds."""
+        if not self.interrupted or self.machine.state is not State.HALTING:
+            return False
+        self.interrupted = False
+        self.iteration = self.rebuild = None
+        self._halt()
+        return True
+
+    def finish_rebuild(self) -> bool:
+        """The groups stand, and the version is there or copied: from a peer that has it, or the checkpoint."""
+        if self.rebuild is None or self.interrupted:
+            return False
+        view, step = self.rebuild.view, self.rebuild.step
+        if self.world.building[view.epoch] != set(view.members):
+            return False
+        if self.rebuild.restore == "checkpoint":
+            self.held = {step: self.world.durable[step]}
+        elif step not in self.held:
+            holders = [
+                self.world.of(member).held[step]
+                for member in view.members
+                if member.server.stage == self.member.server.stage
+                and (self.world.of(member).alive and step in self.world.of(member).held)
+            ]
+            if not holders:
+                return False
+            near = {version: self.held[version] for version in (step - 1, step + 1) if version in self.held}
+            self.held = {step: holders[0], **near}
+        self.rebuild = None
+        self.tell(Built(self.new_id(), view.epoch))
+        return True
+
+    def overdue(self, member: Member) -> None:
+        self.tell(Overdue(self.new_id(), self.machine.view.epoch, member))
+
+    def ask_for_pause(self) -> None:
+        """The leader has seen that somebody is ready to take a vacant place."""
+        if self.iteration and self.machine.leader == self.member:
+            for event in self.offers():
+                if isinstance(event, JoinReady) and Member.parse(event.report.member).server in self.world.vacant():
+                    self.world.board.set_pause(self.iteration[0], self.iteration[1] + 2)
+
+    # What it is asked to do.
+
+    def act(self) -> bool:
+        if not self.to_do:
+            return False
+        action, board = self.to_do.pop(0), self.world.board
+        match action:
+            case RaiseAlarm(epoch=epoch, cause=cause):
+                board.alarm(epoch, cause, str(self.member))
+            case Unblock():
+                self.interrupted = self.machine.state is State.HALTING
+            case PublishReport(report=report):
+                board.publish_report(report)
+                if self.machine.state is State.JOINING:
+                    board.request_join(JoinRequest(report.member, {}, "synced"))
+            case Propose(verdict=verdict):
+                board.propose(verdict)
+                self.world.look()
+            case Accuse(member=member):
+                board.publish_death(Death(str(member), "did not answer", "answer", 0.0))
+            case Rebuild():
+                assert self.iteration is None
+                self.rebuild = action
+                self.world.building.setdefault(action.view.epoch, set()).add(self.member)
+            case Resume(epoch=epoch, step=step):
+                if not self.interrupted:
+                    self._resume(epoch, step)
+            case Prepare(view=view):
+                peers = [
+                    self.world.of(member)
+                    for member in view.members
+                    if member.server in view.peers(self.member.server.stage)
+                ]
+                self.held = {}
+                for peer in peers:
+                    if peer.alive and peer.machine.view.epoch == view.epoch and peer.held:
+                        self.held = {max(peer.held): peer.held[max(peer.held)]}
+                self._halt()
+            case Exit():
+                self.die()
+                if self.member in self.world.newest().view.members:
+                    self.world.agents.append(self.world.declare_dead(self.member, "agent"))
+            case Stop():
+                self.die()
+        return True
+
+    def die(self) -> None:
+        self.alive = False
+        self.to_do = []
+
+    def _begin(self, epoch: int, step: int) -> None:
+        self.iteration = epoch, step
+        self.world.begun.setdefault((epoch, step), set()).add(self.member)
+
+    def _resume(self, epoch: int, step: int) -> None:
+        verdict = self.world.verdicts[epoch]
+        assert self.machine.view == verdict.view, f"{self.member} resumes in another view than that of epoch {epoch}"
+        assert step == verdict.step
+        assert step in self.held, f"{self.member} resumes at {step} and holds {sorted(self.held)}"
+        history = self.held[step]
+        assert [iteration for iteration, _ in history] == list(range(step)), f"{self.member} stepped twice or skipped"
+        assert all(before <= after for (_, before), (_, after) in pairwise(history))
+        others = self.world.resumed.setdefault(epoch, history)
+        assert history == others, f"{self.member} goes on from another state than the others"
+        assert step >= self.world.reached - 1, f"more than one iteration is lost: {step} after {self.world.reached}"
+        self.held = {version: held for version, held in self.held.items() if version <= step}
+        self._begin(epoch, step)
+
+    def _halt(self) -> None:
+        newest, oldest = max(self.held, default=NOTHING), min(self.held, default=NOTHING)
+        checkpoint = max(self.world.durable, default=None)
+        self.tell(Halted(self.new_id(), self.machine.view.epoch, newest, oldest, checkpoint))

@@ -1,0 +1,306 @@
+import pytest
+
+from recycle.control.events import (
+    Accuse,
+    BuildFailed,
+    Built,
+    Decided,
+    Died,
+    Event,
+    Exit,
+    Halted,
+    JoinReady,
+    Noticed,
+    Overdue,
+    Pause,
+    Prepare,
+    Propose,
+    PublishReport,
+    RaiseAlarm,
+    Rebuild,
+    Reported,
+    Resume,
+    SaveCheckpoint,
+    Stop,
+    StoreBack,
+    StoreGone,
+    Unblock,
+    WaitForJoiners,
+    WarnUnprotected,
+)
+from recycle.control.machine import Machine, State, replay
+from recycle.control.messages import NOTHING, Death, Report, Verdict
+from recycle.control.view import Member
+from tests.examples import paper_job
+
+JOB = paper_job(pipelines=2, stages=2)
+A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
+NEW = Member.parse("W1_1#1")
+FIRST = Verdict(0, tuple(map(str, (A, B, C, D))), 5)
+SECOND = Verdict(1, tuple(map(str, (A, B, C))), 5)
+DEATH = Death(str(D), "was killed", "agent", 1.0)
+
+
+def verdict(epoch: int, *members: Member, step: int = 5, stop: str = "") -> Verdict:
+    return Verdict(epoch, tuple(map(str, members)), step, stop=stop)
+
+
+def report(member: Member, newest: int = 5, oldest: int = 5, epoch: int = 0, checkpoint: int | None = None) -> Report:
+    return Report(str(member), epoch, newest, oldest, checkpoint)
+
+
+class Told:
+    """A machine, and events with ids of their own."""
+
+    def __init__(self, me: Member = A) -> None:
+        self.machine = Machine(me, JOB)
+        self.count = 0
+
+    def __call__(self, kind: type[Event], *content: object) -> tuple:
+        self.count += 1
+        return self.machine.handle(kind(f"{self.count}", *content))
+
+    @property
+    def state(self) -> State:
+        return self.machine.state
+
+
+def in_state(state: State, me: Member = A) -> Told:
+    told = Told(me)
+    if state is State.JOINING:
+        return told
+    told(Decided, FIRST)
+    if state is State.REBUILDING:
+        return told
+    told(Built, 0)
+    if state is State.UNPROTECTED:
+        told(StoreGone)
+    elif state is State.FENCED:
+        told(Decided, verdict(1, *sorted({A, B, C, D} - {me})))
+    elif state is not State.TRAINING:
+        told(Noticed, 0, "cause")
+        if state is State.STOPPED:
+            told(StoreGone)
+        elif state is State.GATHERING:
+            told(Halted, 0, 5, 5)
+    assert told.state is state
+    return told
+
+
+def test_every_state_knows_every_event() -> None:
+    assert set(Machine.TABLE) == {(state, event) for state in State for event in Event.__subclasses__()}
+
+
+def test_a_failure_is_survived() -> None:
+    told = Told(A)
+    assert told(Decided, FIRST) == (Rebuild(FIRST.view, 5, "memory"),)
+    assert told(Built, 0) == (Resume(0, 5),)
+    assert told(Died, DEATH) == (RaiseAlarm(0, "W1_1#0 was killed"), Unblock(0))
+    assert told(Reported, report(B)) == ()
+    assert told(Halted, 0, 6, 5, 2) == (PublishReport(report(A, 6, 5, 0, 2)),)
+    (proposal,) = told(Reported, report(C))
+    assert proposal == Propose(Verdict(1, SECOND.members, 5, "memory", (DEATH,)))
+    assert told(Decided, proposal.verdict) == (Rebuild(SECOND.view, 5, "memory"),)
+    assert told(Built, 1) == (Resume(1, 5),)
+    assert told.state is State.TRAINING
+
+
+def test_an_alarm_is_raised_once_and_answered_once() -> None:
+    told = in_state(State.TRAINING)
+    assert told(Noticed, 0, "an error") == (RaiseAlarm(0, "an error"), Unblock(0))
+    assert told(Noticed, 0, "the alarm") == ()
+    assert told(Died, DEATH) == ()
+
+
+def test_an_event_that_is_told_twice_counts_once() -> None:
+    machine = in_state(State.TRAINING).machine
+    event = Noticed("alarm/0", 0, "cause")
+    assert machine.handle(event) != ()
+    assert machine.handle(event) == ()
+    assert [told for told, _ in machine.log].count(event) == 1
+
+
+@pytest.mark.parametrize("epoch", [-1, 1])
+@pytest.mark.parametrize("state", State)
+def test_events_of_other_epochs_are_left_alone_and_can_be_told_again(state: State, epoch: int) -> None:
+    if state is State.JOINING:
+        epoch -= 1
+    told = in_state(state)
+    for event in (
+        Noticed("x", epoch, "cause"),
+        Halted("x", epoch, 5, 5),
+        Built("x", epoch),
+        BuildFailed("x", epoch, "cause"),
+        Overdue("x", epoch, B),
+        Pause("x", epoch, 6),
+    ):
+        assert told.machine.handle(event) == ()
+    assert told.state is state
+
+
+@pytest.mark.parametrize("state", [State.TRAINING, State.HALTING, State.GATHERING, State.REBUILDING])
+def test_who_is_absent_from_a_verdict_exits(state: State) -> None:
+    told = in_state(state)
+    assert told(Decided, verdict(1, B, C, D)) == (Exit("W0_0#0 is not in the view of epoch 1"),)
+    assert told.state is State.FENCED
+    assert told(Decided, verdict(2, A, B, C, D)) == ()
+
+
+@pytest.mark.parametrize("state", set(State) - {State.FENCED, State.STOPPED})
+def test_who_is_declared_dead_exits(state: State) -> None:
+    told = in_state(state, D)
+    assert told(Died, DEATH) == (Exit("W1_1#0 was declared dead: it was killed"),)
+
+
+def test_only_the_first_who_lives_proposes() -> None:
+    second = in_state(State.HALTING, B)
+    second(Halted, 0, 5, 5)
+    second(Reported, report(A))
+    second(Reported, report(C))
+    assert second(Died, DEATH) == ()
+    assert second.machine.leader == A
+    (proposal,) = second(Died, Death(str(A), "was killed", "agent", 1.0))
+    assert isinstance(proposal, Propose)
+    assert proposal.verdict.members == ("W0_1#0", "W1_0#0")
+    assert second.machine.leader == B
+
+
+def test_a_leader_that_decides_nothing_is_not_waited_for() -> None:
+    second = in_state(State.GATHERING, B)
+    for member in (A, C, D):
+        assert second(Reported, report(member)) == ()
+    assert second(Overdue, 0, A) == (Propose(Verdict(1, FIRST.members, 5)),)
+
+
+def test_who_does_not_answer_an_alarm_is_accused() -> None:
+    told = in_state(State.GATHERING)
+    told(Reported, report(B))
+    assert told(Overdue, 0, B) == ()
+    assert told(Overdue, 0, C) == (Accuse(C),)
+
+
+def test_in_a_pause_nobody_is_overdue_until_there_is_an_alarm() -> None:
+    told = in_state(State.TRAINING)
+    assert told(Pause, 0, 6) == ()
+    assert told.state is State.HALTING
+    assert told(Halted, 0, 6, 5) == (PublishReport(report(A, 6, 5)),)
+    assert told(Overdue, 0, C) == ()
+    assert told(Noticed, 0, "cause") == (RaiseAlarm(0, "cause"), Unblock(0))
+    assert told(Overdue, 0, C) == (Accuse(C),)
+
+
+def test_a_second_failure_in_the_rebuilding_begins_the_next_epoch() -> None:
+    for event in (BuildFailed("x", 0, "cause"), Noticed("x", 0, "cause")):
+        told = in_state(State.REBUILDING)
+        assert told.machine.handle(event) == (RaiseAlarm(0, "cause"), Unblock(0))
+        assert told.state is State.HALTING
+        assert told(Built, 0) == ()
+        assert told(Halted, 0, 5, 5) == (PublishReport(report(A)),)
+
+
+def test_a_joiner_prepares_in_every_epoch_until_it_is_admitted() -> None:
+    told = Told(NEW)
+    assert told(Decided, FIRST) == (Prepare(FIRST.view),)
+    assert told(Halted, 0, NOTHING, NOTHING) == (PublishReport(report(NEW, NOTHING, NOTHING)),)
+    assert told(Decided, SECOND) == (Prepare(SECOND.view),)
+    assert told(Halted, 1, 5, 5) == (PublishReport(report(NEW, epoch=1)),)
+    admitted = verdict(2, A, B, C, NEW)
+    assert told(Decided, admitted) == (Rebuild(admitted.view, 5, "memory"),)
+    assert told(Built, 2) == (Resume(2, 5),)
+
+
+def test_who_is_ready_is_admitted() -> None:
+    told = in_state(State.GATHERING)
+    told(Reported, report(B))
+    told(Reported, report(C))
+    told(JoinReady, report(NEW, NOTHING, NOTHING))
+    (proposal,) = told(Died, DEATH)
+    assert isinstance(proposal, Propose)
+    assert proposal.verdict.joined == ("W1_1#1",)
+    assert proposal.verdict.members == ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#1")
+
+
+def lose_a_stage(checkpoint: int | None) -> tuple[Told, tuple]:
+    told = in_state(State.HALTING)
+    told(Halted, 0, 5, 5, checkpoint)
+    told(Reported, report(C, checkpoint=checkpoint))
+    told(Died, Death(str(B), "was killed", "agent", 1.0))
+    return told, told(Died, DEATH)
+
+
+def test_without_a_checkpoint_a_lost_stage_ends_the_run_and_says_why() -> None:
+    told, (proposal,) = lose_a_stage(None)
+    assert isinstance(proposal, Propose)
+    assert proposal.verdict.stop.startswith("no live server of stage 1 is left, and there is no checkpoint")
+    assert told(Decided, proposal.verdict) == (Stop(proposal.verdict.stop),)
+    assert told.state is State.STOPPED
+
+
+def test_with_a_checkpoint_a_lost_stage_waits_for_new_servers() -> None:
+    told, actions = lose_a_stage(3)
+    assert actions == (WaitForJoiners((1,)),)
+    assert told(JoinReady, report(NEW, NOTHING, NOTHING, checkpoint=2)) == (
+        Propose(
+            Verdict(
+                1,
+                ("W0_0#0", "W1_0#0", "W1_1#1"),
+                2,
+                "checkpoint",
+                (Death(str(B), "was killed", "agent", 1.0), DEATH),
+                ("W1_1#1",),
+            )
+        ),
+    )
+
+
+def test_a_joiner_is_told_when_the_run_stops() -> None:
+    told = Told(NEW)
+    told(Decided, FIRST)
+    assert told(Decided, verdict(1, A, C, stop="why")) == (Stop("why"),)
+
+
+def test_without_the_store_training_goes_on_until_a_failure() -> None:
+    told = in_state(State.TRAINING)
+    assert told(StoreGone) == (WarnUnprotected(), SaveCheckpoint())
+    unblock, stop = told(Noticed, 0, "an error")
+    assert unblock == Unblock(0)
+    assert isinstance(stop, Stop)
+    assert stop.reason == "an error, and without a store no failure can be survived"
+
+
+def test_a_store_that_is_back_protects_again_or_shows_that_one_is_behind() -> None:
+    told = in_state(State.UNPROTECTED)
+    assert told(StoreBack, FIRST) == ()
+    assert told.state is State.TRAINING
+    told = in_state(State.UNPROTECTED)
+    assert told(StoreBack, SECOND) == (Exit("W0_0#0 is behind: the run is in epoch 1"),)
+
+
+@pytest.mark.parametrize("state", [State.JOINING, State.HALTING, State.GATHERING, State.REBUILDING])
+def test_without_the_store_no_view_can_be_agreed_on(state: State) -> None:
+    actions = in_state(state)(StoreGone)
+    assert [type(action) for action in actions] == [Unblock, Stop]
+
+
+@pytest.mark.parametrize("state", [State.FENCED, State.STOPPED])
+def test_the_end_is_the_end(state: State) -> None:
+    told = in_state(state)
+    epoch = told.machine.view.epoch
+    for actions in (
+        told(Noticed, epoch, "cause"),
+        told(Died, DEATH),
+        told(Halted, epoch, 5, 5),
+        told(Built, epoch),
+        told(Decided, verdict(9, A, B, C, D)),
+        told(StoreGone),
+        told(StoreBack, SECOND),
+    ):
+        assert actions == ()
+    assert told.state is state
+
+
+def test_a_log_gives_the_same_answers_again() -> None:
+    told, _ = lose_a_stage(3)
+    told(JoinReady, report(NEW, NOTHING, NOTHING, checkpoint=2))
+    log = told.machine.log
+    assert replay(A, JOB, [event for event, _ in log]) == [actions for _, actions in log]
