@@ -10,6 +10,7 @@ import pytest
 from recycle.plan.recording import decode_recording, encode_recording, load_recording
 from recycle.plan.timeline import Outage
 from recycle.view.chart import make_chart
+from recycle.view.compare import compare
 from recycle.view.subject import load_subject
 from recycle.view.svg import draw as draw_svg
 from recycle.view.terminal import draw as draw_terminal
@@ -112,6 +113,11 @@ def test_in_a_trace_nothing_goes_from_an_interrupted_iteration_to_the_one_made_a
         if event["ph"] in "sf":
             arrows.setdefault(event["id"], []).append(event["ts"])
     assert not [each for each in arrows.values() if each[0] < VIEW < each[1]]
+
+
+def test_what_was_interrupted_is_not_compared(subject):
+    comparison = compare(subject.timeline, subject.timeline)
+    assert (dict(comparison.changes), comparison.missing) == ({}, 0)
 
 
 def test_the_terminal_says_what_befell_the_run(run, folder):
