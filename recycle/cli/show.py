@@ -166,10 +166,10 @@ def print_history(subject: Subject) -> None:
 
     if subject.history is None:
         return
-    console, servers = make_console(), subject.history.servers
-    for news in subject.history.news:
-        console.print(tell(news, servers), markup=False)
-    for line in summarise(subject.history, servers):
+    console, history = make_console(), subject.history
+    for news in history.news:
+        console.print(tell(news, history.servers, history.time_unit), markup=False)
+    for line in summarise(history, history.servers):
         console.print(line, markup=False)
 
 

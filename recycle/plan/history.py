@@ -6,7 +6,16 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.plan.recording import DeathLine, InstantLine, IterationLine, Line, RecoveryLine, ViewLine, load_lines
+from recycle.plan.recording import (
+    DeathLine,
+    InstantLine,
+    IterationLine,
+    Line,
+    RecoveryLine,
+    RunLine,
+    ViewLine,
+    load_lines,
+)
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -66,9 +75,14 @@ News = DeathLine | Change | Recovery | InstantLine
 
 
 class History:
-    """Collects the lines of all servers, which come in any order, each perhaps several times."""
+    """Collects the lines of all servers, which come in any order, each perhaps several times.
+
+    Attributes:
+        time_unit: what one unit of the lines' times is: microseconds, unless a recording's head says otherwise.
+    """
 
     def __init__(self) -> None:
+        self.time_unit = "us"
         self._deaths: dict[tuple[str, int], DeathLine] = {}
         self._views: dict[int, ViewLine] = {}
         self._recoveries: dict[int, dict[str, RecoveryLine]] = {}
@@ -80,6 +94,8 @@ class History:
     def add(self, line: Line) -> News | None:
         """Take in a line of a recording; what a person should hear of, if it says something new."""
         match line:
+            case RunLine():
+                self.time_unit = line.time_unit
             case DeathLine() if (line.server, line.incarnation) not in self._deaths:
                 self._deaths[line.server, line.incarnation] = line
                 return line
