@@ -71,7 +71,7 @@ class TrainingProgress:
         if isinstance(line, ViewLine) and line is self.history.view:
             self._view = self._size(len(line.servers), line.retention)
         if news is not None:
-            self._print(tell(news, self._servers))
+            self._print(tell(news, self._servers, self.history.time_unit))
 
     def summarise(self) -> None:
         """Say what befell the run, if anything did."""

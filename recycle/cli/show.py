@@ -87,6 +87,8 @@ def command(
             print_lists(subjects)
         elif not wanted:
             print_charts(subjects, charts, timelines, comparison, color=not no_color)
+            for subject in subjects:
+                print_history(subject)
 
 
 def encode(
@@ -158,6 +160,19 @@ def print_charts(
             console.print(text, markup=False)
 
 
+def print_history(subject: Subject) -> None:
+    """Say what befell a run: a line per event, and the sum."""
+    from recycle.view.history import summarise, tell
+
+    if subject.history is None:
+        return
+    console, history = make_console(), subject.history
+    for news in history.news:
+        console.print(tell(news, history.servers, history.time_unit), markup=False)
+    for line in summarise(history, history.servers):
+        console.print(line, markup=False)
+
+
 def print_lists(subjects: Sequence[Subject]) -> None:
     """Print instructions line by line, and before them what is wrong with them as a whole."""
     from recycle.view.terminal import listing
@@ -183,6 +198,8 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
             {"stage": each.stage, "iteration": each.iteration, "start": each.start, "end": each.end}
             for each in (chart.windows if chart else ())
         ],
+        "deaths": subject.history.deaths if subject.history else (),
+        "changes": subject.history.changes if subject.history else (),
         "servers": [
             {
                 "server": str(row.server),

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.plan.recording import DeathLine, InstantLine, IterationLine, Line, RecoveryLine, ViewLine, load_lines
+from recycle.plan.recording import (
+    DeathLine,
+    InstantLine,
+    IterationLine,
+    Line,
+    RecoveryLine,
+    RunLine,
+    ViewLine,
+    load_lines,
+)
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -66,19 +75,27 @@ News = DeathLine | Change | Recovery | InstantLine
 
 
 class History:
-    """Collects the lines of all servers, which come in any order, each perhaps several times."""
+    """Collects the lines of all servers, which come in any order, each perhaps several times.
+
+    Attributes:
+        time_unit: what one unit of the lines' times is: microseconds, unless a recording's head says otherwise.
+    """
 
     def __init__(self) -> None:
+        self.time_unit = "us"
         self._deaths: dict[tuple[str, int], DeathLine] = {}
         self._views: dict[int, ViewLine] = {}
         self._recoveries: dict[int, dict[str, RecoveryLine]] = {}
         self._furthest: dict[int, int] = {}
         self._told: dict[str, set[str | None]] = {}
         self._absent: set[str] = set()
+        self._instants: list[InstantLine] = []
 
     def add(self, line: Line) -> News | None:
         """Take in a line of a recording; what a person should hear of, if it says something new."""
         match line:
+            case RunLine():
+                self.time_unit = line.time_unit
             case DeathLine() if (line.server, line.incarnation) not in self._deaths:
                 self._deaths[line.server, line.incarnation] = line
                 return line
@@ -93,6 +110,7 @@ class History:
             case InstantLine(kind="failure", server=str(server)):
                 self._absent.add(server)
             case InstantLine(kind="fault" | "warning" | "end") if self._is_new(line):
+                self._instants.append(line)
                 return line
         return None
 
@@ -105,6 +123,17 @@ class History:
     def changes(self) -> Sequence[Change]:
         """All views but the first, by epoch."""
         return [self._change(self._views[epoch]) for epoch in sorted(self._views)[1:]]
+
+    @property
+    def news(self) -> Sequence[News]:
+        """All that a person should hear of, in the order of time."""
+        told: list[tuple[float, News]] = [(death.time, death) for death in self._deaths.values()]
+        for change in self.changes:
+            told.append((change.view.time, change))
+            if change.recovery:
+                told.append((change.recovery.began + change.recovery.pause, change.recovery))
+        told += [(line.time, line) for line in self._instants]
+        return [news for _, news in sorted(told, key=lambda each: each[0])]
 
     @property
     def view(self) -> ViewLine | None:

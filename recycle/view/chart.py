@@ -215,8 +215,12 @@ def number(value: float) -> str:
 
 def plural(value: float, unit: str) -> str:
     """A value and its unit."""
-    unit = printable(unit)
-    return f"{number(value)} {unit}" if value == 1 or len(unit) <= 2 else f"{number(value)} {unit}s"
+    return f"{number(value)} {printable(unit) if value == 1 else units(unit)}"
+
+
+def units(unit: str) -> str:
+    """A unit for several; short ones such as ms are symbols, which stay."""
+    return printable(unit) if len(unit) <= 2 else f"{printable(unit)}s"
 
 
 def printable(text: str) -> str:

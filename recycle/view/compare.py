@@ -1,5 +1,6 @@
 """What differs between two time lines of one job: who executes what, in which order, and at what pace."""
 
+from bisect import bisect
 from collections.abc import Mapping
 from statistics import median
 from typing import Literal
@@ -37,7 +38,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(first: Timeline, second: Timeline) -> Comparison:
-    """Compare the compute spans of two time lines, over the iterations that both have."""
+    """Compare the compute spans of two time lines, over the iterations that both have.
+
+    What a change of views interrupted and was made again is left out.
+    """
     iterations = min(first.iterations, second.iterations)
     before = _by_key(first, iterations)
     changes: dict[tuple[Server, int], Change] = {}
@@ -45,14 +49,15 @@ def compare(first: Timeline, second: Timeline) -> Comparison:
     ratios: list[float] = []
     previous: dict[Server, Key | None] = {}
     place: dict[Server, int] = {}
+    views, last = second.views, _last_views(second)
     for span in second.spans:
         if span.lane != "compute":
             continue
         index = place.get(span.server, 0)
         place[span.server] = index + 1
-        if span.iteration >= iterations:
+        if span.iteration >= iterations or not span.instruction.op.is_compute:
             continue
-        if not span.instruction.op.is_compute:
+        if bisect(views, span.start) < last[span.iteration]:
             continue
         key = (span.iteration, span.instruction)
         other = before.get(key)
@@ -93,9 +98,21 @@ def _by_key(timeline: Timeline, iterations: int) -> dict[Key, tuple[Span, Key | 
     """Every compute span with the one before it on its server."""
     found: dict[Key, tuple[Span, Key | None]] = {}
     previous: dict[Server, Key] = {}
+    views, last = timeline.views, _last_views(timeline)
     for span in timeline.spans:
-        if span.lane == "compute" and span.iteration < iterations and span.instruction.op.is_compute:
+        if span.lane != "compute" or span.iteration >= iterations or not span.instruction.op.is_compute:
+            continue
+        if bisect(views, span.start) == last[span.iteration]:
             key = (span.iteration, span.instruction)
             found[key] = (span, previous.get(span.server))
             previous[span.server] = key
     return found
+
+
+def _last_views(timeline: Timeline) -> dict[int, int]:
+    """Per iteration, the last view in which some of it was made."""
+    views = timeline.views
+    last: dict[int, int] = {}
+    for span in timeline.spans:
+        last[span.iteration] = max(last.get(span.iteration, 0), bisect(views, span.start))
+    return last

@@ -6,7 +6,7 @@ from typing import Any
 
 from recycle.errors import UserError
 from recycle.plan.instruction import Op
-from recycle.view.chart import Chart, fate, share
+from recycle.view.chart import Chart, fate, share, units
 from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color
 
 FORMATS = ("png", "pdf")
@@ -62,11 +62,11 @@ def draw_figure(chart: Chart, form: str) -> bytes:
             y += 1
     for view in chart.views:
         axes.axvline(view.time, color="black", linewidth=0.8)
-        axes.text(view.time, 0, view.name, fontsize=6, va="bottom")
+        axes.text(view.time, 0, view.name, fontsize=6, va="top")
     axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=7)
     axes.set_xlim(0, (chart.end or 1) * 1.06)
     axes.set_ylim(y, 0)
-    axes.set_xlabel(f"time ({chart.time_unit}s); at the end of each row, its bubble")
+    axes.set_xlabel(f"time ({units(chart.time_unit)}); at the end of each row, its bubble")
     facts = ", ".join(f"{name} {value}" for name, value in chart.facts)
     axes.set_title(
         "\n".join([_plain(chart.title), _plain(facts), *(f"ILLEGAL: {_plain(each)}" for each in chart.problems[:3])]),

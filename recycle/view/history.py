@@ -6,9 +6,8 @@ from statistics import median
 from recycle.plan.history import Change, History, News, Recovery
 from recycle.plan.recording import DeathLine
 from recycle.view.chart import printable
+from recycle.view.trace import microseconds
 
-MILLISECOND = 1000
-"""In the unit of a run's clock."""
 NOTICED = {
     "agent": "noticed by its agent",
     "heartbeat": "noticed by missing heartbeats",
@@ -17,12 +16,13 @@ NOTICED = {
 PHASES = ("detect", "agree", "rebuild", "restore", "start")
 
 
-def tell(news: News, servers: int) -> str:
+def tell(news: News, servers: int, time_unit: str) -> str:
     """One line about an event.
 
     Args:
         news: what happened.
         servers: how many servers the job has.
+        time_unit: what one unit of its times is.
     """
     match news:
         case DeathLine():
@@ -31,7 +31,8 @@ def tell(news: News, servers: int) -> str:
             text = _change(news, servers)
         case Recovery():
             done = "recovered" if news.deaths else "changed views"
-            text = f"{done} in {length(news.pause)}: {split([news])}, redo {length(news.redo)}"
+            pause, redo = length(news.pause, time_unit), length(news.redo, time_unit)
+            text = f"{done} in {pause}: {split([news], time_unit)}, redo {redo}"
         case _:
             prefix = {"fault": "fault: ", "warning": "warning: "}.get(news.kind, "")
             text = f"{prefix}{news.text}"
@@ -45,7 +46,7 @@ def summarise(history: History, servers: int) -> list[str]:
         history: of the whole run.
         servers: how many servers the job has.
     """
-    changes = history.changes
+    changes, unit = history.changes, history.time_unit
     if history.view is None or not (changes or history.deaths):
         return []
     joined = sum(len(change.joined) for change in changes)
@@ -57,11 +58,12 @@ def summarise(history: History, servers: int) -> list[str]:
     if recoveries:
         pauses = [each.pause for each in recoveries]
         lines.append(
-            f"recovered in {length(median(pauses))} median, {length(max(pauses))} worst: {split(recoveries)}"
+            f"recovered in {length(median(pauses), unit)} median, {length(max(pauses), unit)} worst: "
+            + split(recoveries, unit)
             + (" in the median" if len(recoveries) > 1 else "")
         )
     lost = sum(change.recovery.pause for change in changes if change.recovery)
-    lines.append(f"{length(lost)} without work")
+    lines.append(f"{length(lost, unit)} without work")
     view = history.view
     lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, view.retention)}")
     return [printable(line) for line in lines]
@@ -72,17 +74,16 @@ def describe_view(live: int, servers: int, retention: float) -> str:
     return f"{live} of {servers} servers, retention {retention:.0%}"
 
 
-def length(time: float) -> str:
-    """A length of time of a run's clock, in milliseconds or, if it is long, in seconds."""
-    milliseconds = time / MILLISECOND
+def length(time: float, time_unit: str) -> str:
+    """A length of time in milliseconds or, if it is long, in seconds."""
+    milliseconds = time * microseconds(time_unit) / 1000
     return f"{milliseconds:.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"
 
 
-def split(recoveries: Sequence[Recovery]) -> str:
+def split(recoveries: Sequence[Recovery], time_unit: str) -> str:
     """The phases of recoveries with their medians in milliseconds."""
-    return ", ".join(
-        f"{phase} {median(getattr(each, phase) for each in recoveries) / MILLISECOND:.0f}" for phase in PHASES
-    )
+    scale = microseconds(time_unit) / 1000
+    return ", ".join(f"{phase} {median(getattr(each, phase) for each in recoveries) * scale:.0f}" for phase in PHASES)
 
 
 def _change(change: Change, servers: int) -> str:

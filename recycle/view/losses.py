@@ -94,14 +94,9 @@ def draw_losses(
     for mark in marks:
         across, _ = place(mark.step, low)
         color = COME if mark.good else GONE
-        _text(
-            picture,
-            across - 3,
-            HEIGHT - BOTTOM - 4,
-            mark.text,
-            f"fill:{color};font-size:10px",
-            f"rotate(-90 {across - 3:g} {HEIGHT - BOTTOM - 4})",
-        )
+        # Losses fall, so that there is room at the top.
+        style = f"fill:{color};font-size:10px;text-anchor:end"
+        _text(picture, across - 3, TOP + 4, mark.text, style, f"rotate(-90 {across - 3:g} {TOP + 4})")
         line = {"x1": str(across), "x2": str(across), "y1": str(TOP), "y2": str(HEIGHT - BOTTOM), "stroke": color}
         Xml.SubElement(picture, "line", line | {"class": "mark", "stroke-dasharray": "2 3"})
     for number, (name, curve) in enumerate(curves.items()):

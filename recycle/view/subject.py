@@ -6,6 +6,7 @@ import msgspec
 
 from recycle.plan.checker import Violation, check_plan
 from recycle.plan.document import load_plan
+from recycle.plan.history import History, load_history
 from recycle.plan.plan import Plan
 from recycle.plan.planned import timeline
 from recycle.plan.recording import load_recording
@@ -21,12 +22,14 @@ class Subject(msgspec.Struct, frozen=True):
         plan: the plan; None for a measured run.
         timeline: None if the plan's order deadlocks, so that its instructions have no times.
         violations: what the checker objects to.
+        history: what befell a run; None for a plan.
     """
 
     name: str
     plan: Plan | None
     timeline: Timeline | None
     violations: tuple[Violation, ...] = ()
+    history: History | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -59,5 +62,5 @@ def load_subject(path: Path, iterations: int | None = None) -> Subject:
     """
     if path.is_dir() or path.suffix == ".jsonl":
         line = load_recording(path)
-        return Subject(path.name, None, line.last(iterations) if iterations else line)
+        return Subject(path.name, None, line.last(iterations) if iterations else line, history=load_history(path))
     return subject_of(load_plan(path), path.stem, iterations or 1)

@@ -315,6 +315,9 @@ def _legend(canvas: Canvas, chart: Chart, y: float, width: float) -> float:
             canvas.add(f'<rect {size} fill="url(#home{kind})" stroke="{home_color(kind)}" stroke-width="2.5"/>')
         canvas.text(x + 21, y, text)
         x += length
+    if any(row.pauses for row in chart.rows()):
+        canvas.add(f'<rect x="{_n(x)}" y="{_n(y - 11)}" width="16" height="14" rx="2" fill="{PAUSE}"/>')
+        canvas.text(x + 21, y, "changes views")
     return y
 
 

@@ -2,7 +2,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recycle.plan.recording import DeathLine, EvaluationLine, IterationLine, ViewLine
@@ -106,6 +106,23 @@ def test_steps_behind_a_checkpoint_are_passed_on_again_and_say_so():
     assert seen == [(*each, False) for each in first] + second
 
 
+def test_a_server_may_tell_of_steps_behind_a_checkpoint_before_the_view_is_known():
+    lines = [TWO]
+    for step in range(3):
+        lines += [iteration("W0_0", step), iteration("W0_1", step, [float(step)])]
+    lines += [iteration("W0_0", 1, epoch=1), iteration("W0_1", 1, [1.5], epoch=1)]
+    lines[-4:-4] = [lines.pop(-2)]
+    lines.append(view(1, ["W0_0", "W0_1"], step=1, restore="checkpoint"))
+    seen = [(each.step, each.loss, each.again) for each in told(lines)]
+    assert seen == [(0, 0.0, False), (1, 1.0, False), (2, 2.0, False), (1, 1.5, True)]
+
+
+def test_a_view_that_is_heard_of_late_brings_no_step_a_second_time():
+    lines = [TWO, iteration("W0_1", 0, [5.0]), view(2, ["W0_0", "W0_1"], step=1), view(1, ["W0_0", "W0_1"], step=0)]
+    lines += [iteration("W0_0", 0, epoch=1), iteration("W0_1", 0, [5.0], epoch=1)]
+    assert told(lines) == [StepTotal(0, 5.0, 1.0)]
+
+
 def test_a_run_that_goes_on_begins_where_its_first_view_does():
     assert told([view(0, ["W0_0"], step=7), iteration("W0_0", 7, [2.0])]) == [StepTotal(7, 2.0, 1.0)]
 
@@ -173,6 +190,7 @@ def stories(draw):
     return story
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(story=stories(), chance=st.randoms(use_true_random=False))
 def test_every_step_is_passed_on_once_in_order_however_the_servers_words_mix(story, chance):
     streams = [list(stream) for stream in story.streams.values()]

@@ -9,9 +9,10 @@ from recycle.plan.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.html import Panel, page
-from recycle.view.subject import Subject, subject_of
+from recycle.view.subject import Subject, load_subject, subject_of
 from tests.examples import paper_plan
 from tests.view.browser import chromium, missing
+from tests.view.disturbed import DEATH, VIEW, write_disturbed
 from tests.view.samples import DEAD, SCRIPT, chart_of, measured, small
 
 pytestmark = [
@@ -65,6 +66,16 @@ def move(browser, text, panel=0, click=False):
     return place
 
 
+def move_to(browser, label, time):
+    """Put the pointer on a server's row at a time."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    place = browser.execute_script("return schedule.moment(arguments[0], arguments[1])", label, time)
+    actions = ActionChains(browser)
+    actions.w3c_actions.pointer_action.move_to_location(round(place["x"]), round(place["y"]))
+    actions.perform()
+
+
 def press(browser, *keys):
     from selenium.webdriver.common.by import By
 
@@ -92,6 +103,10 @@ def settle(browser):
 
 
 FORWARD = (0x2F, 0x6D, 0xB5)
+LOST = (0xC1, 0x12, 0x1F)
+BACK = (0x2E, 0x8B, 0x57)
+PAUSE = (0xFF, 0xD5, 0x4A)
+DARK_PAUSE = (0xB0, 0x8A, 0x1E)
 STEP = (0x7B, 0x57, 0xA8)
 
 
@@ -236,6 +251,35 @@ def test_names_from_files_stay_text(open_page):
     assert shown.title.startswith(SCRIPT)
 
 
+def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_page, tmp_path):
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
+    seen = colours(shown)
+    assert seen[LOST] > 500
+    assert seen[BACK] > 50
+    assert seen[PAUSE] > 5000
+    move_to(shown, "W1_2", DEATH + 40_000)
+    assert tip(shown) == "W1_2\nW1_2 was killed by signal 9 (SIGKILL)"
+    move_to(shown, "W0_0", DEATH + 2000)
+    assert tip(shown) == "W0_0\ninto view 1 in 5600 us: agree 2100, rebuild 1500, restore 700, start 1300"
+    move_to(shown, "W1_2", VIEW)
+    assert "view 1: 11 servers, retention 100%, the catalogue; W1_2 was killed" in tip(shown)
+    move_to(shown, "W0_0", DEATH - 11_000)
+    assert tip(shown) == ""
+
+
+def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_page, tmp_path):
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
+    # The victim began 2F1.0 at 36000; what it waited for and who waited for it are of the same view.
+    move_to(shown, "W1_2", 36_500)
+    text = tip(shown)
+    assert text.startswith("2F1.0 on W1_2")
+    assert "iteration 1" in text
+    assert "waits for 1F1.0 on W1_1 (until 36000)" in text
+    assert "awaited by 2I1.0 on W1_2 (at 39000), 3F1.0 on W1_3 (at 37000)" in text
+
+
 def test_many_boxes_are_painted_as_pixels(open_page):
     many = small(pipelines=48, stages=4, micro_batches=24, failed=(DEAD,))
     shown = open_page(Panel("many", chart_of(many), timeline(many)))
@@ -247,9 +291,16 @@ def test_many_boxes_are_painted_as_pixels(open_page):
 def test_dark_theme(plan, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page([Panel("plan", chart_of(plan), timeline(plan))]))
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    disturbed = tmp_path / "disturbed.html"
+    disturbed.write_text(page([Panel("run", make_chart(subject, subject.timeline), subject.timeline)]))
     with chromium(dark=True) as browser:
         browser.get(path.as_uri())
         seen = colours(browser)
         assert max(seen, key=seen.get)[0] < 0x40
         assert seen[FORWARD] > 1000
+        browser.get(disturbed.as_uri())
+        seen = colours(browser)
+        assert seen[DARK_PAUSE] > 5000
+        assert PAUSE not in seen
         assert browser.get_log("browser") == []

@@ -1,14 +1,14 @@
 import pytest
 
 from recycle.plan.history import History
-from recycle.plan.recording import InstantLine
+from recycle.plan.recording import InstantLine, RunLine
 from recycle.view.history import length, summarise, tell
 from tests.plan.test_history import FOUR, KILLED, death, recovery, view
 
 
 def lines_of(lines):
     history = History()
-    return history, [tell(news, 4) for news in map(history.add, lines) if news is not None]
+    return history, [tell(news, 4, "us") for news in map(history.add, lines) if news is not None]
 
 
 REJOINED = [
@@ -65,6 +65,16 @@ def test_a_failure_without_a_view_after_it_is_in_the_summary():
     )
 
 
-@pytest.mark.parametrize(("time", "text"), [(92_400, "92 ms"), (9_999_000, "9999 ms"), (12_340_000, "12.3 s")])
-def test_lengths(time, text):
-    assert length(time) == text
+@pytest.mark.parametrize(
+    ("time", "unit", "text"),
+    [(92_400, "us", "92 ms"), (9_999_000, "us", "9999 ms"), (12_340_000, "us", "12.3 s"), (92.4, "ms", "92 ms")],
+)
+def test_lengths(time, unit, text):
+    assert length(time, unit) == text
+
+
+def test_times_are_in_the_unit_that_a_recording_says():
+    head = RunLine("recycle run", 1, "t", "ms", "measured")
+    assert summarise(lines_of([head, *REJOINED])[0], 4)[1].startswith(
+        "recovered in 40 ms median, 40 ms worst: detect 12"
+    )

@@ -125,7 +125,7 @@ function explain() {
   tip.replaceChildren();
   make('strong', `${panel.text(box)} on ${row.label}`, tip);
   const lines = [
-    `${op.meaning}, ${time(panel.boxes.start[box])} to ${time(panel.boxes.end[box])} (${time(length)} ${panel.timeUnit}${length === 1 ? '' : 's'})`,
+    `${op.meaning}, ${time(panel.boxes.start[box])} to ${time(panel.boxes.end[box])} (${time(length)} ${panel.timeUnit}${length === 1 || panel.timeUnit.length <= 2 ? '' : 's'})`,
   ];
   if (panel.iterations > 1) lines.push(`iteration ${panel.boxes.iteration[box]}`);
   if (panel.rerouted(box)) lines.push(`re-routed from pipeline ${panel.boxes.home[box]}`);
@@ -361,7 +361,8 @@ painter.fit();
 drawNow();
 performance.mark('first draw');
 
-// For the console and for tests: the place on the page of an instruction such as 1F0.2, and a zoom step.
+// For the console and for tests: a zoom step, and the places on the page of an instruction such as 1F0.2 and of a
+// server's time.
 window.schedule = {
   zoom,
   place(text, panel = 0, iteration = 0) {
@@ -370,5 +371,12 @@ window.schedule = {
     const bounds = plot.getBoundingClientRect();
     const found = painter.rectangle(panels[panel], box);
     return { ...found, x: found.x + bounds.left, y: found.y + bounds.top };
+  },
+  moment(label, time, panel = 0) {
+    const row = panels[panel].rows.findIndex((each) => each.label === label);
+    if (row < 0) return null;
+    const bounds = plot.getBoundingClientRect();
+    const top = painter.y(panels[panel].rowTop[row]);
+    return { x: painter.x(time * panels[panel].scale) + bounds.left, y: top + painter.rowHeight / 2 + bounds.top };
   },
 };

@@ -1,0 +1,143 @@
+"""A run with a death and a rejoin in every view: the lane of the dead, the bands of the others, the marks of views."""
+
+import json
+import math
+from xml.etree import ElementTree as Xml
+
+import msgspec
+import pytest
+
+from recycle.plan.recording import decode_recording, encode_recording, load_recording
+from recycle.plan.timeline import Outage
+from recycle.view.chart import make_chart
+from recycle.view.compare import compare
+from recycle.view.subject import load_subject
+from recycle.view.svg import draw as draw_svg
+from recycle.view.terminal import draw as draw_terminal
+from tests.view.disturbed import DEATH, REJOIN, RESUMED, VICTIM, VIEW, write_disturbed
+from tests.view.test_trace import check, events_of
+
+TEXT = "W1_2 was killed by signal 9 (SIGKILL)"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_disturbed(tmp_path_factory.mktemp("runs") / "disturbed")
+
+
+@pytest.fixture(scope="module")
+def subject(folder):
+    return load_subject(folder)
+
+
+@pytest.fixture(scope="module")
+def chart(subject):
+    return make_chart(subject, subject.timeline)
+
+
+def test_the_time_line_has_one_outage_two_views_and_a_pause_per_survivor(subject):
+    line = subject.timeline
+    assert line.outages == {VICTIM: (Outage(DEATH, REJOIN, TEXT),)}
+    assert line.views == (VIEW, REJOIN)
+    assert line.failed == ()
+    assert len(line.pauses) == 22
+    assert {pause.server for pause in line.pauses} == {span.server for span in line.spans} - {VICTIM}
+    assert line.iterations == 4
+
+
+def test_what_is_loaded_is_saved(subject):
+    assert decode_recording(encode_recording(subject.timeline), "run") == subject.timeline
+
+
+def test_the_lives_of_a_server_share_its_row(chart):
+    row = next(row for row in chart.rows() if row.server == VICTIM)
+    assert not row.dead
+    assert {span.iteration for span in row.spans} == {0, 1, 3}
+    assert len(list(chart.rows())) == 12
+    assert [view.name for view in chart.views] == ["view 1", "view 2"]
+
+
+@pytest.mark.parametrize(
+    ("count", "outages", "views"), [(1, 0, 0), (2, 1, 1), (3, 1, 2), (4, 1, 2)], ids=["1", "2", "3", "4"]
+)
+def test_the_last_iterations_know_who_is_dead_and_what_was_interrupted(folder, count, outages, views):
+    line = load_recording(folder).last(count)
+    assert line.iterations == count
+    assert min(span.start for span in line.spans) == 0
+    assert len(line.outages) == outages
+    assert len(line.views) == views
+    assert all(outage.start >= 0 for each in line.outages.values() for outage in each)
+
+
+def test_who_died_before_the_last_iterations_and_stays_dead_is_known(folder):
+    line = load_recording(folder)
+    dead = [each for each in line.instants if each.kind != "rejoin"]
+    last = msgspec.structs.replace(line, instants=tuple(dead)).last(1)
+    assert last.outages[VICTIM] == (Outage(0, math.inf, TEXT),)
+
+
+def test_in_the_terminal(chart, golden):
+    text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal(chart, 400, color=False))
+    golden("view/disturbed.txt", text)
+
+
+def test_in_a_picture_the_outage_and_the_pauses_stand_where_they_were(chart):
+    picture = Xml.fromstring(draw_svg([chart]))
+    space = {"svg": "http://www.w3.org/2000/svg"}
+    (outage,) = picture.findall(".//svg:g[@class='outage']", space)
+    assert outage.find("svg:title", space).text == TEXT
+    pauses = picture.findall(".//svg:g[@class='pause']", space)
+    assert len(pauses) == 22
+    assert (
+        pauses[0].find("svg:title", space).text
+        == "W0_0 into view 1 in 5600 us: agree 2100, rebuild 1500, restore 700, start 1300"
+    )
+    white = outage.find("svg:rect", space)
+    band = pauses[0].find("svg:rect", space)
+    scale = float(band.get("width")) / (RESUMED - DEATH - 900)
+    assert float(white.get("width")) == pytest.approx((REJOIN - DEATH) * scale, rel=0.01)
+    assert float(band.get("x")) - float(white.get("x")) == pytest.approx(900 * scale, rel=0.05)
+    texts = {each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"view 1", "view 2", "changes views"} <= texts
+
+
+def test_in_a_trace_nothing_goes_from_an_interrupted_iteration_to_the_one_made_again(subject):
+    events = events_of(subject)
+    check(events)
+    kinds = [event["cat"] for event in events if event["ph"] == "i"]
+    assert sorted(kinds) == ["failure", "rejoin", "view change", "view change"]
+    slices = [event for event in events if event.get("cat") == "recovery"]
+    assert {event["name"] for event in slices} == {"agree", "rebuild", "restore", "start"}
+    arrows = {}
+    for event in events:
+        if event["ph"] in "sf":
+            arrows.setdefault(event["id"], []).append(event["ts"])
+    assert not [each for each in arrows.values() if each[0] < VIEW < each[1]]
+
+
+def test_what_was_interrupted_is_not_compared(subject):
+    comparison = compare(subject.timeline, subject.timeline)
+    assert (dict(comparison.changes), comparison.missing) == ({}, 0)
+
+
+def test_the_terminal_says_what_befell_the_run(run, folder):
+    status, out, _ = run("show", folder)
+    assert status == 0
+    assert out.splitlines()[-9:] == [
+        "W1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent",
+        "view 1: 11 of 12 servers, retention 100%, from the catalogue; iteration 2 is made again",
+        "recovered in 6 ms: detect 1, agree 2, rebuild 2, restore 1, start 1, redo 32 ms",
+        "W1_2 (incarnation 1) is back: 12 of 12 servers, retention 125%",
+        "changed views in 5 ms: detect 0, agree 1, rebuild 2, restore 0, start 1, redo 30 ms",
+        "1 failure, 1 rejoin, 1 iteration made again",
+        "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
+        "12 ms without work",
+        "at the end view 2: 12 of 12 servers, retention 125%",
+    ]
+
+
+def test_as_json(run, folder):
+    summary = json.loads(run("show", folder, "--json")[1])[0]
+    assert summary["deaths"][0]["server"] == "W1_2"
+    assert [change["view"]["epoch"] for change in summary["changes"]] == [1, 2]
+    assert summary["changes"][0]["recovery"]["began"] == DEATH
