@@ -1,11 +1,13 @@
 """``recycle train``."""
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
 from recycle.cli.console import make_console
+from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import (
     describe_failures,
@@ -27,6 +29,7 @@ from recycle.plan.recording import Line
 from recycle.view.losses import draw_losses
 
 MOVES_IN_RECOVERY = 2_000
+PLANNING_AHEAD = 3.0
 LONGEST_RUN = 24 * 3600.0
 
 
@@ -131,6 +134,9 @@ def command(
     from recycle.runtime.totals import StepTotal, Totals
 
     model = load_model(model_file)
+    protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
+    if protected and catalogue is None:
+        catalogue = prepare_catalogue(job, plan.mode, output / "plans.zip")
     run = Run(
         plan,
         model,
@@ -141,7 +147,7 @@ def command(
         evaluate_every,
         text,
         tensor_parallel,
-        protected=not (unprotected or under_torchrun() or tensor_parallel > 1),
+        protected,
         catalogue=catalogue,
         host=address,
         durations=Durations(beat=silence / 8, silence=silence, answer=max(30.0, 2 * silence)),
@@ -158,11 +164,12 @@ def command(
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
     board = TensorBoard(output / "tensorboard", tokens)
-    curves: dict[str, list[tuple[float, float]]] = {"training": [], "held-out": []}
+    curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
     with TrainingProgress(console, plan, tokens, iterations) as progress:
 
         def note(total: StepTotal) -> None:
-            curves["held-out" if total.held_out else "training"].append((total.step, total.loss))
+            curve, step = ("held-out", total.step) if total.held_out else ("training", total.step + 1)
+            curves[curve][step] = total.loss
 
         totals = Totals(progress.show, board.add, note)
 
@@ -172,7 +179,6 @@ def command(
 
         try:
             train(run, watch, make, faults)
-            progress.summarise()
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
             raise click.ClickException(
@@ -180,16 +186,18 @@ def command(
                 "and with --dead if a server is gone"
             ) from failure
         finally:
+            totals.finish()
+            progress.summarise()
             board.close()
-            if any(curves.values()):
+            drawn = {name: sorted(curve.items()) for name, curve in curves.items() if curve}
+            if drawn:
                 title = f"{job.name}, {describe_failures(plan.failed)} dead" if plan.failed else job.name
-                drawn = {name: curve for name, curve in curves.items() if curve}
-                write_whole(output / "loss.svg", draw_losses(title, drawn).encode())
+                write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
 
 
-def ignore(_: object) -> None:
-    """What processes that torchrun started do with events: the first one shows those of all."""
+def ignore(*_: object) -> None:
+    """What is done with events that nobody wants to see."""
 
 
 def planner(job: Job, mode: Mode) -> Callable[[Sequence[Server]], Plan]:
@@ -199,6 +207,26 @@ def planner(job: Job, mode: Mode) -> Callable[[Sequence[Server]], Plan]:
 
     effort = Effort((MaxMoves(MOVES_IN_RECOVERY),), f"{MOVES_IN_RECOVERY} moves")
     return lambda failed: make_plan(job, failed, mode, effort)
+
+
+def prepare_catalogue(job: Job, mode: Mode, path: Path) -> Path | None:
+    """Plans for as many failures as can be planned in a few seconds, at most two; None if that is none."""
+    from recycle.planner.catalogue import failure_vectors, make_catalogue
+    from recycle.planner.improve import MaxMoves
+    from recycle.planner.make import Effort, make_plan
+
+    effort = Effort((MaxMoves(MOVES_IN_RECOVERY),), f"{MOVES_IN_RECOVERY} moves")
+    if job.pipelines == 1:
+        return None
+    begin = time.monotonic()
+    make_plan(job, job.servers()[:1], mode, effort)
+    each = time.monotonic() - begin
+    for failures in (2, 1):
+        if each * sum(1 for _ in failure_vectors(job, failures)) < PLANNING_AHEAD:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make_catalogue(path, job, mode, failures, effort, "lowered", ignore)
+            return path
+    return None
 
 
 def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:

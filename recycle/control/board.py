@@ -90,6 +90,16 @@ class Board:
         """What a member said in an epoch."""
         return self._read(_report(epoch, member), Report)
 
+    def reported(self, epoch: int) -> frozenset[str]:
+        """The names of those who have reported in an epoch; one look for all."""
+        prefix = _report(epoch, "")
+        return frozenset(key.removeprefix(prefix) for key in self._store.keys(prefix))
+
+    def declared_dead(self) -> frozenset[str]:
+        """The names of those who were declared dead; one look for all."""
+        prefix = _death("")
+        return frozenset(key.removeprefix(prefix) for key in self._store.keys(prefix))
+
     def publish_death(self, death: Death) -> Death:
         """Declare a member dead; gives what was said first."""
         return self._put_once(_death(death.member), death)

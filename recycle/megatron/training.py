@@ -25,6 +25,7 @@ from recycle.megatron.model import transformer_config
 from recycle.megatron.run import Run
 from recycle.megatron.server import GptServer
 from recycle.plan.catalogue import Catalogue
+from recycle.plan.history import load_history
 from recycle.plan.plan import Plan
 from recycle.plan.recording import InstantLine, ViewLine
 from recycle.runtime.checkpoint import checkpoints, read_manifest
@@ -76,7 +77,7 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
         return
     if faults.entries:
         raise RunError("faults: nothing survives them here; leave them out, or leave --unprotected out")
-    view = View.of(run.plan)
+    view = View.of(run.plan, _next_epoch(run))
     start = join if under_torchrun() else launch
     start(
         len(view.servers) * run.tensor_parallel,
@@ -88,7 +89,7 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
 def _train_protected(run: Run, text: TokenText, newest: int | None, watch: Watch, make: Maker, faults: Faults) -> None:
     setting = Setting(
         job=run.plan.job,
-        view=View.of(run.plan),
+        view=View.of(run.plan, _next_epoch(run)),
         step=newest or 0,
         restore="memory" if newest is None else "checkpoint",
         fingerprint=run.fingerprint(text.fingerprint),
@@ -201,7 +202,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     network = Network(store, view, server, tensor_rank)
     trainee.connect(run.plan, network, (), None)
     if process.rank == 0:
-        teller.tell(first_view(run.plan, trainee.newest))
+        teller.tell(first_view(run.plan, view.epoch, trainee.newest))
     try:
         trainee.between(trainee.newest, save=False)
         for step in range(trainee.newest, run.iterations):
@@ -215,11 +216,19 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     network.barrier()
 
 
-def first_view(plan: Plan, step: int) -> ViewLine:
+def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
     """What is told of the view that a run begins with."""
     servers = [str(each) for each in sorted(plan.programs)]
     now = time.monotonic() * MICROSECONDS
-    return ViewLine(0, now, servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
+    return ViewLine(epoch, now, servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
+
+
+def _next_epoch(run: Run) -> int:
+    """The first epoch; where a run goes on in its folder, its views are numbered on."""
+    if not run.events.is_dir():
+        return 0
+    view = load_history(run.folder).view
+    return 0 if view is None else view.epoch + 1
 
 
 def _newest(run: Run, fingerprint: str) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from recycle.errors import NoPlanError
 from recycle.job import Server
-from recycle.plan.catalogue import Catalogue
+from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 
@@ -26,6 +26,7 @@ class Plans:
         self._first = first
         self._catalogue = catalogue
         self._make = make
+        self._found: Found | None = None
 
     def choose(self, failed: Sequence[Server]) -> tuple[str, bytes]:
         """Choose for all: where the plan for these failures is, and its text if it has to be passed on.
@@ -37,7 +38,7 @@ class Plans:
             return FIRST, b""
         if self._catalogue is not None:
             try:
-                self._catalogue.look_up(failed)
+                self._look_up(failed)
             except NoPlanError:
                 pass
             else:
@@ -56,6 +57,11 @@ class Plans:
         if choice == FIRST:
             return self._first
         if choice == CATALOGUE:
-            assert self._catalogue is not None
-            return self._catalogue.look_up(failed).plan_of(server)
+            return self._look_up(failed).plan_of(server)
         return decode_plan(text, MADE, server)
+
+    def _look_up(self, failed: Sequence[Server]) -> Found:
+        assert self._catalogue is not None
+        if self._found is None or self._found.failed != tuple(failed):
+            self._found = self._catalogue.look_up(failed)
+        return self._found

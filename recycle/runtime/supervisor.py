@@ -164,7 +164,7 @@ class Supervisor:
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
             names = tuple(map(str, setting.view.members))
-            self._board.propose(Verdict(0, names, setting.step, setting.restore, plan=FIRST))
+            self._board.propose(Verdict(setting.view.epoch, names, setting.step, setting.restore, plan=FIRST))
         JoinFile(setting.host, self._port, self._hub.address[1], self._token).write(setting.folder / JOIN_FILE)
 
     def _hear(self, said: Said) -> None:

@@ -153,6 +153,7 @@ class Survivor:
         self._cause = "the run begins"
         self._spoiled: set[int] = set()
         self._stop = ""
+        self._heard: set[str] = set()
         self._step = 0
         self._end: int | None = None
         self._saved_unprotected = False
@@ -258,9 +259,11 @@ class Survivor:
         machine = self._machine
         began = time.monotonic()
         epoch = machine.view.epoch
+        self._heard.clear()
         while self._end is None and machine.state is not State.TRAINING:
             if machine.view.epoch != epoch:
                 epoch, began = machine.view.epoch, time.monotonic()
+                self._heard.clear()
             if machine.state is State.HALTING:
                 self._halt()
                 continue
@@ -276,16 +279,18 @@ class Survivor:
         if verdict is not None:
             self._tell_machine(Decided(next(self._ids), verdict))
             return
+        dead = board.declared_dead()
+        reported = board.reported(epoch) if leads or overdue else frozenset()
         for member in machine.view.members:
-            death = board.death(member)
-            if death is not None:
-                self._tell_machine(Died(f"death/{member}", death))
-            elif (leads or overdue) and member != self.member:
-                report = board.report(epoch, member)
-                if report is not None:
-                    self._tell_machine(Reported(f"report/{member}", report))
-                elif overdue:
-                    self._tell_machine(Overdue(next(self._ids), epoch, member))
+            name = str(member)
+            if name in dead:
+                if self._is_news(death_id := f"death/{name}") and (death := board.death(member)) is not None:
+                    self._tell_machine(Died(death_id, death))
+            elif name in reported:
+                if self._is_news(report_id := f"report/{epoch}/{name}") and (report := board.report(epoch, member)):
+                    self._tell_machine(Reported(report_id, report))
+            elif overdue and member != self.member:
+                self._tell_machine(Overdue(next(self._ids), epoch, member))
             if machine.view.epoch != epoch or self._end is not None:
                 return
         if leads:
@@ -294,6 +299,12 @@ class Survivor:
                 if request.state == "synced" and report is not None:
                     self._tell_machine(JoinReady(f"join/{request.member}/{report}", report))
             time.sleep(LOOK)
+
+    def _is_news(self, name: str) -> bool:
+        """Whether this epoch's machine has not been told yet."""
+        known = name in self._heard
+        self._heard.add(name)
+        return not known
 
     # What the machine wants done.
 
@@ -395,7 +406,7 @@ class Survivor:
     def _holders(self, view: View, step: int) -> Mapping[Member, bool]:
         """Who of the stage's members has the version; in the first view, all have."""
         stage = [each for each in view.members if each.server.stage == self.member.server.stage]
-        reports = {each: self._board.report(view.epoch - 1, each) if view.epoch else None for each in stage}
+        reports = {each: self._board.report(view.epoch - 1, each) for each in stage}
         return {each: report is None or step in report.versions for each, report in reports.items()}
 
     def _restore(self, network: Network, view: View, step: int, restore: str, holders: Mapping[Member, bool]) -> None:
