@@ -117,6 +117,7 @@ class GptServer:
 
     def drop(self) -> None:
         """See Trainee."""
+        self._worker.close()
         self._stage.drop()
         self._update.gradients.zero()
 

@@ -79,6 +79,7 @@ class EmulatedServer:
 
     def drop(self) -> None:
         """See Trainee."""
+        self._worker.close()
         self._stage.drop()
 
     def undo(self) -> None:

@@ -7,7 +7,6 @@ from typing import Protocol
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.messages import JoinRequest
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.plan.instruction import Instruction
@@ -52,7 +51,7 @@ class Lookout:
         self._network: Network | None = None
         self._buried: list[Network] = []
         self._admits = False
-        self._joins: tuple[JoinRequest, ...] = ()
+        self._joins: tuple[Member, ...] = ()
         self._stopped = False
         self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
 
@@ -78,14 +77,19 @@ class Lookout:
             self._admits = admits
             if epoch != self._epoch:
                 self._epoch = epoch
-                self.noticed, self.cause = 0.0, ""
+                self.noticed, self.cause, self._joins = 0.0, "", ()
             self._network = network
             self._changed.notify_all()
 
     def bury(self, network: Network | None) -> None:
-        """Take a network whose end takes its time, so that the main thread need not wait for it."""
+        """Take a network that is of no use any more; its end takes its time, and the main thread has none."""
         if network is not None:
             self._buried.append(network)
+
+    def end_buried(self) -> None:
+        """End them, now that nobody else has them."""
+        buried, self._buried = self._buried, []
+        threading.Thread(target=buried.clear, name="undertaker", daemon=True).start()
 
     def check(self) -> None:
         """Raise if there is an alarm.
@@ -105,8 +109,14 @@ class Lookout:
 
     def ready_joiners(self, view: View) -> tuple[Member, ...]:
         """The members that wait to be admitted and are ready for it."""
-        ready = (Member.parse(each.member) for each in self._joins if each.state == "synced")
-        return tuple(each for each in ready if each.server not in view.servers)
+        return tuple(each for each in self._joins if each.server not in view.servers)
+
+    @staticmethod
+    def _ready(board: Board, epoch: int) -> tuple[Member, ...]:
+        """Those who have said what they hold, in this epoch; others would not be admitted in a pause."""
+        asking = [each for each in board.joins() if each.state == "synced"]
+        reported = board.reported(epoch) if asking else frozenset()
+        return tuple(Member.parse(each.member) for each in asking if each.member in reported)
 
     def _watch(self) -> None:
         board: Board | None = None
@@ -129,8 +139,9 @@ class Lookout:
                 return
         alarm = board.wait_alarm(epoch, self._durations.beat)
         if alarm is None:
-            self._joins = board.joins() if self._admits else ()
-            self._buried.clear()
+            ready = self._ready(board, epoch) if self._admits else ()
+            with self._changed:
+                self._joins = ready if epoch == self._epoch else ()
             return
         with self._changed:
             if epoch != self._epoch:

@@ -398,7 +398,13 @@ class Survivor:
             return
         self._times.restored = time.monotonic()
         self._verdict = verdict
+        self._lookout.end_buried()
         self._tell_view(verdict)
+        dead = self._board.declared_dead()
+        for member in view.members:
+            # Who proposed the view may not have heard of a death that came at the same moment.
+            if str(member) in dead and (death := self._board.death(member)) is not None:
+                self._tell_machine(Died(f"death/{member}", death))
         self._tell_machine(Built(next(self._ids), view.epoch))
         if self._machine.leader == self.member:
             self._tidy(view)

@@ -123,6 +123,10 @@ class Worker:
         self._transport.finish()
         return self._share_losses()
 
+    def close(self) -> None:
+        """Let go of everything. Its handlers refer to it, so that it would hold the network for long otherwise."""
+        vars(self).clear()
+
     def _compute(self, instruction: Instruction) -> None:
         op, home, index = instruction.op, instruction.home, instruction.micro_batch
         need = other_server_need(op, instruction.stage, self._depth)

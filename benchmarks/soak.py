@@ -1,0 +1,186 @@
+"""Many kills and rejoins in one run of emulated servers: nothing may hang, be done twice, be skipped, or grow.
+
+Usage: python -m benchmarks.soak [--kills 200] [--seed 0] [--minutes 30]
+
+The servers sleep their durations and count their optimizer steps; every message, group, signal and store access is
+real. An iteration that begins with another count than its number, or with another than its peers', fails at once.
+What each process holds is compared between the first tenth of the run and its end.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+
+from recycle.cli.model import quiet
+from recycle.cli.train import planner
+from recycle.control.agent import run_agent
+from recycle.control.durations import Durations
+from recycle.control.tcp_store import TorchStore
+from recycle.control.view import Member, View
+from recycle.faults.menu import Fault, Faults, Kind
+from recycle.job import Job, Server
+from recycle.jobfile import load_job
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+from recycle.plan.recording import IterationLine, Line, ViewLine
+from recycle.planner.improve import MaxMoves
+from recycle.planner.make import Effort, make_plan
+from recycle.runtime.emulated_server import Emulated, EmulatedServer
+from recycle.runtime.events import EventFile, Teller
+from recycle.runtime.plans import Plans
+from recycle.runtime.reports import connect_reporter
+from recycle.runtime.supervisor import EVENT, Door, Setting, Supervisor
+from recycle.runtime.survivor import Survivor
+
+APART = 16
+SLOT = 0.004
+FOLDER = "growth"
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a process holds at the end of an iteration.
+
+    Attributes:
+        step: the iteration.
+        memory: resident, in MiB.
+        threads: its threads.
+        sockets: its open files, sockets among them.
+        keys: in the store.
+    """
+
+    step: int
+    memory: float
+    threads: int
+    sockets: int
+    keys: int
+
+
+def look(step: int, store: TorchStore) -> Held:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return Held(
+        step,
+        pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        len(list(Path("/proc/self/task").iterdir())),
+        len(list(Path("/proc/self/fd").iterdir())),
+        len(store.keys("")),
+    )
+
+
+class Watched(EmulatedServer):
+    """An emulated server that writes down what its process holds."""
+
+    def watch(self, path: Path, store: TorchStore) -> None:
+        self.growth = path.open("ab", buffering=0)
+        self.store = store
+
+    def iterate(self, step: int) -> None:
+        super().iterate(step)
+        if step % APART == APART - 1:
+            self.growth.write(msgspec.json.encode(look(step, self.store)) + b"\n")
+
+
+def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, member: Member, door: Door) -> int:
+    def work() -> int:
+        from recycle.runtime.injection import Injector
+
+        torch.set_num_threads(1)
+        report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
+        file = EventFile(folder / "events", str(member), "soak")
+        teller = Teller(file, lambda content: report(EVENT + content))
+        trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, teller)
+        trainee.watch(folder / FOLDER / f"{member}.jsonl", door.endpoint.connect())
+        mine = faults.of_worker(member.server, member.incarnation)
+        hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
+        plans = Plans(plan, None, planner(job, plan.mode))
+        return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, teller, {"soak": "1"}, hooks).run()
+
+    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
+
+
+DURATIONS = Durations(beat=0.5, silence=5.0, answer=30.0)
+
+
+def choose_faults(job: Job, kills: int, seed: int) -> Faults:
+    source = random.Random(seed)
+    lives = dict.fromkeys(job.servers(), 0)
+    found: list[Fault] = []
+    for number in range(kills):
+        server: Server = source.choice(job.servers())
+        step = 2 + APART * number
+        found.append(Fault(Kind.KILL, (server,), step=step, incarnation=lives[server]))
+        found.append(Fault(Kind.JOIN, (server,), step=step + 1))
+        lives[server] += 1
+    return Faults(tuple(found))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=30.0, help="after which the run has hung")
+    parser.add_argument("--views", action="store_true", help="print every view")
+    arguments = parser.parse_args()
+    quiet()
+    job = load_job(Path("schedules/paper.toml"), {"stages": 2, "micro_batches": 4})
+    plan = make_plan(job, (), Mode(), Effort((MaxMoves(2000),), "2000 moves"))
+    faults = choose_faults(job, arguments.kills, arguments.seed)
+    iterations = APART * (arguments.kills + 2)
+    views: dict[int, ViewLine] = {}
+    finished: dict[int, int] = {}
+
+    def watch(line: Line) -> None:
+        if isinstance(line, ViewLine) and line.epoch not in views:
+            views[line.epoch] = line
+            if len(views) % 20 == 0:
+                print(f"view {line.epoch}, iteration {line.step} of {iterations}", file=sys.stderr, flush=True)
+        elif isinstance(line, IterationLine):
+            finished[line.step] = finished.get(line.step, 0) + 1
+
+    hung = threading.Timer(arguments.minutes * 60, os._exit, [3])
+    hung.daemon = True
+    hung.start()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / FOLDER).mkdir()
+        setting = Setting(
+            job, View.of(plan), 0, "memory", {"soak": "1"}, DURATIONS, "127.0.0.1", faults.of_launcher(), folder,
+            lambda: False,
+        )  # fmt: skip
+        Supervisor(setting, partial(serve, job, plan, iterations, folder, faults), watch).run()
+        grown = growth(folder / FOLDER, iterations)
+    deaths = sum(1 for view in views.values() if "killed" in view.cause)
+    joins = sum(len(view.joined) for view in views.values())
+    skipped = [step for step in range(iterations) if step not in finished]
+    print(f"{deaths} kills and {joins} rejoins in {len(views)} views, {time.monotonic() - start:.0f} s")
+    print(f"iterations: {iterations}, skipped: {len(skipped)}; doubled steps would have failed the run")
+    if arguments.views:
+        for view in views.values():
+            print(view.epoch, view.step, len(view.servers), view.joined, view.cause)
+    for name, (before, after) in grown.items():
+        print(f"{name:8} {before:8.1f} -> {after:8.1f}")
+    return int(bool(skipped) or deaths < arguments.kills or any(after > before * 1.3 for before, after in grown.values()))
+
+
+def growth(folder: Path, iterations: int) -> dict[str, tuple[float, float]]:
+    """The most that a process held in the second tenth of the run, and in the last."""
+    seen = [each for path in folder.iterdir() for each in msgspec.json.Decoder(Held).decode_lines(path.read_bytes())]
+    early = [each for each in seen if iterations * 0.1 <= each.step < iterations * 0.2]
+    late = [each for each in seen if each.step >= iterations * 0.9]
+    return {
+        name: (max(getattr(each, name) for each in early), max(getattr(each, name) for each in late))
+        for name in ("memory", "threads", "sockets", "keys")
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
