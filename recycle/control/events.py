@@ -215,8 +215,8 @@ class Accuse(Action, frozen=True):
 class Rebuild(Action, frozen=True):
     """Build the groups of a new view and bring the state to a version; then say Built or BuildFailed.
 
-    A member that lacks the version copies it from a peer of its stage, and keeps the version before or after it if it has
-    that: until Resume, the members may still have to agree on another one.
+    A member that lacks the version copies it from a peer of its stage, and keeps the version before or after it if it
+    has that: until Resume, the members may still have to agree on another one.
 
     Attributes:
         view: the new view.
