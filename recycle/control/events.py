@@ -175,7 +175,7 @@ class RaiseAlarm(Action, frozen=True):
 
 
 class Unblock(Action, frozen=True):
-    """Make the main thread return from whatever it waits for in the groups of an epoch; then say Halted.
+    """Make the main thread return from whatever it waits for in the groups of an epoch; while HALTING, then say Halted.
 
     Attributes:
         epoch: whose groups.
@@ -217,8 +217,8 @@ class Accuse(Action, frozen=True):
 class Rebuild(Action, frozen=True):
     """Build the groups of a new view and bring the state to a version; then say Built or BuildFailed.
 
-    Whatever versions there are must be kept until Resume: a member that lacks the version copies it, and does not
-    discard what it has.
+    A member that lacks the version copies it from a peer of its stage, and keeps the version before or after it if it
+    has that: until Resume, the members may still have to agree on another one.
 
     Attributes:
         view: the new view.
@@ -232,7 +232,7 @@ class Rebuild(Action, frozen=True):
 
 
 class Resume(Action, frozen=True):
-    """Begin an iteration. A version newer than its number was undone, and is discarded now.
+    """Begin an iteration. A version newer than its number is undone, and is discarded now.
 
     Attributes:
         epoch: in which epoch.

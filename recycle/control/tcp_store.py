@@ -56,11 +56,11 @@ class TorchStore:
         StoreLost: there is no store.
     """
 
-    def __init__(self, host: str, port: int, patience: float = 30.0) -> None:
+    def __init__(self, host: str, port: int, patience: float = 10.0) -> None:
         self._address = host, port
         self._patience = patience
         with self._reached():
-            # Torch goes on trying where nobody listens; whether it is worth that is the caller's to say.
+            # Torch goes on trying for all its patience where nobody listens; this finds out at once.
             socket.create_connection(self._address, patience).close()
             self.torch_store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
 

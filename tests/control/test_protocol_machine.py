@@ -42,10 +42,10 @@ class Protocol(RuleBasedStateMachine):
         if one := self.one(which):
             one.come_to_safe_point() or one.finish_rebuild() or one.finish_iteration()
 
-    @rule(which=ANY)
-    def goes_on(self, which: int) -> None:
+    @rule(which=ANY, newest_first=st.booleans())
+    def goes_on(self, which: int, newest_first: bool) -> None:
         if one := self.one(which):
-            self.go_on(one)
+            self.go_on(one, newest_first)
 
     @rule(rounds=st.integers(1, 4))
     def everybody_goes_on(self, rounds: int) -> None:
@@ -189,8 +189,8 @@ class Protocol(RuleBasedStateMachine):
                 if server not in served:
                     self.world.join(server)
 
-    def go_on(self, one: Simulated) -> None:
-        for event in one.offers():
+    def go_on(self, one: Simulated, newest_first: bool = False) -> None:
+        for event in reversed(one.offers()) if newest_first else one.offers():
             one.tell(event)
             if isinstance(event, Decided):
                 break

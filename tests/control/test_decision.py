@@ -1,0 +1,112 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle.control.decision import Lost, Missing, Survey, decide, give_up
+from recycle.control.messages import NOTHING, Death, Report, Verdict
+from recycle.control.view import Member, View
+from recycle.job import Server
+from tests.examples import paper_job
+
+JOB = paper_job(pipelines=3, stages=2)
+MEMBERS = tuple(Member(server, 0) for server in JOB.servers())
+VIEW = View(4, MEMBERS)
+
+
+def report(member: Member, newest: int, oldest: int, checkpoint: int | None = None) -> Report:
+    return Report(str(member), 4, newest, oldest, checkpoint)
+
+
+def death(member: Member) -> Death:
+    return Death(str(member), "died", "agent", 0.0)
+
+
+@st.composite
+def surveys(draw: st.DrawFn) -> Survey:
+    """What a failure in iteration 7 can leave: some finished it, some are still at 7, some have nothing yet."""
+    held = st.sampled_from([(7, 6), (8, 7), (8, 7), (NOTHING, NOTHING)])
+    dead = draw(st.sets(st.sampled_from(MEMBERS), max_size=5))
+    silent = draw(st.sets(st.sampled_from(MEMBERS), max_size=1)) if draw(st.booleans()) else set()
+    reports = {each: report(each, *draw(held)) for each in MEMBERS if each not in silent}
+    joiners = draw(st.sets(st.builds(Member, st.sampled_from(JOB.servers()), st.integers(1, 2)), max_size=4))
+    return Survey(
+        VIEW,
+        {each: one for each, one in reports.items() if each not in dead or draw(st.booleans())},
+        {each: death(each) for each in dead},
+        {each: report(each, *draw(held)) for each in joiners},
+    )
+
+
+@given(surveys())
+def test_a_verdict_is_what_every_survivor_can_follow(survey: Survey) -> None:
+    outcome = decide(JOB, survey)
+    unknown = {each for each in MEMBERS if each not in survey.reports and each not in survey.deaths}
+    assert isinstance(outcome, Missing) == bool(unknown)
+    if isinstance(outcome, Missing):
+        assert set(outcome.members) == unknown
+        return
+    survivors = {each: survey.reports[each] for each in MEMBERS if each not in survey.deaths}
+    if isinstance(outcome, Lost):
+        return
+    members = outcome.view.members
+    assert outcome.epoch == 5
+    assert set(survivors) <= set(members)
+    assert not set(survey.deaths) & set(members)
+    known = {**survivors, **survey.joiners}
+    held = [{v for each in members if each.server.stage == stage for v in known[each].versions} for stage in range(2)]
+    assert all(outcome.step in versions for versions in held)
+    assert all(any(later not in versions for versions in held) for later in range(outcome.step + 1, 10))
+    assert {each.server for each in members} == {each.server for each in known if each not in survey.deaths}
+    assert outcome.joined == tuple(str(each) for each in members if each not in MEMBERS)
+
+
+@given(surveys())
+def test_a_run_is_lost_only_without_a_server_or_a_common_version(survey: Survey) -> None:
+    outcome = decide(JOB, survey)
+    if isinstance(outcome, Lost):
+        live = {each.server.stage for each in (*survey.reports, *survey.joiners) if each not in survey.deaths}
+        assert set(outcome.stages) == {0, 1} - live
+        assert not outcome.checkpoint
+        assert "no checkpoint" in give_up(survey, outcome).stop
+
+
+def test_forward_where_every_stage_has_finished_somewhere_and_back_where_not() -> None:
+    finished = {(0, 0), (1, 1)}
+    reports = {each: report(each, 8, 7) if tuple(each.server) in finished else report(each, 7, 6) for each in MEMBERS}
+    outcome = decide(JOB, Survey(VIEW, reports, {}, {}))
+    assert isinstance(outcome, Verdict)
+    assert outcome.step == 8
+    gone = Member(Server(1, 1), 0)
+    outcome = decide(JOB, Survey(VIEW, reports, {gone: death(gone)}, {}))
+    assert isinstance(outcome, Verdict)
+    assert outcome.step == 7
+    assert outcome.deaths == (death(gone),)
+
+
+def test_of_two_who_want_a_place_the_first_gets_it() -> None:
+    gone = MEMBERS[0]
+    reports = {each: report(each, 7, 6) for each in MEMBERS[1:]}
+    joiners = {Member(server, life): report(Member(server, life), 7, 7) for life in (2, 1) for server in JOB.servers()}
+    outcome = decide(JOB, Survey(VIEW, reports, {gone: death(gone)}, joiners))
+    assert isinstance(outcome, Verdict)
+    assert outcome.joined == ("W0_0#1",)
+
+
+def test_a_lost_stage_is_restored_from_a_checkpoint_that_all_can_read() -> None:
+    lost = [each for each in MEMBERS if each.server.stage == 1]
+    reports = {each: report(each, 7, 6, 4 + each.server.pipeline) for each in MEMBERS if each not in lost}
+    survey = Survey(VIEW, reports, {each: death(each) for each in lost}, {})
+    assert decide(JOB, survey) == Lost((1,), checkpoint=True)
+    new = Member(Server(1, 1), 1)
+    outcome = decide(JOB, survey._replace(joiners={new: report(new, NOTHING, NOTHING, 9)}))
+    assert isinstance(outcome, Verdict)
+    assert (outcome.restore, outcome.step) == ("checkpoint", 4)
+    assert isinstance(decide(JOB, survey._replace(joiners={new: report(new, NOTHING, NOTHING)})), Lost)
+
+
+def test_a_run_that_cannot_go_on_says_why() -> None:
+    survey = Survey(VIEW, {}, {each: death(each) for each in MEMBERS[1:]}, {})
+    stop = give_up(survey, Lost((1,), checkpoint=False))
+    assert stop.stop.startswith("no live server of stage 1 is left, and there is no checkpoint")
+    assert give_up(survey, Lost((0, 1), checkpoint=False)).stop.startswith("no live server of stages 0, 1 is left")
+    assert give_up(survey, Lost((), checkpoint=False)).stop.startswith("no version of the state is held in every stage")
+    assert (stop.epoch, stop.members) == (5, ("W0_0#0",))
