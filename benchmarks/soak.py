@@ -79,10 +79,12 @@ class Watched(EmulatedServer):
     """An emulated server that writes down what its process holds."""
 
     def watch(self, path: Path, store: TorchStore) -> None:
+        """Write to a file what the process holds, and how many keys the store has."""
         self.growth = path.open("ab", buffering=0)
         self.store = store
 
     def iterate(self, step: int) -> None:
+        """See Trainee."""
         super().iterate(step)
         if step % APART == APART - 1:
             self.growth.write(msgspec.json.encode(look(step, self.store)) + b"\n")
@@ -168,7 +170,8 @@ def main() -> int:
             print(view.epoch, view.step, len(view.servers), view.joined, view.cause)
     for name, (before, after) in grown.items():
         print(f"{name:8} {before:8.1f} -> {after:8.1f}")
-    return int(bool(skipped) or deaths < arguments.kills or any(after > before * 1.3 for before, after in grown.values()))
+    has_grown = any(after > before * 1.3 for before, after in grown.values())
+    return int(bool(skipped) or deaths < arguments.kills or has_grown)
 
 
 def growth(folder: Path, iterations: int) -> dict[str, tuple[float, float]]:

@@ -6,7 +6,7 @@ thread, waits for the alarm of the present epoch and frees the main thread from 
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import NamedTuple
@@ -281,6 +281,9 @@ class Survivor:
             return
         dead = board.declared_dead()
         reported = board.reported(epoch) if leads or overdue else frozenset()
+        if leads:
+            # Before the members, with whose last report everything is decided.
+            self._look_for_joiners(epoch, reported)
         for member in machine.view.members:
             name = str(member)
             if name in dead:
@@ -294,11 +297,15 @@ class Survivor:
             if machine.view.epoch != epoch or self._end is not None:
                 return
         if leads:
-            for request in board.joins():
-                report = board.report(epoch, Member.parse(request.member))
-                if request.state == "synced" and report is not None:
-                    self._tell_machine(JoinReady(f"join/{request.member}/{report}", report))
             time.sleep(LOOK)
+
+    def _look_for_joiners(self, epoch: int, reported: Collection[str]) -> None:
+        for request in self._board.joins():
+            name = request.member
+            if request.state == "synced" and name in reported and self._is_news(f"join/{epoch}/{name}"):
+                report = self._board.report(epoch, Member.parse(name))
+                if report is not None:
+                    self._tell_machine(JoinReady(f"join/{epoch}/{name}", report))
 
     def _is_news(self, name: str) -> bool:
         """Whether this epoch's machine has not been told yet."""
