@@ -37,14 +37,13 @@ from recycle.runtime.launcher import Process, launch
 from recycle.runtime.network import Network
 from recycle.runtime.plans import FIRST, Maker, Plans
 from recycle.runtime.reports import connect_reporter
-from recycle.runtime.supervisor import EVENT, FAILURE, JOIN_FILE, MISTAKE, Door, Setting, Supervisor
+from recycle.runtime.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, Door, Setting, Supervisor
 from recycle.runtime.survivor import MICROSECONDS, Endpoint, Survivor
 from recycle.runtime.text import TokenText
 from recycle.runtime.torchrun import join, under_torchrun
 
 Watch = Callable[[Event], None]
 
-FIRED = "faults.jsonl"
 MISTAKEN, FAILED = 2, 1
 
 

@@ -123,7 +123,7 @@ class Lookout:
         while not self._stopped:
             try:
                 if board is None:
-                    board = Board(self._door.connect(self._durations.beat), self._door.token)
+                    board = Board(self._door.connect(self._durations.silence), self._door.token)
                     self.store_lost = False
                 self._look(board)
             except StoreLost:

@@ -4,10 +4,12 @@ It is apart from the store, so that a lost store keeps nobody from seeing how th
 """
 
 import queue
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import NamedTuple
 
 from recycle.control.errors import ControlError
@@ -43,14 +45,13 @@ class Hub:
 
     def __init__(self, host: str, token: str) -> None:
         try:
-            self._listener = Listener((host, 0), backlog=4096, authkey=token.encode())
+            self._socket = socket.create_server((host, 0), backlog=4096)
         except OSError as error:
             raise ControlError(
                 f"address {host} cannot be used: {error.strerror}; give an address of this machine"
             ) from error
-        address = self._listener.address
-        assert isinstance(address, tuple)
-        self.address: tuple[str, int] = address
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self._key = token.encode()
         self._said: queue.SimpleQueue[Said] = queue.SimpleQueue()
 
     def open(self) -> None:
@@ -66,25 +67,26 @@ class Hub:
 
     def close(self) -> None:
         """Stop listening."""
-        self._listener.close()
+        with suppress(OSError):  # it may not be listening
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
     def _accept(self) -> None:
         while True:
             try:
-                connection = self._listener.accept()
-            except (AuthenticationError, EOFError, ConnectionError):
-                continue  # somebody without the token, or who died at the door
+                accepted, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+            # Who is slow to prove that it has the token, or never does, keeps nobody else waiting.
+            threading.Thread(target=self._read, args=(Connection(accepted.detach()),), daemon=True).start()
 
     def _read(self, connection: Connection) -> None:
-        try:
+        with connection, suppress(AuthenticationError, EOFError, OSError, ValueError):
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
             sender, _, pid = connection.recv_bytes(200).decode().partition(" ")
             while True:
                 self._said.put(Said(sender, int(pid), connection.recv_bytes()))
-        except (EOFError, OSError, ValueError):
-            connection.close()
 
 
 def connect_reporter(address: tuple[str, int], token: str, sender: str, pid: int) -> Callable[[bytes], None]:

@@ -20,6 +20,7 @@ from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
 from recycle.control.messages import Description, Verdict
 from recycle.control.view import Member, View
+from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Job
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
@@ -32,7 +33,7 @@ from recycle.runtime.survivor import DONE, MICROSECONDS, STOPPED, Endpoint
 
 EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
 LOOK = 0.02
-JOIN_FILE = "join.json"
+JOIN_FILE, FIRED = "join.json", "faults.jsonl"
 
 
 class Door(NamedTuple):
@@ -135,6 +136,7 @@ class Supervisor:
         finally:
             self._nursery.end()
             self._hub.close()
+            self._file.close()
 
     def _await_store(self) -> None:
         news = self._nursery.news(30)
@@ -231,6 +233,7 @@ class Supervisor:
                 fault.step is not None and self._step >= fault.step
             ):
                 self._faults.remove(fault)
+                FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
                 self._tell(InstantLine("fault", _now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
                 self._do(fault)
 

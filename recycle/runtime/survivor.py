@@ -469,7 +469,7 @@ class Survivor:
     def _protect_again(self) -> None:
         assert self._verdict is not None
         with suppress(StoreLost):
-            self._store = self._endpoint.connect(self._durations.beat)
+            self._store = self._endpoint.connect(self._durations.silence)
             self._board = Board(self._store, self._endpoint.token)
             stored = self._board.propose(self._verdict)
             self._tell_machine(StoreBack(next(self._ids), stored))

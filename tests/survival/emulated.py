@@ -1,0 +1,364 @@
+"""Runs of emulated servers: every process, signal, connection and message is real, and only the compute is slept."""
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from recycle.control.agent import run_agent
+from recycle.control.durations import Durations
+from recycle.control.view import Member, View
+from recycle.errors import UserError
+from recycle.faults.fired import FiredFile, FiredLine, load_fired
+from recycle.faults.menu import Fault, Faults
+from recycle.job import Server
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+from recycle.plan.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
+from recycle.planner.make import make_plan
+from recycle.runtime.emulated_server import Emulated, EmulatedServer
+from recycle.runtime.events import Event, EventFile, Teller
+from recycle.runtime.injection import Injector
+from recycle.runtime.plans import Plans
+from recycle.runtime.reports import connect_reporter
+from recycle.runtime.supervisor import EVENT, FAILURE, FIRED, MISTAKE, Door, Setting, Supervisor
+from recycle.runtime.survivor import DONE, Survivor
+from tests.examples import QUICK, paper_job
+
+JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
+STAGGERED, GLOBAL = Mode(), Mode("fused", "global")
+EVERYBODY = tuple(map(str, JOB.servers()))
+# What is waited for is never a measure of success; it is long enough for a machine that has other work.
+DURATIONS = Durations(beat=0.25, silence=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
+SLOT = 0.001
+ENOUGH = "enough"
+MOST = 5000
+"""Iterations after which an open-ended run ends though what it waits for has not happened."""
+
+Until = Callable[[Sequence[Event]], bool]
+
+
+class Doom(NamedTuple):
+    """A kill at a place in the life of a worker that no instruction has.
+
+    Attributes:
+        member: who is killed.
+        place: before what: a method of the trainee, ``between`` with its step, ``start`` of the process, ``make`` of a
+            plan by who leads, or ``rebuild`` of the groups.
+        epoch: of the last view that the worker was in; -1 before the first.
+    """
+
+    member: str
+    place: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.member} {self.place}"
+
+
+class Result(NamedTuple):
+    """What a run left.
+
+    Attributes:
+        events: in the order in which the launcher heard them.
+        fired: the faults that fired.
+        error: why the run did not keep its promise; empty if it did.
+        ends: how each worker that ended by itself did: its status, and the version that it held.
+        folder: of the run.
+    """
+
+    events: list[Event]
+    fired: tuple[FiredLine, ...]
+    error: str
+    ends: dict[str, tuple[int, int]]
+    folder: Path
+
+    def of(self, kind: type) -> list:
+        return [each for each in self.events if isinstance(each, kind)]
+
+    def texts(self, kind: str) -> list[str]:
+        return [each.text for each in self.of(InstantLine) if each.kind == kind]
+
+    @property
+    def views(self) -> list[ViewLine]:
+        """One for each epoch."""
+        return list({each.epoch: each for each in self.of(ViewLine)}.values())
+
+    @property
+    def deaths(self) -> dict[str, DeathLine]:
+        return {f"{each.server}#{each.incarnation}": each for each in self.of(DeathLine)}
+
+    @property
+    def recoveries(self) -> list[RecoveryLine]:
+        return self.of(RecoveryLine)
+
+    def require_fired(self, *faults: Fault) -> None:
+        """Each fired, and was told."""
+        assert sorted(each.fault for each in self.fired) == sorted(map(str, faults))
+        assert sorted(self.texts("fault")) == sorted(map(str, faults))
+
+    def require_doomed(self, *dooms: Doom) -> None:
+        """Each came to its place."""
+        found = sorted(path.name for path in self.folder.glob("doomed/*"))
+        assert found == sorted(map(str, dooms))
+
+    def require_kept(self, *survivors: str, iterations: int | None = None) -> None:
+        """Exactly these members came to the end; no iteration was skipped, and none was counted twice."""
+        assert self.error == ""
+        steps = {each.step for each in self.of(IterationLine)}
+        iterations = iterations or len(steps)
+        assert steps == set(range(iterations))
+        done = {name: end for name, end in self.ends.items() if end[0] == DONE}
+        assert done == dict.fromkeys(survivors, (DONE, iterations))
+        views = {each.epoch: each for each in self.of(ViewLine)}
+        for server in {each.server for each in self.of(IterationLine)}:
+            told = [each for each in self.of(IterationLine) if each.server == server]
+            for before, after in pairwise(told):
+                # In a view an iteration follows the other; a new view begins where it says.
+                same = before.epoch == after.epoch
+                assert after.step == (before.step + 1 if same else views[after.epoch].step), f"{before}, {after}"
+
+
+def lives(*dead: str, **others: int) -> list[str]:
+    """The members who are left without some servers; others are in another than their first life."""
+    return [f"{each}#{others.get(each, 0)}" for each in EVERYBODY if each not in dead]
+
+
+def settled(*dead: str, epoch: int = 1) -> Until:
+    """Training goes on in a view, of this epoch or a later one, in which all servers are but these."""
+
+    def is_settled(events: Sequence[Event]) -> bool:
+        view = next((each for each in reversed(events) if isinstance(each, ViewLine)), None)
+        return (
+            view is not None
+            and view.epoch >= epoch
+            and set(view.servers) == set(EVERYBODY) - set(dead)
+            and any(
+                isinstance(each, IterationLine) and each.epoch == view.epoch and each.step > view.step
+                for each in events
+            )
+        )
+
+    return is_settled
+
+
+class ScenarioServer(EmulatedServer):
+    """An emulated server that can be doomed, and whose run can be ended from outside when something has happened.
+
+    Args:
+        emulated: see EmulatedServer.
+        member: whose it is.
+        teller: see EmulatedServer.
+        scenario: what happens.
+    """
+
+    def __init__(self, emulated: Emulated, member: Member, teller: Teller, scenario: "Scenario") -> None:
+        super().__init__(emulated, member.server, teller)
+        self.epoch = -1
+        self._member = member
+        self._scenario = scenario
+        self._folder = scenario.folder
+        self._enough = False
+
+    def meet(self, place: str) -> None:
+        if Doom(str(self._member), place, self.epoch) in self._scenario.dooms:
+            (self._folder / "doomed").mkdir(exist_ok=True)
+            (self._folder / "doomed" / f"{self._member} {place}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @property
+    def last(self):
+        return self.newest if self._enough else super().last
+
+    def drop(self):
+        self.meet("drop")
+        super().drop()
+
+    def undo(self):
+        self.meet("undo")
+        super().undo()
+
+    def state(self):
+        self.meet("state")
+        return super().state()
+
+    def adopt(self, step, state):
+        self.meet("adopt")
+        super().adopt(step, state)
+
+    def connect(self, plan, network, hooks, bulletin):
+        self.epoch = network.view.epoch
+        self.network = network
+        self.meet("connect")
+        super().connect(plan, network, hooks, bulletin)
+
+    def between(self, step, *, save):
+        self.meet(f"between {step}")
+        super().between(step, save=save)
+        if step == 2 and self._scenario.busy == str(self._member):
+            time.sleep(1.25 * DURATIONS.silence)
+        if self._scenario.until is not None:
+            # All find it at the same boundary.
+            votes = torch.tensor([float((self._folder / ENOUGH).exists())])
+            self.network.all.sum(votes)
+            self._enough = bool(votes)
+
+
+class _Survivor(Survivor):
+    trainee: ScenarioServer
+
+    def _rebuild(self, *arguments: Any) -> None:
+        self.trainee.meet("rebuild")
+        super()._rebuild(*arguments)
+
+
+class Scenario:
+    """A run to be.
+
+    Args:
+        folder: of the run.
+        faults: what goes wrong.
+        iterations: where it ends, if it is not open-ended.
+        mode: of its plans.
+        dooms: kills outside of instructions.
+        until: says, of what was told so far, that the run may end at the next boundary.
+        on_event: called with every event, and what ends a worker or does something else to it.
+        busy: a member that once has to do something for longer than the silence that means death.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *faults: Fault,
+        iterations: int = 12,
+        mode: Mode = STAGGERED,
+        dooms: Sequence[Doom] = (),
+        until: Until | None = None,
+        on_event: Callable[[Event], None] = lambda _: None,
+        busy: str = "",
+    ) -> None:
+        self.folder = folder
+        self.faults = Faults(faults)
+        self.iterations = iterations if until is None else MOST
+        self.mode = mode
+        self.dooms = dooms
+        self.until = until
+        self.on_event = on_event
+        self.busy = busy
+        self.plan: Plan = make_plan(JOB, (), mode, QUICK)
+
+    def run(self) -> Result:
+        """Run it to its end."""
+        setting = Setting(
+            job=JOB,
+            view=View.of(self.plan),
+            step=0,
+            restore="memory",
+            fingerprint={},
+            durations=DURATIONS,
+            host="127.0.0.1",
+            faults=self.faults.of_launcher(),
+            folder=self.folder,
+            durable=lambda: False,
+        )
+        events: list[Event] = []
+
+        def watch(event: Event) -> None:
+            events.append(event)
+            self.on_event(event)
+            if self.until is not None and self.until(events):
+                (self.folder / ENOUGH).touch()
+
+        error = ""
+        try:
+            Supervisor(setting, self._serve, watch).run()
+        except UserError as raised:
+            error = str(raised)
+        self._require_nobody_left()
+        return self._result(events, error)
+
+    def signal(self, member: str, number: int) -> None:
+        """Send a signal to a worker."""
+        os.kill(int((self.folder / "workers" / member).read_text()), number)
+
+    def _result(self, events: list[Event], error: str) -> Result:
+        ends = {}
+        for path in self.folder.glob("ends/*"):
+            status, version = path.read_text().split()
+            ends[path.name] = (int(status), int(version))
+        path = self.folder / FIRED
+        return Result(events, load_fired(path) if path.exists() else (), error, ends, self.folder)
+
+    def _require_nobody_left(self) -> None:
+        """All processes of the run are gone, soon if not at once."""
+        deadline = time.monotonic() + 20
+        left = [int(path.read_text()) for path in self.folder.glob("workers/*")]
+        while left := [pid for pid in left if _is_running(pid)]:
+            assert time.monotonic() < deadline, f"still running: {left}"
+            time.sleep(0.01)
+
+    def _serve(self, member: Member, door: Door) -> int:
+        work = partial(self._work, member, door)
+        return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
+
+    def _work(self, member: Member, door: Door) -> int:
+        torch.set_num_threads(1)
+        (self.folder / "workers").mkdir(exist_ok=True)
+        (self.folder / "workers" / str(member)).write_text(str(os.getpid()))
+        report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
+        try:
+            file = EventFile(self.folder / "events", str(member), "emulated")
+            teller = Teller(file, lambda content: report(EVENT + content))
+            emulated = Emulated(JOB, self.mode.optimizer == "staggered", SLOT, self.iterations)
+            trainee = ScenarioServer(emulated, member, teller, self)
+            fired = FiredFile(self.folder / FIRED, member.server, member.incarnation)
+
+            def tell(fault: Fault, time_ns: int) -> None:
+                fired.write(fault, time_ns)
+                teller.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
+
+            mine = self.faults.of_worker(member.server, member.incarnation)
+            ports = (door.endpoint.port, door.watch[1])
+
+            def make(failed: Sequence[Server]) -> Plan:
+                trainee.meet("make")
+                return make_plan(JOB, failed, self.mode, QUICK)
+
+            survivor = _Survivor(
+                member,
+                JOB,
+                trainee,
+                door.endpoint,
+                DURATIONS,
+                Plans(self.plan, None, make),
+                teller,
+                {},
+                [Injector(mine, tell, lambda: (), ports)],
+            )
+            survivor.trainee = trainee
+            trainee.meet("start")
+            status = survivor.run()
+            (self.folder / "ends").mkdir(exist_ok=True)
+            (self.folder / "ends" / str(member)).write_text(f"{status} {trainee.newest}")
+            return status
+        except UserError as error:
+            report(MISTAKE + str(error).encode())
+            return 2
+        except BaseException:
+            report(FAILURE + traceback.format_exc().encode())
+            return 1
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,263 @@
+"""What servers send each other and the launcher, apart from gradients."""
+
+import os
+import queue
+import signal
+import socket
+import time
+from multiprocessing.connection import Client
+
+import msgspec
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from recycle.control.errors import ControlError
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.runtime.bulletin import Bulletin, Notices
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.handover import LARGEST_HEAD, Entry, Head, receive_state, send_state
+from recycle.runtime.launcher import launch
+from recycle.runtime.network import Network
+from recycle.runtime.nursery import Nursery
+from recycle.runtime.reports import Hub, connect_reporter
+
+pytestmark = pytest.mark.timeout(60)
+
+
+# A state that is handed over.
+
+
+class Done:
+    def wait(self):
+        pass
+
+
+class Line:
+    """Both ends of a wire within one process: what is sent is there to be received."""
+
+    def __init__(self):
+        self.sent = queue.SimpleQueue()
+
+    def send(self, tensor):
+        self.sent.put(tensor.clone())
+        return Done()
+
+    def receive(self, tensor):
+        tensor.copy_(self.sent.get(timeout=5))
+        return Done()
+
+
+def test_a_state_arrives_as_it_was_sent():
+    state = {
+        "matrix": torch.randn(3, 4).t(),
+        "step": torch.tensor(7.0),
+        "half": torch.randn(5).bfloat16(),
+        "count": torch.tensor([2**40]),
+        "nothing": torch.empty(0, 3),
+    }
+    line = Line()
+    send_state(line, 12, state)
+    step, received = receive_state(line)
+    assert step == 12
+    torch.testing.assert_close(received, {name: each.contiguous() for name, each in state.items()}, rtol=0, atol=0)
+
+
+def bytes_of(content):
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("length", [0, -1, LARGEST_HEAD + 1])
+def test_a_head_of_an_impossible_length_is_refused(length):
+    line = Line()
+    line.send(torch.tensor([length]))
+    with pytest.raises(ConnectionLost, match=f"a head of {length} bytes"):
+        receive_state(line)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no message",
+        msgspec.msgpack.encode({"step": 1}),
+        msgspec.msgpack.encode(Head(1, [Entry("a", (2,), "object")])),
+        msgspec.msgpack.encode(Head(1, [Entry("a", (-2,), "float32")])),
+    ],
+    ids=["noise", "another", "type", "shape"],
+)
+def test_a_head_that_is_none_is_refused(content):
+    line = Line()
+    line.send(torch.tensor([len(content)]))
+    line.send(bytes_of(content))
+    with pytest.raises(ConnectionLost, match="a state that cannot be read"):
+        receive_state(line)
+
+
+# Notices.
+
+
+def test_a_notice_is_read_by_all_one_iteration_later():
+    view = View.among([Server(0, 0), Server(1, 0)])
+    heard = {}
+
+    def body(member):
+        bulletin = Bulletin(Network(member.store(), view, view.servers[member.rank]))
+        found = []
+        for iteration in range(4):
+            bulletin.say = Notices(admit=int(iteration == 1), unprotected=int(member.rank == 1))
+            bulletin.exchange()
+            found.append(bulletin.heard)
+        bulletin.collect()
+        member.report(msgspec.json.encode([*found, bulletin.heard]))
+
+    launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content, type=list[Notices])}))
+    expected = [Notices(), Notices(0, 1), Notices(2, 1), Notices(0, 1), Notices(0, 1)]
+    assert heard == {0: expected, 1: expected}
+
+
+def test_nothing_is_under_way_before_the_first_notice():
+    bulletin = Bulletin(Network(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
+    bulletin.collect()
+    assert bulletin.heard == Notices()
+
+
+# What the launcher is told.
+
+
+@pytest.fixture
+def hub():
+    hub = Hub("127.0.0.1", "token")
+    hub.open()
+    yield hub
+    hub.close()
+
+
+def test_what_is_said_arrives_in_order_with_who_said_it(hub):
+    report = connect_reporter(hub.address, "token", "W0_1#2", 77)
+    report(b"first")
+    report(b"second")
+    said = [hub.take(10), hub.take(10)]
+    assert [(each.sender, each.pid, each.content) for each in said] == [
+        ("W0_1#2", 77, b"first"),
+        ("W0_1#2", 77, b"second"),
+    ]
+
+
+def test_without_the_token_nobody_is_let_in(hub):
+    with pytest.raises(ControlError, match=r"does not let this process in .*; take the address and the token from"):
+        connect_reporter(hub.address, "another", "W0_1#0", 1)
+    connect_reporter(hub.address, "token", "W0_0#0", 1)(b"still there")
+    assert hub.take(10).sender == "W0_0#0"
+    assert hub.take(0) is None
+
+
+def test_noise_and_who_hangs_up_at_the_door_do_no_harm(hub):
+    with socket.create_connection(hub.address) as stranger:
+        stranger.sendall(b"\xff" * 100)
+    socket.create_connection(hub.address).close()
+    with Client(hub.address, authkey=b"token") as member:
+        member.send_bytes(b"x" * 1000)  # no name is that long
+    with Client(hub.address, authkey=b"token") as member:
+        member.send_bytes(b"W0_0#0 no-number")
+        member.send_bytes(b"never read")
+    connect_reporter(hub.address, "token", "W0_0#0", 1)(b"still there")
+    assert hub.take(10).content == b"still there"
+    assert hub.take(0) is None
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out(hub):
+    with socket.create_connection(hub.address):
+        connect_reporter(hub.address, "token", "W0_0#0", 1)(b"let in")
+        assert hub.take(10).content == b"let in"
+
+
+class Harm:
+    """What a pickle of this does when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_what_is_said_is_never_unpickled(hub, tmp_path):
+    harm = Harm(tmp_path / "harm")
+    with Client(hub.address, authkey=b"token") as member:
+        member.send_bytes(b"W0_0#0 1")
+        member.send(harm)
+        assert hub.take(10).sender == "W0_0#0"
+    assert not harm.path.exists()
+
+
+def test_training_does_not_depend_on_who_watches(hub):
+    report = connect_reporter(hub.address, "token", "W0_0#0", 1)
+    hub.close()
+    for _ in range(3):
+        report(b"x" * 1_000_000)
+
+
+# The nursery.
+
+
+@pytest.fixture
+def nursery(tmp_path):
+    def start(name, port):
+        if name == "ends":
+            return port
+        (tmp_path / name).write_text(str(os.getpid()))
+        signal.pause()
+        return 1
+
+    nursery = Nursery("127.0.0.1", start)
+    yield nursery
+    if nursery.pid:
+        nursery.end()
+
+
+def test_it_tells_of_each_process_that_it_starts_and_that_ends(nursery):
+    nursery.start_server("ends", 5)
+    started, ended = nursery.news(30), nursery.news(30)
+    assert (started.kind, started.name, started.port) == ("started", "ends", 5)
+    assert (ended.kind, ended.name, ended.pid, ended.status) == ("ended", "ends", started.pid, 5)
+    assert nursery.news(0) is None
+
+
+def test_a_killed_process_has_the_status_of_its_signal(nursery):
+    nursery.start_server("stays", 0)
+    started = nursery.news(30)
+    os.kill(started.pid, signal.SIGKILL)
+    assert nursery.news(30).status == -signal.SIGKILL
+
+
+def test_a_store_can_come_back_to_its_port(nursery):
+    nursery.serve_store()
+    first = nursery.news(30)
+    os.kill(first.pid, signal.SIGKILL)
+    assert nursery.news(30).kind == "ended"
+    nursery.serve_store(first.port)
+    second = nursery.news(30)
+    assert (second.kind, second.port) == ("started", first.port)
+    socket.create_connection(("127.0.0.1", second.port)).close()
+
+
+def test_all_end_with_it(nursery, tmp_path):
+    nursery.start_server("stays", 0)
+    started = nursery.news(30)
+    pid = os.pidfd_open(started.pid)
+    nursery.end()
+    nursery.pid = 0
+    deadline = time.monotonic() + 30
+    while is_running(started.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.close(pid)
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,223 @@
+"""Servers hang, are cut off, are slow, raise, or lose their agent; the store goes, and comes back."""
+
+import signal
+
+import pytest
+
+from recycle.control.agent import FENCED
+from recycle.faults.menu import Fault, Kind
+from recycle.job import Server
+from recycle.plan.recording import InstantLine, IterationLine, ViewLine
+from recycle.runtime.injection import EXIT_STATUS
+from recycle.runtime.survivor import STOPPED
+from tests.survival.emulated import EVERYBODY, Doom, Scenario, lives, settled
+
+pytestmark = pytest.mark.timeout(90)
+VICTIM, OTHER = Server(1, 0), Server(2, 1)
+NAME = f"{VICTIM}#0"
+
+
+def fault(kind, step=3, server=VICTIM, **fields):
+    return Fault(kind, (server,), step=step, **fields)
+
+
+def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path):
+    stop = fault(Kind.STOP)
+    result = Scenario(tmp_path, stop).run()
+    result.require_fired(stop)
+    result.require_kept(*lives("W1_0"), iterations=12)
+    assert result.deaths[NAME].noticed == "heartbeat"
+    assert result.deaths[NAME].reason.startswith("has given no sign of life for")
+
+
+def test_who_wakes_up_after_it_was_declared_dead_leaves_by_itself(tmp_path):
+    def wake(event):
+        if isinstance(event, ViewLine) and event.epoch == 1:
+            scenario.signal(NAME, signal.SIGCONT)
+
+    def fenced(events):
+        return (tmp_path / "ends" / NAME).exists() and settled("W1_0")(events)
+
+    stop = fault(Kind.STOP)
+    scenario = Scenario(tmp_path, stop, until=fenced, on_event=wake)
+    result = scenario.run()
+    result.require_fired(stop)
+    result.require_kept(*lives("W1_0"))
+    assert [each.epoch for each in result.views] == [0, 1]
+    assert result.ends[NAME][0] == FENCED
+    assert any(text.startswith(f"{NAME} ") for text in result.texts("end"))
+
+
+def test_a_short_sleep_harms_nobody(tmp_path):
+    stop = fault(Kind.STOP, duration=0.5)
+    result = Scenario(tmp_path, stop).run()
+    result.require_fired(stop)
+    result.require_kept(*lives(), iterations=12)
+    assert [each.epoch for each in result.views] == [0]
+
+
+def test_a_slow_server_is_not_declared_dead(tmp_path):
+    slow = fault(Kind.SLOW, factor=20.0)
+    result = Scenario(tmp_path, slow, iterations=8).run()
+    result.require_fired(slow)
+    result.require_kept(*lives(), iterations=8)
+    assert [each.epoch for each in result.views] == [0]
+
+
+def test_one_instruction_may_last_longer_than_the_silence_that_means_death(tmp_path):
+    result = Scenario(tmp_path, iterations=8, busy=NAME).run()
+    result.require_kept(*lives(), iterations=8)
+    assert [each.epoch for each in result.views] == [0]
+
+
+@pytest.mark.parametrize("dead", [("W1_0",), ("W1_0", "W1_1")], ids=["agent", "host"])
+def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_path, dead):
+    killed = Fault(Kind.AGENT_KILL, tuple(map(Server.parse, dead)), step=3)
+    result = Scenario(tmp_path, killed, until=settled(*dead)).run()
+    result.require_fired(killed)
+    result.require_kept(*lives(*dead))
+    assert set(result.deaths) == {f"{each}#0" for each in dead}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [(Kind.EXIT, EXIT_STATUS), (Kind.EXCEPTION, 1)], ids=["exit", "exception"]
+)
+def test_a_worker_that_ends_by_itself_is_as_dead_as_one_that_was_killed(tmp_path, kind, status):
+    ends = fault(kind)
+    result = Scenario(tmp_path, ends).run()
+    result.require_fired(ends)
+    result.require_kept(*lives("W1_0"), iterations=12)
+    assert result.deaths[NAME].reason == f"ended with status {status}"
+
+
+def test_after_cut_connections_all_go_on_together(tmp_path):
+    cut = fault(Kind.DISCONNECT)
+    result = Scenario(tmp_path, cut).run()
+    result.require_fired(cut)
+    result.require_kept(*lives(), iterations=12)
+    assert [(each.epoch, len(each.servers)) for each in result.views] == [(0, 6), (1, 6)]
+    assert result.deaths == {}
+
+
+# The store.
+
+LOST, BACK = "the store is lost", "the store is back"
+
+
+class Heard:
+    """Counts servers that say something, and does something once so many have."""
+
+    def __init__(self, text, count, act):
+        self.text = text
+        self.count = count
+        self.act = act
+        self.servers = set()
+
+    def __call__(self, event):
+        if isinstance(event, InstantLine) and event.kind == "warning" and event.text.startswith(self.text):
+            before = len(self.servers)
+            self.servers.add(event.server)
+            if before < self.count <= len(self.servers):
+                self.act()
+
+
+def test_training_goes_on_without_the_store_and_is_safe_again_with_the_next(tmp_path):
+    loss = Fault(Kind.STORE_LOSS, step=3)
+    heard = Heard(BACK, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
+    scenario = Scenario(tmp_path, loss, until=settled("W1_0"), on_event=heard)
+    result = scenario.run()
+    result.require_fired(loss)
+    result.require_kept(*lives("W1_0"))
+    kinds = [each.text[: len(LOST)] if isinstance(each, InstantLine) else type(each).__name__ for each in result.events]
+    lost, back = len(kinds) - kinds[::-1].index(LOST), kinds.index(BACK[: len(LOST)])
+    assert "IterationLine" in kinds[lost:back]
+    assert [each.epoch for each in result.views] == [0, 1]
+
+
+def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_path):
+    loss = Fault(Kind.STORE_LOSS, step=3)
+    heard = Heard(LOST, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
+    scenario = Scenario(tmp_path, loss, until=lambda _: False, on_event=heard)
+    result = scenario.run()
+    result.require_fired(loss)
+    assert "while the store was lost: there is no checkpoint" in result.error
+    assert {status for status, _ in result.ends.values()} == {STOPPED}
+
+
+def test_a_failure_together_with_the_store_is_the_end_too(tmp_path):
+    def both(event):
+        if isinstance(event, IterationLine) and event.step == 3 and not done:
+            done.append(True)
+            scenario.signal(NAME, signal.SIGKILL)
+
+    done = []
+    loss = Fault(Kind.STORE_LOSS, step=3)
+    scenario = Scenario(tmp_path, loss, until=lambda _: False, on_event=both)
+    result = scenario.run()
+    result.require_fired(loss)
+    assert "the store was lost" in result.error
+
+
+# Rejoining.
+
+
+def rejoin(server=VICTIM, kill=3, join=6):
+    return fault(Kind.KILL, kill, server), fault(Kind.JOIN, join, server)
+
+
+def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
+    faults = rejoin()
+    scenario = Scenario(tmp_path, *faults, until=settled(epoch=2))
+    result = scenario.run()
+    result.require_fired(*faults)
+    result.require_kept(*lives(W1_0=1))
+    first, without, last = result.views
+    assert (without.joined, last.joined) == ([], ["W1_0"])
+    assert (last.period, last.retention) == (first.period, first.retention)
+    assert without.period > first.period
+
+
+def test_everybody_can_be_replaced_in_turn(tmp_path):
+    places = [(Server.parse(name), 5 + 40 * number) for number, name in enumerate(EVERYBODY)]
+    faults = [each for server, step in places for each in rejoin(server, step, step + 5)]
+
+    def replaced(events):
+        joined = {name for each in events if isinstance(each, ViewLine) for name in each.joined}
+        return joined == set(EVERYBODY) and settled()(events)
+
+    result = Scenario(tmp_path, *faults, until=replaced).run()
+    result.require_fired(*faults)
+    result.require_kept(*lives(**dict.fromkeys(EVERYBODY, 1)))
+
+
+@pytest.mark.parametrize(
+    "doom",
+    [
+        Doom("W2_1#0", "rebuild", 1),
+        Doom("W0_0#0", "make", 1),
+        Doom("W0_0#0", "rebuild", 1),
+        Doom("W2_1#0", "connect", 2),
+    ],
+    ids=str,
+)
+def test_a_failure_while_a_server_is_let_in(tmp_path, doom):
+    faults = rejoin()
+    dead = doom.member[:4]
+    result = Scenario(tmp_path, *faults, dooms=[doom], until=settled(dead, epoch=2)).run()
+    result.require_fired(*faults)
+    result.require_doomed(doom)
+    result.require_kept(*lives(dead, W1_0=1))
+
+
+@pytest.mark.parametrize("place", ["start", "rebuild", "adopt", "connect"])
+def test_a_joiner_that_dies_is_no_loss(tmp_path, place):
+    doom = Doom("W1_0#1", place, 2 if place == "connect" else -1)
+    faults = rejoin()
+
+    def over(events):
+        return (tmp_path / "doomed").exists() and settled("W1_0", epoch=1)(events)
+
+    result = Scenario(tmp_path, *faults, dooms=[doom], until=over).run()
+    result.require_fired(*faults)
+    result.require_doomed(doom)
+    result.require_kept(*lives("W1_0"))
