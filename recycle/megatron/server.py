@@ -211,6 +211,8 @@ class GptServer:
                 write_stage(self._run.checkpoints, step, self._shard, dict(self.state()))
             except RunError as error:
                 failures += 1
+                if step == self._run.iterations:
+                    raise  # there is no later one
                 self._warn(str(error))
         if not self._sum(failures) and self._server == view.servers[0] and self._tensor_rank == 0:
             try:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.network import Network, Transfer
+from recycle.runtime.network import Network, Sum
 
 
 class Notices(NamedTuple):
@@ -38,7 +38,7 @@ class Bulletin:
         self.say = Notices()
         self.heard = Notices()
         self._network = network
-        self._posted: tuple[torch.Tensor, Transfer] | None = None
+        self._posted: tuple[torch.Tensor, Sum] | None = None
 
     def exchange(self) -> None:
         """Read what was posted in the last iteration, and post for the next.

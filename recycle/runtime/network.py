@@ -4,7 +4,7 @@ They are plain backends over a store prefix of their own, so that a view that is
 groups are dropped, and those of the next epoch share nothing with them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,8 @@ from recycle.runtime.unblock import Connections, open_sockets, unblock
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = timedelta(seconds=120)
+SLICE = timedelta(milliseconds=50)
+EXPIRED = "Operation timed out"
 
 
 class Transfer:
@@ -25,10 +27,10 @@ class Transfer:
 
     Args:
         work: torch's own object.
-        timeout: after which a silent partner is an error; None where the group knows it.
+        timeout: after which a silent partner is an error.
     """
 
-    def __init__(self, work: Work, timeout: timedelta | None = None) -> None:
+    def __init__(self, work: Work, timeout: timedelta) -> None:
         self._work = work
         self._timeout = timeout
 
@@ -39,31 +41,65 @@ class Transfer:
             ConnectionLost: it will never come.
         """
         try:
-            if self._timeout is None:
-                self._work.wait()
-            else:
-                self._work.wait(self._timeout)
+            self._work.wait(self._timeout)
         except RuntimeError as error:
             raise _lost(error) from error
 
 
-class Circle:
-    """Some servers that add tensors up."""
+class Sum:
+    """A sum over servers that is under way.
 
-    def __init__(self, group: Any) -> None:
+    A sum in which somebody is gone is not always given up by gloo before its time-out, even where all its connections
+    are closed. So the wait for it is interrupted now and then, to see whether anybody has raised the alarm.
+
+    Args:
+        work: torch's own object.
+        check: raises when the sum will not come to its end.
+    """
+
+    def __init__(self, work: Work, check: Callable[[], None]) -> None:
+        self._work = work
+        self._check = check
+
+    def wait(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            ViewBroken: it will never come.
+        """
+        while True:
+            try:
+                self._work.wait(SLICE)
+                return
+            except RuntimeError as error:
+                if EXPIRED not in str(error):
+                    raise _lost(error) from error
+            self._check()
+
+
+class Circle:
+    """Some servers that add tensors up.
+
+    Args:
+        group: of gloo.
+        check: raises when a sum will not come to its end.
+    """
+
+    def __init__(self, group: Any, check: Callable[[], None]) -> None:
         self._group = group
+        self._check = check
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Sum a tensor over the servers, in place; all get the same bits.
 
         Raises:
-            ConnectionLost: somebody in it is gone.
+            ViewBroken: somebody in it is gone.
         """
         self.start_sum(tensor).wait()
 
-    def start_sum(self, tensor: torch.Tensor) -> Transfer:
+    def start_sum(self, tensor: torch.Tensor) -> Sum:
         """Start to sum a tensor in place; it must stay as it is until that was waited for."""
-        return Transfer(_begin(lambda: self._group.allreduce([tensor])))
+        return Sum(_begin(lambda: self._group.allreduce([tensor])), self._check)
 
 
 class Network:
@@ -81,6 +117,7 @@ class Network:
         rebuild: how long to wait for the others here; they may die while this is made.
         address: of this machine, where the others reach it.
         keep: ports of connections that other threads may open meanwhile.
+        check: raises when this view is over; it is asked while a sum is waited for.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -96,18 +133,22 @@ class Network:
         rebuild: timedelta = PATIENCE,
         address: str = LOOPBACK,
         keep: Collection[int] = (),
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.view = view
         self.server = server
         self._store = PrefixStore(f"epoch/{view.epoch}/tensor/{tensor_rank}", store)
         self._transfer = transfer
         self._rebuild = rebuild
-        self._address = address
         self._ranks = {each: rank for rank, each in enumerate(view.servers)}
         self._keep = frozenset(keep)
+        gloo: Any = ProcessGroupGloo
+        self._device = gloo.create_device(hostname=address)
+        self._sockets = open_sockets()
         self._groups: list[tuple[Any, Connections]] = []
         self._all = self._make_group("all", view.servers)
-        self.all = Circle(self._all)
+        self._check = check
+        self.all = Circle(self._all, check)
         self.peers = self.circle(f"stage/{server.stage}", view.peers(server.stage))
 
     def circle(self, name: str, servers: Sequence[Server]) -> "Circle":
@@ -116,7 +157,7 @@ class Network:
         Raises:
             ConnectionLost: somebody did not come.
         """
-        return Circle(self._make_group(name, servers))
+        return Circle(self._make_group(name, servers), self._check)
 
     def send(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
         """Start to send; the tensor must stay as it is until that was waited for."""
@@ -130,7 +171,7 @@ class Network:
         """Wait for all live servers.
 
         Raises:
-            ConnectionLost: one of them is gone.
+            ViewBroken: one of them is gone.
         """
         self.all.sum(torch.zeros(1))
 
@@ -142,16 +183,17 @@ class Network:
     def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
         gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
         options = gloo._Options()  # noqa: SLF001 - the only way to choose the address
-        options._devices = [gloo.create_device(hostname=self._address)]  # noqa: SLF001
+        options._devices = [self._device]  # noqa: SLF001
         options._timeout = self._rebuild  # noqa: SLF001
         store = PrefixStore(name, self._store)
-        before = open_sockets()
         try:
             group = gloo(store, servers.index(self.server), len(servers), options)
         except RuntimeError as error:
             raise _lost(error) from error
         group._set_default_timeout(self._transfer)  # noqa: SLF001 - of sums; transfers have the constructor's
-        self._groups.append((group, Connections(before, self._keep)))
+        sockets = open_sockets()
+        self._groups.append((group, Connections(self._sockets, sockets, self._keep)))
+        self._sockets = sockets
         return group
 
 

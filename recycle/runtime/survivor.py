@@ -390,6 +390,7 @@ class Survivor:
                 rebuild=timedelta(seconds=self._durations.rebuild),
                 address=self._endpoint.address,
                 keep=[self._endpoint.port],
+                check=self._lookout.check,
             )
             self._network = network
             self._lookout.follow(view.epoch, network, admits=self._machine.leader == self.member)

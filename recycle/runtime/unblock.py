@@ -10,10 +10,9 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-SOCKETS = Path("/proc/self/fd")
+SOCKETS = "/proc/self/fd"
 
 
 class Connections:
@@ -21,15 +20,13 @@ class Connections:
 
     Args:
         before: ``open_sockets`` from right before the group was made.
+        after: the same from right after it.
         keep: connections to or from these ports are not the group's, though they were opened meanwhile.
     """
 
-    def __init__(self, before: Mapping[int, int], keep: frozenset[int]) -> None:
-        self._opened = {
-            number: inode
-            for number, inode in open_sockets().items()
-            if before.get(number) != inode and _ports(number).isdisjoint(keep)
-        }
+    def __init__(self, before: Mapping[int, int], after: Mapping[int, int], keep: frozenset[int]) -> None:
+        self._opened = {number: inode for number, inode in after.items() if before.get(number) != inode}
+        self._keep = keep
 
     def cut(self) -> None:
         """Shut them down. What waits for one of them, on either side, raises at once."""
@@ -37,22 +34,28 @@ class Connections:
             try:
                 # The number may be another connection's by now.
                 if os.fstat(number).st_ino == inode:
-                    with socket.socket(fileno=os.dup(number)) as connection:
-                        connection.shutdown(socket.SHUT_RDWR)
+                    self._shut_down(number)
             except OSError:
-                continue  # closed, or never connected
+                continue  # it is closed, or never was connected
+
+    def _shut_down(self, number: int) -> None:
+        with socket.socket(fileno=os.dup(number)) as connection:
+            # What listens has no peer, and raises here: the device of gloo must be left as it is.
+            ports = {connection.getsockname()[1], connection.getpeername()[1]}
+            if ports.isdisjoint(self._keep):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def open_sockets() -> dict[int, int]:
     """The sockets of this process: their inodes by file descriptor."""
     found = {}
-    for entry in SOCKETS.iterdir():
+    for name in os.listdir(SOCKETS):  # noqa: PTH208 - training stands still while this is done
         try:
-            status = entry.stat()
+            status = os.fstat(int(name))
         except OSError:
             continue  # it was the listing's own
         if stat.S_ISSOCK(status.st_mode):
-            found[int(entry.name)] = status.st_ino
+            found[int(name)] = status.st_ino
     return found
 
 
@@ -67,13 +70,3 @@ def unblock(group: Any, connections: Connections | None) -> None:
         group.abort()
     else:
         connections.cut()
-
-
-def _ports(number: int) -> set[int]:
-    try:
-        with socket.socket(fileno=os.dup(number)) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                return set()
-            return {connection.getsockname()[1], connection.getpeername()[1]}
-    except OSError:
-        return set()  # it listens, or is gone

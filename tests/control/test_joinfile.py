@@ -9,7 +9,7 @@ from recycle.errors import UserError
 
 def test_a_join_file_is_read_back_and_private(tmp_path: Path) -> None:
     path = tmp_path / "join.json"
-    written = JoinFile("127.0.0.1", 1234, new_token())
+    written = JoinFile("127.0.0.1", 1234, 5678, new_token())
     written.write(path)
     assert JoinFile.read(path) == written
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

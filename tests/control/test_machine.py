@@ -146,7 +146,7 @@ def test_who_is_absent_from_a_verdict_exits(state: State) -> None:
     assert told(Decided, verdict(2, A, B, C, D)) == ()
 
 
-@pytest.mark.parametrize("state", set(State) - {State.FENCED, State.STOPPED})
+@pytest.mark.parametrize("state", [each for each in State if each not in (State.FENCED, State.STOPPED)])
 def test_who_is_declared_dead_exits(state: State) -> None:
     told = in_state(state, D)
     assert told(Died, DEATH) == (Exit("W1_1#0 was declared dead: it was killed"),)
