@@ -259,7 +259,9 @@ class Supervisor:
             return []
         if fault.kind is Kind.STORE_LOSS:
             return [self._store_pid] if self._store_due is None else []
-        lives = [max((each for each in self._agents if each.server == server), default=None) for server in fault.servers]
+        lives = [
+            max((each for each in self._agents if each.server == server), default=None) for server in fault.servers
+        ]
         alive = [each for each in lives if each is not None and each not in self._ended]
         pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
         return [pids[each] for each in alive] if all(each in pids for each in alive) else None

@@ -39,6 +39,9 @@ EVERYBODY = tuple(map(str, JOB.servers()))
 DURATIONS = Durations(beat=0.25, silence=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
 SLOT = 0.001
 ENOUGH = "enough"
+PATIENT = Durations(beat=0.25, silence=40.0, rebuild=3.0, answer=40.0, transfer=60.0)
+"""With these, a lost store does not come back before the end of a test."""
+
 MOST = 5000
 """Iterations after which an open-ended run ends though what it waits for has not happened."""
 
@@ -212,7 +215,7 @@ class ScenarioServer(EmulatedServer):
         self.meet(f"between {step}")
         super().between(step, save=save)
         if step == 2 and self._scenario.busy == str(self._member):
-            time.sleep(1.25 * DURATIONS.silence)
+            time.sleep(1.25 * self._scenario.durations.silence)
         if self._scenario.until is not None:
             # All find it at the same boundary.
             votes = torch.tensor([float((self._folder / ENOUGH).exists())])
@@ -239,6 +242,7 @@ class Scenario:
         dooms: kills outside of instructions.
         until: says, of each event, whether the run may end at the next boundary after it.
         on_event: called with every event, and what ends a worker or does something else to it.
+        durations: of the run.
         busy: a member that once has to do something for longer than the silence that means death.
     """
 
@@ -251,6 +255,7 @@ class Scenario:
         dooms: Sequence[Doom] = (),
         until: Until | None = None,
         on_event: Callable[[Event], None] = lambda _: None,
+        durations: Durations = DURATIONS,
         busy: str = "",
     ) -> None:
         self.folder = folder
@@ -260,6 +265,7 @@ class Scenario:
         self.dooms = dooms
         self.until = until
         self.on_event = on_event
+        self.durations = durations
         self.busy = busy
         self.plan: Plan = make_plan(JOB, (), mode, QUICK)
 
@@ -271,7 +277,7 @@ class Scenario:
             step=0,
             restore="memory",
             fingerprint={},
-            durations=DURATIONS,
+            durations=self.durations,
             host="127.0.0.1",
             faults=self.faults.of_launcher(),
             folder=self.folder,
@@ -315,7 +321,7 @@ class Scenario:
 
     def _serve(self, member: Member, door: Door) -> int:
         work = partial(self._work, member, door)
-        return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
+        return run_agent(member, work, door.endpoint.connect, door.endpoint.token, self.durations)
 
     def _work(self, member: Member, door: Door) -> int:
         torch.set_num_threads(1)
@@ -345,7 +351,7 @@ class Scenario:
                 JOB,
                 trainee,
                 door.endpoint,
-                DURATIONS,
+                self.durations,
                 Plans(self.plan, None, make),
                 teller,
                 {},

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,12 +17,12 @@ from recycle.control.errors import ControlError
 from recycle.control.joinfile import JoinFile
 from recycle.control.tcp_store import TorchStore
 from recycle.errors import UserError
+from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.server import GptServer
 from recycle.megatron.training import join_run
 from recycle.plan.instruction import Op
 from recycle.plan.recording import DeathLine, IterationLine, ViewLine
-from recycle.faults.menu import Kind
 from recycle.runtime.supervisor import JOIN_FILE
 from tests.survival.trained import MODEL, Trained, fault, make
 
@@ -110,7 +109,11 @@ def test_the_command_brings_a_server_back(tmp_path, reference, text, waits):
     when_ready(folder, ready)
     run = Trained(folder, KILL, on_event=start, iterations=ITERATIONS, text=text)
     run.require_same(reference)
-    assert [(each.epoch, len(each.servers), each.joined) for each in run.views] == [(0, 6, []), (1, 5, []), (2, 6, ["W1_0"])]
+    assert [(each.epoch, len(each.servers), each.joined) for each in run.views] == [
+        (0, 6, []),
+        (1, 5, []),
+        (2, 6, ["W1_0"]),
+    ]
     assert processes[0].wait(30) == 0
     with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
         join_run(run.run, None, make, "127.0.0.1")

@@ -10,7 +10,7 @@ from recycle.job import Server
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.injection import EXIT_STATUS
 from recycle.runtime.survivor import STOPPED
-from tests.survival.emulated import EVERYBODY, Doom, Scenario, lives, never, settled
+from tests.survival.emulated import EVERYBODY, PATIENT, Doom, Scenario, lives, never, settled
 
 pytestmark = pytest.mark.timeout(90)
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -81,9 +81,7 @@ def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_pat
     assert set(result.deaths) == {f"{each}#0" for each in dead}
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"), [(Kind.EXIT, EXIT_STATUS), (Kind.EXCEPTION, 1)], ids=["exit", "exception"]
-)
+@pytest.mark.parametrize(("kind", "status"), [(Kind.EXIT, EXIT_STATUS), (Kind.EXCEPTION, 1)], ids=["exit", "exception"])
 def test_a_worker_that_ends_by_itself_is_as_dead_as_one_that_was_killed(tmp_path, kind, status):
     ends = fault(kind)
     result = Scenario(tmp_path, ends).run()
@@ -139,7 +137,7 @@ def test_training_goes_on_without_the_store_and_is_safe_again_with_the_next(tmp_
 def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_path):
     loss = Fault(Kind.STORE_LOSS, step=3)
     heard = Heard(LOST, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
-    scenario = Scenario(tmp_path, loss, until=never, on_event=heard)
+    scenario = Scenario(tmp_path, loss, until=never, on_event=heard, durations=PATIENT)
     result = scenario.run()
     result.require_fired(loss)
     assert "while the store was lost: there is no checkpoint" in result.error
@@ -154,7 +152,7 @@ def test_a_failure_together_with_the_store_is_the_end_too(tmp_path):
 
     done = []
     loss = Fault(Kind.STORE_LOSS, step=3)
-    scenario = Scenario(tmp_path, loss, until=never, on_event=both)
+    scenario = Scenario(tmp_path, loss, until=never, on_event=both, durations=PATIENT)
     result = scenario.run()
     result.require_fired(loss)
     assert "the store was lost" in result.error
@@ -199,7 +197,6 @@ def test_everybody_can_be_replaced_in_turn(tmp_path):
     "doom",
     [
         Doom("W2_1#0", "rebuild", 1),
-        Doom("W0_0#0", "make", 1),
         Doom("W0_0#0", "rebuild", 1),
         Doom("W2_1#0", "connect", 2),
     ],

@@ -53,8 +53,8 @@ class Trained:
         assert sorted(self.texts("fault")) == sorted(map(str, faults)), self.story
 
     @staticmethod
-    def describe(folder, iterations, **options):
-        return Run(make(()), MODEL, iterations, folder, durations=DURATIONS, **options)
+    def describe(folder, iterations, durations=DURATIONS, **options):
+        return Run(make(()), MODEL, iterations, folder, durations=durations, **options)
 
     @property
     def story(self):
@@ -85,13 +85,19 @@ class Trained:
             found[step] = first
         return found
 
-    def require_same(self, reference):
-        """No loss differs from those of a run that nothing befell."""
+    def require_same(self, reference, *kinds):
+        """No loss differs from those of a run that nothing befell.
+
+        Args:
+            reference: that run.
+            kinds: of lines with losses; those of iterations if there are none.
+        """
         assert self.error == "", self.story
-        found, expected = self.losses(), reference.losses()
-        assert list(found) == list(expected), self.story
-        for step, losses in found.items():
-            assert losses == pytest.approx(expected[step], rel=SAME), f"step {step}\n{self.story}"
+        for kind in kinds or (IterationLine,):
+            found, expected = self.losses(kind), reference.losses(kind)
+            assert list(found) == list(expected), self.story
+            for step, losses in found.items():
+                assert losses == pytest.approx(expected[step], rel=SAME), f"step {step}\n{self.story}"
 
 
 def fault(kind, server="W1_0", step=3, op=None, **fields):
