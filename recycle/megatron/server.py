@@ -72,6 +72,7 @@ class GptServer:
         config = transformer_config(options, job.depth, run.tensor_parallel)
         self.recorder = Recorder(server)
         self.network: Network | None = None
+        self._worker: Worker | None = None
         self._run = run
         self._settings = run.settings | {"text": text.fingerprint}
         self._server = server
@@ -117,7 +118,8 @@ class GptServer:
 
     def drop(self) -> None:
         """See Trainee."""
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()
         self._stage.drop()
         self._update.gradients.zero()
 
@@ -172,6 +174,7 @@ class GptServer:
         if step and (due or save) and not folder_of(run.checkpoints, step).exists():
             self._save(step)
         if run.evaluate_every and (step % run.evaluate_every == 0 or step == run.iterations):
+            assert self._worker is not None
             losses = list(self._worker.evaluate())
             self._teller.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
 
@@ -179,6 +182,7 @@ class GptServer:
         """See Trainee."""
         start = time.monotonic()
         self.recorder.clear()
+        assert self._worker is not None
         report = self._worker.run(step)
         seconds = time.monotonic() - start
         line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)

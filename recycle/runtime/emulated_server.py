@@ -59,6 +59,7 @@ class EmulatedServer:
         self._sleeper = Sleeper()
         self._stage = EmulatedStage(emulated.job, server, emulated.slot, self._sleeper, emulated.size)
         self._update: CountedUpdate | None = None
+        self._worker: Worker | None = None
         self._version = torch.zeros(1, dtype=torch.int64)
         self._kept = False
 
@@ -79,7 +80,8 @@ class EmulatedServer:
 
     def drop(self) -> None:
         """See Trainee."""
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()
         self._stage.drop()
 
     def undo(self) -> None:
@@ -123,6 +125,7 @@ class EmulatedServer:
         assert step == self.newest, f"iteration {step} begins with version {self.newest}"
         start = time.monotonic()
         self.recorder.clear()
+        assert self._worker is not None
         assert self._update is not None
         self._update.stepped = False
         try:

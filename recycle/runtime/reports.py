@@ -21,7 +21,7 @@ class Said(NamedTuple):
     Attributes:
         sender: who said it: a member's name.
         pid: of the process.
-        content: what was said.
+        content: what was said; nothing when it has just been let in.
     """
 
     sender: str
@@ -85,6 +85,7 @@ class Hub:
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             sender, _, pid = connection.recv_bytes(200).decode().partition(" ")
+            self._said.put(Said(sender, int(pid), b""))
             while True:
                 self._said.put(Said(sender, int(pid), connection.recv_bytes()))
 

@@ -172,6 +172,8 @@ class Supervisor:
     def _hear(self, said: Said) -> None:
         member = Member.parse(said.sender)
         self._workers[member] = said.pid
+        if not said.content:
+            return
         kind, content = said.content[:1], said.content[1:]
         if kind == MISTAKE:
             raise RunError(content.decode())
@@ -232,29 +234,37 @@ class Supervisor:
             if (fault.at is not None and now - self._began >= fault.at) or (
                 fault.step is not None and self._step >= fault.step
             ):
-                self._faults.remove(fault)
-                FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
-                self._tell(InstantLine("fault", _now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
                 self._do(fault)
 
     def _do(self, fault: Fault) -> None:
-        match fault.kind:
-            case Kind.STORE_LOSS:
-                _signal(self._store_pid, signal.SIGKILL)
-            case Kind.JOIN:
-                for server in fault.servers:
-                    self.start_replacement(Member(server, 0))
-            case Kind.KILL | Kind.AGENT_KILL | Kind.STOP:
-                for server in fault.servers:
-                    member = max((each for each in self._agents if each.server == server), default=None)
-                    pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
-                    if member is None or member in self._ended or member not in pids:
-                        continue
-                    _signal(pids[member], signal.SIGSTOP if fault.kind is Kind.STOP else signal.SIGKILL)
-                    if fault.kind is Kind.STOP and fault.duration is not None:
-                        self._wakes.append((time.monotonic() + fault.duration, pids[member]))
-            case _:
-                raise AssertionError(f"no launcher does {fault}")
+        targets = self._targets(fault)
+        if targets is None:
+            return
+        self._faults.remove(fault)
+        if not targets and fault.kind is not Kind.JOIN:
+            self._tell(InstantLine("warning", _now(), None, f"{fault}: nobody is left whom it could befall"))
+            return
+        FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
+        self._tell(InstantLine("fault", _now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
+        for server in fault.servers if fault.kind is Kind.JOIN else ():
+            self.start_replacement(Member(server, 0))
+        for pid in targets:
+            _signal(pid, signal.SIGSTOP if fault.kind is Kind.STOP else signal.SIGKILL)
+            if fault.duration is not None:
+                self._wakes.append((time.monotonic() + fault.duration, pid))
+
+    def _targets(self, fault: Fault) -> list[int] | None:
+        """The processes that get a fault's signal; None while one of them has not said which it is."""
+        if fault.kind is Kind.JOIN:
+            return []
+        if fault.kind is Kind.STORE_LOSS:
+            return [self._store_pid] if self._store_due is None else []
+        lives = [
+            max((each for each in self._agents if each.server == server), default=None) for server in fault.servers
+        ]
+        alive = [each for each in lives if each is not None and each not in self._ended]
+        pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
+        return [pids[each] for each in alive] if all(each in pids for each in alive) else None
 
     def start_replacement(self, member: Member) -> None:
         """Start a new life of a server."""

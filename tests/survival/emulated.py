@@ -39,10 +39,13 @@ EVERYBODY = tuple(map(str, JOB.servers()))
 DURATIONS = Durations(beat=0.25, silence=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
 SLOT = 0.001
 ENOUGH = "enough"
+PATIENT = Durations(beat=0.25, silence=40.0, rebuild=3.0, answer=40.0, transfer=60.0)
+"""With these, a lost store does not come back before the end of a test."""
+
 MOST = 5000
 """Iterations after which an open-ended run ends though what it waits for has not happened."""
 
-Until = Callable[[Sequence[Event]], bool]
+Until = Callable[[Event], bool]
 
 
 class Doom(NamedTuple):
@@ -99,10 +102,16 @@ class Result(NamedTuple):
     def recoveries(self) -> list[RecoveryLine]:
         return self.of(RecoveryLine)
 
+    @property
+    def story(self) -> str:
+        """What happened, for who looks into a test that failed."""
+        told = [str(each) for each in self.events if not isinstance(each, IterationLine)]
+        return "\n".join([f"error: {self.error}", f"ends: {self.ends}", *told])
+
     def require_fired(self, *faults: Fault) -> None:
         """Each fired, and was told."""
-        assert sorted(each.fault for each in self.fired) == sorted(map(str, faults))
-        assert sorted(self.texts("fault")) == sorted(map(str, faults))
+        assert sorted(each.fault for each in self.fired) == sorted(map(str, faults)), self.story
+        assert sorted(self.texts("fault")) == sorted(map(str, faults)), self.story
 
     def require_doomed(self, *dooms: Doom) -> None:
         """Each came to its place."""
@@ -111,12 +120,12 @@ class Result(NamedTuple):
 
     def require_kept(self, *survivors: str, iterations: int | None = None) -> None:
         """Exactly these members came to the end; no iteration was skipped, and none was counted twice."""
-        assert self.error == ""
+        assert self.error == "", self.story
         steps = {each.step for each in self.of(IterationLine)}
         iterations = iterations or len(steps)
-        assert steps == set(range(iterations))
+        assert steps == set(range(iterations)), self.story
         done = {name: end for name, end in self.ends.items() if end[0] == DONE}
-        assert done == dict.fromkeys(survivors, (DONE, iterations))
+        assert done == dict.fromkeys(survivors, (DONE, iterations)), self.story
         views = {each.epoch: each for each in self.of(ViewLine)}
         for server in {each.server for each in self.of(IterationLine)}:
             told = [each for each in self.of(IterationLine) if each.server == server]
@@ -133,20 +142,23 @@ def lives(*dead: str, **others: int) -> list[str]:
 
 def settled(*dead: str, epoch: int = 1) -> Until:
     """Training goes on in a view, of this epoch or a later one, in which all servers are but these."""
+    latest: list[ViewLine] = []
+    alive = [each for each in EVERYBODY if each not in dead]
 
-    def is_settled(events: Sequence[Event]) -> bool:
-        view = next((each for each in reversed(events) if isinstance(each, ViewLine)), None)
-        return (
-            view is not None
-            and view.epoch >= epoch
-            and set(view.servers) == set(EVERYBODY) - set(dead)
-            and any(
-                isinstance(each, IterationLine) and each.epoch == view.epoch and each.step > view.step
-                for each in events
-            )
-        )
+    def is_settled(event: Event) -> bool:
+        if isinstance(event, ViewLine) and (not latest or event.epoch > latest[-1].epoch):
+            latest.append(event)
+        if not isinstance(event, IterationLine) or not latest:
+            return False
+        view = latest[-1]
+        return view.epoch >= epoch and view.servers == alive and event.epoch == view.epoch and event.step > view.step
 
     return is_settled
+
+
+def never(_: Event) -> bool:
+    """The run does not end by itself."""
+    return False
 
 
 class ScenarioServer(EmulatedServer):
@@ -203,7 +215,7 @@ class ScenarioServer(EmulatedServer):
         self.meet(f"between {step}")
         super().between(step, save=save)
         if step == 2 and self._scenario.busy == str(self._member):
-            time.sleep(1.25 * DURATIONS.silence)
+            time.sleep(1.25 * self._scenario.durations.silence)
         if self._scenario.until is not None:
             # All find it at the same boundary.
             votes = torch.tensor([float((self._folder / ENOUGH).exists())])
@@ -228,8 +240,9 @@ class Scenario:
         iterations: where it ends, if it is not open-ended.
         mode: of its plans.
         dooms: kills outside of instructions.
-        until: says, of what was told so far, that the run may end at the next boundary.
+        until: says, of each event, whether the run may end at the next boundary after it.
         on_event: called with every event, and what ends a worker or does something else to it.
+        durations: of the run.
         busy: a member that once has to do something for longer than the silence that means death.
     """
 
@@ -242,6 +255,7 @@ class Scenario:
         dooms: Sequence[Doom] = (),
         until: Until | None = None,
         on_event: Callable[[Event], None] = lambda _: None,
+        durations: Durations = DURATIONS,
         busy: str = "",
     ) -> None:
         self.folder = folder
@@ -251,6 +265,7 @@ class Scenario:
         self.dooms = dooms
         self.until = until
         self.on_event = on_event
+        self.durations = durations
         self.busy = busy
         self.plan: Plan = make_plan(JOB, (), mode, QUICK)
 
@@ -262,7 +277,7 @@ class Scenario:
             step=0,
             restore="memory",
             fingerprint={},
-            durations=DURATIONS,
+            durations=self.durations,
             host="127.0.0.1",
             faults=self.faults.of_launcher(),
             folder=self.folder,
@@ -273,7 +288,7 @@ class Scenario:
         def watch(event: Event) -> None:
             events.append(event)
             self.on_event(event)
-            if self.until is not None and self.until(events):
+            if self.until is not None and self.until(event):
                 (self.folder / ENOUGH).touch()
 
         error = ""
@@ -306,7 +321,7 @@ class Scenario:
 
     def _serve(self, member: Member, door: Door) -> int:
         work = partial(self._work, member, door)
-        return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
+        return run_agent(member, work, door.endpoint.connect, door.endpoint.token, self.durations)
 
     def _work(self, member: Member, door: Door) -> int:
         torch.set_num_threads(1)
@@ -336,7 +351,7 @@ class Scenario:
                 JOB,
                 trainee,
                 door.endpoint,
-                DURATIONS,
+                self.durations,
                 Plans(self.plan, None, make),
                 teller,
                 {},

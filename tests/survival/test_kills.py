@@ -6,7 +6,7 @@ from recycle.faults.menu import Fault, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
 from recycle.plan.instruction import Op
-from tests.survival.emulated import GLOBAL, STAGGERED, Doom, Scenario, lives, settled
+from tests.survival.emulated import GLOBAL, STAGGERED, Doom, Scenario, lives, never, settled
 
 pytestmark = pytest.mark.timeout(60)
 CASES = [(STAGGERED, op) for op in Op if op is not Op.B] + [
@@ -65,7 +65,7 @@ def test_there_is_no_moment_before_the_first_or_after_the_last_iteration(tmp_pat
 
 @pytest.mark.parametrize("dead", [("W0_1", "W1_1"), ("W0_0", "W2_1"), ("W1_0", "W1_1")], ids=" ".join)
 def test_two_at_once(tmp_path, dead):
-    fault = Fault(Kind.KILL, tuple(map(Server.parse, dead)), at=0.1)
+    fault = Fault(Kind.KILL, tuple(map(Server.parse, dead)), at=0.05)
     result = Scenario(tmp_path, fault, until=settled(*dead)).run()
     result.require_fired(fault)
     result.require_kept(*lives(*dead))
@@ -102,8 +102,8 @@ def test_failures_until_one_server_of_each_stage_is_left(tmp_path):
 
 
 def test_a_stage_without_servers_ends_a_run_without_checkpoints(tmp_path):
-    fault = Fault(Kind.KILL, tuple(Server(pipeline, 1) for pipeline in range(3)), at=0.1)
-    result = Scenario(tmp_path, fault, until=lambda _: False).run()
+    fault = Fault(Kind.KILL, tuple(Server(pipeline, 1) for pipeline in range(3)), at=0.05)
+    result = Scenario(tmp_path, fault, until=never).run()
     result.require_fired(fault)
     assert result.error.startswith("no live server of stage 1 is left, and there is no checkpoint that every server")
     assert all(status == 74 for status, _ in result.ends.values())

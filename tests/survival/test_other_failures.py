@@ -10,7 +10,7 @@ from recycle.job import Server
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.injection import EXIT_STATUS
 from recycle.runtime.survivor import STOPPED
-from tests.survival.emulated import EVERYBODY, Doom, Scenario, lives, settled
+from tests.survival.emulated import EVERYBODY, PATIENT, Doom, Scenario, lives, never, settled
 
 pytestmark = pytest.mark.timeout(90)
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -35,8 +35,10 @@ def test_who_wakes_up_after_it_was_declared_dead_leaves_by_itself(tmp_path):
         if isinstance(event, ViewLine) and event.epoch == 1:
             scenario.signal(NAME, signal.SIGCONT)
 
-    def fenced(events):
-        return (tmp_path / "ends" / NAME).exists() and settled("W1_0")(events)
+    others_go_on = settled("W1_0")
+
+    def fenced(event):
+        return others_go_on(event) and (tmp_path / "ends" / NAME).exists()
 
     stop = fault(Kind.STOP)
     scenario = Scenario(tmp_path, stop, until=fenced, on_event=wake)
@@ -135,7 +137,7 @@ def test_training_goes_on_without_the_store_and_is_safe_again_with_the_next(tmp_
 def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_path):
     loss = Fault(Kind.STORE_LOSS, step=3)
     heard = Heard(LOST, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
-    scenario = Scenario(tmp_path, loss, until=lambda _: False, on_event=heard)
+    scenario = Scenario(tmp_path, loss, until=never, on_event=heard, durations=PATIENT)
     result = scenario.run()
     result.require_fired(loss)
     assert "while the store was lost: there is no checkpoint" in result.error
@@ -150,7 +152,7 @@ def test_a_failure_together_with_the_store_is_the_end_too(tmp_path):
 
     done = []
     loss = Fault(Kind.STORE_LOSS, step=3)
-    scenario = Scenario(tmp_path, loss, until=lambda _: False, on_event=both)
+    scenario = Scenario(tmp_path, loss, until=never, on_event=both, durations=PATIENT)
     result = scenario.run()
     result.require_fired(loss)
     assert "the store was lost" in result.error
@@ -179,9 +181,12 @@ def test_everybody_can_be_replaced_in_turn(tmp_path):
     places = [(Server.parse(name), 5 + 40 * number) for number, name in enumerate(EVERYBODY)]
     faults = [each for server, step in places for each in rejoin(server, step, step + 5)]
 
-    def replaced(events):
-        joined = {name for each in events if isinstance(each, ViewLine) for name in each.joined}
-        return joined == set(EVERYBODY) and settled()(events)
+    joined, all_go_on = set(), settled()
+
+    def replaced(event):
+        if isinstance(event, ViewLine):
+            joined.update(event.joined)
+        return all_go_on(event) and joined == set(EVERYBODY)
 
     result = Scenario(tmp_path, *faults, until=replaced).run()
     result.require_fired(*faults)
@@ -192,7 +197,6 @@ def test_everybody_can_be_replaced_in_turn(tmp_path):
     "doom",
     [
         Doom("W2_1#0", "rebuild", 1),
-        Doom("W0_0#0", "make", 1),
         Doom("W0_0#0", "rebuild", 1),
         Doom("W2_1#0", "connect", 2),
     ],
@@ -212,8 +216,10 @@ def test_a_joiner_that_dies_is_no_loss(tmp_path, place):
     doom = Doom("W1_0#1", place, 2 if place == "connect" else -1)
     faults = rejoin()
 
-    def over(events):
-        return (tmp_path / "doomed").exists() and settled("W1_0", epoch=1)(events)
+    others_go_on = settled("W1_0")
+
+    def over(event):
+        return others_go_on(event) and (tmp_path / "doomed").exists()
 
     result = Scenario(tmp_path, *faults, dooms=[doom], until=over).run()
     result.require_fired(*faults)

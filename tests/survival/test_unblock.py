@@ -1,7 +1,8 @@
-"""What this release of gloo does when a receive expires: every thread that waits in the group is freed."""
+"""What this release of gloo does when its connections are cut: every thread that waits in the group is freed."""
 
 import threading
 from datetime import timedelta
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.distributed import HashStore, PrefixStore, ProcessGroupGloo
 
 from recycle.runtime.injection import _cut_connections
 from recycle.runtime.launcher import launch
-from recycle.runtime.unblock import unblock
+from recycle.runtime.unblock import Connections, open_sockets, unblock
 
 pytestmark = pytest.mark.timeout(60)
 FOR_EVER = timedelta(seconds=50)
@@ -22,8 +23,18 @@ WAITS = {
 }
 
 
-def group_of(store, rank, size):
-    return ProcessGroupGloo(PrefixStore("group", store), rank, size, FOR_EVER)
+class Group(NamedTuple):
+    backend: ProcessGroupGloo
+    connections: Connections
+
+    @classmethod
+    def of(cls, store, rank, size, keep=()):
+        before = open_sockets()
+        backend = ProcessGroupGloo(store, rank, size, FOR_EVER)
+        return cls(backend, Connections(before, frozenset(keep)))
+
+    def free(self):
+        unblock(self.backend, self.connections)
 
 
 def wait_and_be_freed(group, wait, partner):
@@ -32,12 +43,12 @@ def wait_and_be_freed(group, wait, partner):
 
     def free():
         while not freed.wait(0.1):
-            unblock(group)
+            group.free()
 
     thread = threading.Thread(target=free)
     thread.start()
     with pytest.raises(RuntimeError):
-        wait(group, partner)
+        wait(group.backend, partner)
     freed.set()
     thread.join()
 
@@ -49,8 +60,8 @@ def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
 
     def body(member):
         store = member.store()
-        group = group_of(store, member.rank, 3)
-        group.allreduce([torch.zeros(1)]).wait()
+        group = Group.of(store, member.rank, 3, [store.port])
+        group.backend.allreduce([torch.zeros(1)]).wait()
         if member.rank == 0:
             if first_partner_is_gone:
                 store.wait(["gone"], FOR_EVER)
@@ -69,10 +80,10 @@ def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
 
 
 def test_nobody_waits_in_a_group_of_one():
-    group = group_of(HashStore(), 0, 1)
-    unblock(group)
+    group = Group.of(HashStore(), 0, 1)
+    group.free()
     total = torch.ones(1)
-    group.allreduce([total]).wait()
+    group.backend.allreduce([total]).wait()
     assert total.item() == 1
 
 
@@ -81,11 +92,11 @@ def test_other_groups_of_the_process_go_on():
 
     def body(member):
         store = member.store()
-        spoiled, other = (group_of(PrefixStore(name, store), member.rank, 2) for name in ("spoiled", "other"))
+        spoiled, other = (Group.of(PrefixStore(name, store), member.rank, 2, [store.port]) for name in ("a", "b"))
         if member.rank == 0:
             wait_and_be_freed(spoiled, WAITS["receive"], partner=1)
         total = torch.ones(1)
-        other.allreduce([total]).wait()
+        other.backend.allreduce([total]).wait()
         member.report(str(total.item()).encode())
 
     launch(2, body, lambda rank, content: heard.update({rank: content}))
@@ -104,5 +115,5 @@ class Abortable:
 
 def test_a_backend_that_can_be_aborted_is():
     group = Abortable()
-    unblock(group)
+    unblock(group, None)
     assert group.aborted

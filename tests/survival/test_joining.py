@@ -1,0 +1,250 @@
+"""Servers join a run of the real model by the real command, also from another host, or are refused."""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from recycle.control.agent import FENCED
+from recycle.control.board import Board
+from recycle.control.errors import ControlError
+from recycle.control.joinfile import JoinFile
+from recycle.control.tcp_store import TorchStore
+from recycle.errors import UserError
+from recycle.faults.menu import Kind
+from recycle.job import Server
+from recycle.megatron.server import GptServer
+from recycle.megatron.training import join_run
+from recycle.plan.instruction import Op
+from recycle.plan.recording import DeathLine, IterationLine, ViewLine
+from recycle.runtime.supervisor import JOIN_FILE
+from tests.survival.trained import MODEL, Trained, fault, make
+
+pytestmark = pytest.mark.timeout(150)
+ITERATIONS = 40
+KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
+JOINER = Server(1, 0)
+COMMAND = "import sys, recycle.megatron.training; from recycle.cli import main; sys.argv[0] = 'recycle'; main()"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_bytes(bytes(range(256)) * 100)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, text):
+    return Trained(tmp_path_factory.mktemp("reference") / "run", iterations=ITERATIONS, text=text)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Steps before which the run waits for a file; and while a server is missing, it takes its time."""
+    waits = {}
+    iterate = GptServer.iterate
+
+    def patient(server, step):
+        path = waits.get(step)
+        while path is not None and not path.exists():
+            time.sleep(0.01)
+        if len(server.network.view.servers) < 6:
+            time.sleep(0.1)
+        iterate(server, step)
+
+    monkeypatch.setattr(GptServer, "iterate", patient)
+    return waits
+
+
+def join(folder, *options, before=()):
+    command = [*before, sys.executable, "-c", COMMAND, "join", str(folder), "--server", str(JOINER), *options]
+    root = str(Path(__file__).resolve().parents[2])
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root})
+
+
+def when_ready(folder, path):
+    """Make a file as soon as the joiner can be admitted."""
+
+    def look():
+        while True:
+            try:
+                door = JoinFile.read(folder / JOIN_FILE)
+                board = Board(TorchStore(door.host, door.port), door.token)
+                while f"{JOINER}#1" not in board.reported(board.verdict().epoch):
+                    time.sleep(0.02)
+                path.touch()
+                return
+            except UserError:
+                time.sleep(0.02)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+class Once:
+    """Does something at the first event that is meant."""
+
+    def __init__(self, meant, act):
+        self.meant = meant
+        self.act = act
+        self.done = False
+
+    def __call__(self, event):
+        if not self.done and self.meant(event):
+            self.done = True
+            self.act()
+
+
+def test_the_command_brings_a_server_back(tmp_path, reference, text, waits):
+    folder, ready = tmp_path / "run", tmp_path / "ready"
+    waits[5] = ready
+    processes = []
+    start = Once(lambda event: isinstance(event, ViewLine) and event.epoch == 1, lambda: processes.append(join(folder)))
+    when_ready(folder, ready)
+    run = Trained(folder, KILL, on_event=start, iterations=ITERATIONS, text=text)
+    run.require_same(reference)
+    assert [(each.epoch, len(each.servers), each.joined) for each in run.views] == [
+        (0, 6, []),
+        (1, 5, []),
+        (2, 6, ["W1_0"]),
+    ]
+    assert processes[0].wait(30) == 0
+    with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
+        join_run(run.run, None, make, "127.0.0.1")
+
+
+def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
+    refused = []
+
+    def refuse():
+        options = {"iterations": 12, "text": text}
+        run = Trained.describe(folder, **options)
+
+        def attempt(run, server=None):
+            with pytest.raises(UserError) as error:
+                join_run(run, server, make, "127.0.0.1")
+            refused.append(str(error.value))
+
+        attempt(run)
+        attempt(run, Server(0, 0))
+        attempt(msgspec.structs.replace(run, model=msgspec.structs.replace(MODEL, dropout=0.2)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("recycle.__version__", "0.0")
+            attempt(run)
+        stolen = JoinFile.read(folder / JOIN_FILE)
+        (tmp_path / "other").mkdir()
+        msgspec.structs.replace(stolen, token="f" * 64).write(tmp_path / "other" / JOIN_FILE)
+        attempt(msgspec.structs.replace(run, folder=tmp_path / "other"))
+
+    folder = tmp_path / "run"
+    act = Once(lambda event: isinstance(event, IterationLine) and event.step == 2, refuse)
+    run = Trained(folder, on_event=act, iterations=12, text=text)
+    alive, named, model, version, token = refused
+    assert alive == "any server cannot join: it is not dead; the view of the run has it"
+    assert named == "W0_0 cannot join: it is not dead; the view of the run has it"
+    assert "dropout is '0.2', and that of the run is '0.1'" in model
+    assert "recycle is '0.0', and that of the run is" in version
+    assert "was not made with this run's token" in token
+    assert run.error == ""
+    assert [each.epoch for each in run.views] == [0]
+
+
+# Another host: a network namespace, with a link to this one.
+
+
+class Host:
+    """A network namespace and the link to it."""
+
+    names = itertools.count()
+
+    def __init__(self):
+        number = next(self.names)
+        self.name = f"recycle-{os.getpid()}-{number}"
+        self.link = f"rc{os.getpid() % 1_000_000}-{number}"
+        subnet = f"10.{os.getpid() % 250}.{number}"
+        self.here, self.there = f"{subnet}.1", f"{subnet}.2"
+
+    def __enter__(self):
+        ip("netns", "add", self.name)
+        ip("link", "add", self.link, "type", "veth", "peer", "name", "uplink", "netns", self.name)
+        ip("address", "add", f"{self.here}/24", "dev", self.link)
+        ip("link", "set", self.link, "up")
+        ip("-n", self.name, "address", "add", f"{self.there}/24", "dev", "uplink")
+        ip("-n", self.name, "link", "set", "uplink", "up")
+        ip("-n", self.name, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["ip", "netns", "delete", self.name], check=False)
+
+    def set_link(self, state):
+        ip("-n", self.name, "link", "set", "uplink", state)
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def host():
+    made = Host()
+    try:
+        made.__enter__()
+    except (OSError, subprocess.CalledProcessError) as error:
+        made.__exit__()
+        pytest.skip(f"network namespaces are not permitted here: {error}")
+    yield made
+    made.__exit__()
+
+
+def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_returns(
+    tmp_path, reference, text, waits, host
+):
+    folder, ready, cut, left = tmp_path / "run", tmp_path / "ready", tmp_path / "cut", tmp_path / "left"
+    waits.update({5: ready, 25: cut, 35: left})
+    joiners, statuses = [], []
+
+    def start():
+        enter = ("ip", "netns", "exec", host.name)
+        joiners.append(join(folder, "--address", host.there, before=enter))
+
+    def lose_link():
+        host.set_link("down")
+        cut.touch()
+
+    def restore_link():
+        host.set_link("up")
+
+        def wait():
+            statuses.append(joiners[0].wait())
+            left.touch()
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    stages = [
+        Once(lambda event: isinstance(event, ViewLine) and event.epoch == 1, start),
+        Once(lambda event: isinstance(event, IterationLine) and event.epoch == 2, lose_link),
+        Once(lambda event: isinstance(event, ViewLine) and event.epoch == 3, restore_link),
+    ]
+
+    def watch(event):
+        for stage in stages:
+            stage(event)
+
+    when_ready(folder, ready)
+    try:
+        run = Trained(folder, KILL, on_event=watch, iterations=ITERATIONS, text=text, host=host.here)
+    finally:
+        for joiner in joiners:
+            joiner.kill()
+    run.require_same(reference)
+    assert [len(each.servers) for each in run.views] == [6, 5, 6, 5]
+    fenced = next(each for each in run.of(DeathLine) if each.incarnation == 1)
+    assert (fenced.server, fenced.noticed) == ("W1_0", "heartbeat")
+    assert statuses == [FENCED]

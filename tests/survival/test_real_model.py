@@ -1,0 +1,142 @@
+"""A GPT with dropout is trained through failures, and every iteration's loss is that of the run without them."""
+
+import os
+import signal
+
+import pytest
+
+from recycle.faults.menu import Fault, Kind
+from recycle.job import Server
+from recycle.megatron.server import GptServer
+from recycle.plan.instruction import Op
+from recycle.plan.recording import DeathLine, EvaluationLine, IterationLine
+from recycle.runtime.checkpoint import checkpoints
+from tests.survival.emulated import PATIENT
+from tests.survival.trained import ITERATIONS, Trained, fault
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_text():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recycle.megatron.gpt.standard_library", lambda: bytes(range(256)) * 100)
+        yield
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return Trained(tmp_path_factory.mktemp("reference") / "run", evaluate_every=4)
+
+
+def test_the_reference_is_a_run_that_learns(reference):
+    losses = [sum(each) for each in reference.losses().values()]
+    assert len(losses) == ITERATIONS
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("server", "op"),
+    [("W0_0", Op.F), ("W1_1", Op.REDUCE), ("W2_0", Op.STEP)],
+    ids=["W0_0-F", "W1_1-REDUCE", "W2_0-STEP"],
+)
+def test_a_kill_leaves_the_losses_as_they_are(tmp_path, reference, server, op):
+    run = Trained(tmp_path / "run", fault(Kind.KILL, server, op=op))
+    run.require_same(reference)
+    assert [len(each.servers) for each in run.views] == [6, 5]
+
+
+def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference):
+    faults = [
+        fault(Kind.KILL, "W1_0", 2, Op.F),
+        fault(Kind.KILL, "W2_1", 4, Op.STEP),
+        fault(Kind.JOIN, "W1_0", 5),
+    ]
+    run = Trained(tmp_path / "run", *faults, evaluate_every=4)
+    run.require_same(reference, IterationLine, EvaluationLine)
+
+
+def test_a_gradient_that_is_spoiled_once_is_made_again(tmp_path, reference):
+    run = Trained(tmp_path / "run", fault(Kind.NAN))
+    run.require_same(reference)
+    assert [(each.epoch, len(each.servers), each.step) for each in run.views] == [(0, 6, 0), (1, 6, 3)]
+    assert run.of(DeathLine) == []
+
+
+def test_a_gradient_that_is_spoiled_twice_ends_the_run(tmp_path, monkeypatch):
+    # The menu's fault happens once; here every gradient of one iteration is spoiled, as by a bad sample.
+    monkeypatch.setattr("recycle.runtime.update.FlatGradients.are_finite", lambda _: False)
+    run = Trained(tmp_path / "run")
+    assert "iteration 0: the gradient of stage" in run.error
+    assert "also when it was made again" in run.error
+
+
+def test_a_full_disk_is_a_warning_and_leaves_the_checkpoint_before(tmp_path, reference):
+    full = fault(Kind.DISK_FULL, "W0_0", step=5)
+    run = Trained(tmp_path / "run", full, checkpoint_every=4)
+    run.require_same(reference)
+    assert run.steps == [4]
+    assert any(
+        "cannot be written" in each and "Earlier checkpoints are as they were" in each for each in run.texts("warning")
+    )
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch):
+    save = GptServer._save
+
+    def die_at_eight(server, step):
+        if step == 8 and server._server == Server(0, 1) and server.network.view.epoch == 0:
+            folder = server._run.checkpoints / ".step-00000008.partial" / "stage-1"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "half").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(server, step)
+
+    monkeypatch.setattr(GptServer, "_save", die_at_eight)
+    run = Trained(tmp_path / "run", checkpoint_every=4)
+    run.require_same(reference)
+    assert [each.server for each in run.of(DeathLine)][:1] == ["W0_1"]
+    assert run.steps == [8, 12]
+
+
+def test_a_kill_during_the_evaluation(tmp_path, reference, monkeypatch):
+    # Faults are placed before instructions of an iteration, and an evaluation has none of them.
+    between = GptServer.between
+
+    def die_at_four(server, step, *, save):
+        if step == 4 and server._server == Server(1, 1) and server.network.view.epoch == 0:
+            monkeypatch.setattr(server._stage, "evaluate", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        between(server, step, save=save)
+
+    monkeypatch.setattr(GptServer, "between", die_at_four)
+    run = Trained(tmp_path / "run", evaluate_every=4)
+    run.require_same(reference, IterationLine, EvaluationLine)
+    assert {each.server for each in run.of(DeathLine)} == {"W1_1"}
+
+
+def test_a_lost_stage_is_restored_from_the_checkpoint_by_itself(tmp_path, reference):
+    faults = [fault(Kind.KILL, f"W{pipeline}_1", 6, Op.F) for pipeline in range(3)]
+    run = Trained(tmp_path / "run", *faults, checkpoint_every=4)
+    run.require_same(reference)
+    assert any(each.restore == "checkpoint" and each.step == 4 for each in run.views)
+
+
+def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tmp_path, monkeypatch):
+    folder, process = tmp_path / "run", tmp_path / "process"
+    begin = GptServer.__init__
+
+    def begin_and_tell(server, run, which, *arguments, **keywords):
+        if which == Server(1, 0):
+            process.write_text(str(os.getpid()))
+        begin(server, run, which, *arguments, **keywords)
+
+    def kill_when_saved(_):
+        if process.exists() and checkpoints(folder / "checkpoints"):
+            os.kill(int(process.read_text()), signal.SIGKILL)
+            process.unlink()
+
+    monkeypatch.setattr(GptServer, "__init__", begin_and_tell)
+    loss = Fault(Kind.STORE_LOSS, step=3)
+    run = Trained(folder, loss, on_event=kill_when_saved, iterations=2000, durations=PATIENT)
+    (step,) = run.steps
+    assert f"while the store was lost: go on from step {step} with --resume" in run.error

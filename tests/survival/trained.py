@@ -1,0 +1,105 @@
+"""Runs of a small GPT with dropout, and their losses."""
+
+from itertools import groupby
+
+import pytest
+
+from recycle.control.durations import Durations
+from recycle.faults.fired import load_fired
+from recycle.faults.menu import Fault, Faults
+from recycle.faults.pattern import InstructionPattern
+from recycle.job import Server
+from recycle.megatron.model import ModelOptions
+from recycle.megatron.run import Run
+from recycle.megatron.training import train
+from recycle.plan.mode import Mode
+from recycle.plan.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
+from recycle.planner.make import make_plan
+from recycle.runtime.checkpoint import checkpoints
+from recycle.runtime.errors import RunError
+from recycle.runtime.supervisor import FIRED
+from tests.examples import QUICK, paper_job
+
+JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
+MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
+DURATIONS = Durations(beat=0.25, silence=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
+ITERATIONS = 12
+SAME = 1e-5
+
+
+def make(failed):
+    return make_plan(JOB, failed, Mode(), QUICK)
+
+
+class Trained:
+    """A run of the model, to its end or to its error."""
+
+    def __init__(self, folder, *faults, on_event=lambda _: None, iterations=ITERATIONS, **options):
+        self.run = self.describe(folder, iterations=iterations, **options)
+        self.events = []
+        self.error = ""
+
+        def watch(event):
+            self.events.append(event)
+            on_event(event)
+
+        try:
+            train(self.run, watch, make, Faults(faults))
+        except RunError as error:
+            self.error = str(error)
+        path = folder / FIRED
+        fired = [each.fault for each in load_fired(path)] if path.exists() else []
+        assert sorted(fired) == sorted(map(str, faults)), self.story
+        assert sorted(self.texts("fault")) == sorted(map(str, faults)), self.story
+
+    @staticmethod
+    def describe(folder, iterations, durations=DURATIONS, **options):
+        return Run(make(()), MODEL, iterations, folder, durations=durations, **options)
+
+    @property
+    def story(self):
+        told = [str(each) for each in self.events if not isinstance(each, (IterationLine, EvaluationLine))]
+        return "\n".join([f"error: {self.error}", *told])
+
+    def of(self, kind):
+        return [each for each in self.events if isinstance(each, kind)]
+
+    def texts(self, kind):
+        return [each.text for each in self.of(InstantLine) if each.kind == kind]
+
+    @property
+    def views(self):
+        return list({each.epoch: each for each in self.of(ViewLine)}.values())
+
+    @property
+    def steps(self):
+        return [int(each.name.removeprefix("step-")) for each in checkpoints(self.run.checkpoints)]
+
+    def losses(self, kind=IterationLine):
+        """By step; all servers that tell a step, and all times that it is made, tell the same."""
+        told = sorted((each.step, each.losses) for each in self.of(kind) if each.losses)
+        found = {}
+        for step, group in groupby(told, key=lambda each: each[0]):
+            first, *others = [losses for _, losses in group]
+            assert all(each == pytest.approx(first, rel=SAME) for each in others)
+            found[step] = first
+        return found
+
+    def require_same(self, reference, *kinds):
+        """No loss differs from those of a run that nothing befell.
+
+        Args:
+            reference: that run.
+            kinds: of lines with losses; those of iterations if there are none.
+        """
+        assert self.error == "", self.story
+        for kind in kinds or (IterationLine,):
+            found, expected = self.losses(kind), reference.losses(kind)
+            assert list(found) == list(expected), self.story
+            for step, losses in found.items():
+                assert losses == pytest.approx(expected[step], rel=SAME), f"step {step}\n{self.story}"
+
+
+def fault(kind, server="W1_0", step=3, op=None, **fields):
+    server = Server.parse(server)
+    return Fault(kind, (server,), step=step, instruction=op and InstructionPattern(op, server.stage), **fields)
