@@ -51,19 +51,19 @@ from recycle.control.events import (
 )
 from recycle.control.machine import Machine, State
 from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
-from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member, View
 from recycle.errors import UserError
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
 from recycle.plan.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
 from recycle.runtime.bulletin import Bulletin, Notices
+from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
 from recycle.runtime.handover import receive_state, send_state
 from recycle.runtime.lookout import Lookout
-from recycle.runtime.network import LOOPBACK, Network, Transfer
+from recycle.runtime.network import Network, Transfer
 from recycle.runtime.plans import Plans
 from recycle.runtime.recording import NANOSECONDS
 from recycle.runtime.trainee import Trainee
@@ -74,33 +74,6 @@ DONE, STOPPED = 0, 74
 LOOK = 0.001
 MICROSECONDS = 1e6
 HANDOVER_TAG = 2**31 - 3
-
-
-class Endpoint(NamedTuple):
-    """Where the run's store is, and how to be let in.
-
-    Attributes:
-        host: of the store.
-        port: of the store.
-        token: the run's.
-        address: of this machine, where other servers reach it.
-    """
-
-    host: str
-    port: int
-    token: str
-    address: str = LOOPBACK
-
-    def connect(self, patience: float = 30.0) -> TorchStore:
-        """A connection to the store.
-
-        Args:
-            patience: how long to try, in seconds.
-
-        Raises:
-            StoreLost: it does not answer.
-        """
-        return TorchStore(self.host, self.port, patience)
 
 
 class Survivor:
