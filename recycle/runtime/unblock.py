@@ -28,7 +28,7 @@ class Connections:
         self._opened = {
             number: inode
             for number, inode in open_sockets().items()
-            if before.get(number) != inode and _ports(number).isdisjoint(keep)
+            if before.get(number) != inode and not _is_kept(number, keep)
         }
 
     def cut(self) -> None:
@@ -69,11 +69,14 @@ def unblock(group: Any, connections: Connections | None) -> None:
         connections.cut()
 
 
-def _ports(number: int) -> set[int]:
+def _is_kept(number: int, ports: frozenset[int]) -> bool:
     try:
         with socket.socket(fileno=os.dup(number)) as connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                return set()
-            return {connection.getsockname()[1], connection.getpeername()[1]}
+                return False
+            # Gloo ends the process when the socket on which a device listens fails, and another thread may open one.
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                return True
+            return not ports.isdisjoint({connection.getsockname()[1], connection.getpeername()[1]})
     except OSError:
-        return set()  # it listens, or is gone
+        return False  # it is gone
