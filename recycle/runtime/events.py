@@ -55,6 +55,11 @@ class EventFile:
         self._failed = () if spans else self._failed
         self._write([*dead, *map(span_line, spans), event])
 
+    def close(self) -> None:
+        """Write no more."""
+        with suppress(OSError):
+            self._file.close()
+
     def _write(self, lines: Iterable[Line]) -> None:
         content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         with suppress(OSError):

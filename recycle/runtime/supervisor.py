@@ -136,6 +136,7 @@ class Supervisor:
         finally:
             self._nursery.end()
             self._hub.close()
+            self._file.close()
 
     def _await_store(self) -> None:
         news = self._nursery.news(30)
