@@ -1,10 +1,10 @@
-"""A joiner is served and follows, over real groups and a real store; the training it follows is that of a small stage."""
+"""A joiner is served and follows a small stage that is trained, over real groups and a real store."""
 
 import gc
-import os
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -175,7 +175,7 @@ def test_who_serves_is_left_as_it_was(door):
 
     def counts():
         gc.collect()
-        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+        return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
 
     def serve_once(number):
         meeting = Meeting(door, DURATIONS, 4, JOINER, number)
