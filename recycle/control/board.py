@@ -10,7 +10,7 @@ from recycle.control.view import Member
 from recycle.job import Server
 
 _T = TypeVar("_T")
-_RUN, _VIEW = "run", "view"
+_RUN, _VIEW, _ASKED = "run", "view", "asked"
 
 
 class Board:
@@ -132,6 +132,11 @@ class Board:
     def request_join(self, request: JoinRequest) -> None:
         """Ask to be admitted, or say how the request stands now."""
         self._write(_join(request.member), request)
+        self._store.add(_ASKED, 1)
+
+    def asked(self) -> int:
+        """A number that changes with every request; to look at it costs less than to look at all requests."""
+        return self._store.add(_ASKED, 0)
 
     def joins(self) -> tuple[JoinRequest, ...]:
         """All requests to be admitted that were made with the run's token; any others are of no account."""
@@ -144,6 +149,15 @@ class Board:
             if request is not None:
                 found.append(request)
         return tuple(found)
+
+    def offer(self, epoch: int, member: Member, attempt: int) -> None:
+        """Say to a member that asks that its stage's state is ready for it."""
+        self._write(_offer(epoch, member, attempt), True)
+
+    def wait_offer(self, epoch: int, member: Member, attempt: int, timeout: float) -> bool:
+        """Wait until somebody has said so, or a time in seconds is over. The connection is busy for that long."""
+        key = _offer(epoch, member, attempt)
+        return self._store.wait(key, timeout) and (self._read(key, bool) or False)
 
     def set_pause(self, epoch: int, step: int) -> int:
         """Ask all members to halt before an iteration, so that joiners can be admitted; gives what was asked first."""
@@ -204,7 +218,7 @@ class Board:
 
 
 # ``epoch/<n>/`` is where the process groups of a view meet.
-_OF_EPOCHS = {"alarm", "bell", "report", "pause", "plan", "epoch"}
+_OF_EPOCHS = {"alarm", "bell", "report", "pause", "plan", "epoch", "offer"}
 _OF_MEMBERS = {"death", "beat", "join", "finished"}
 
 
@@ -226,6 +240,10 @@ def _pause(epoch: int) -> str:
 
 def _plan(epoch: int, author: Member) -> str:
     return f"plan/{epoch}/{author}"
+
+
+def _offer(epoch: int, member: Member, attempt: int) -> str:
+    return f"offer/{epoch}/{member}/{attempt}"
 
 
 def _finished(member: Member) -> str:

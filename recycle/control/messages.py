@@ -138,14 +138,16 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         member: who asks.
         fingerprint: what it would run; it must be what the run runs.
-        state: it asks; it is ready to be admitted; or it was refused.
+        state: it asks for its stage's state; it is ready to be admitted; or it was refused.
         reason: why it was refused.
+        attempt: how often it has asked.
     """
 
     member: MemberName
     fingerprint: Fingerprint
     state: Literal["asking", "synced", "refused"] = "asking"
     reason: Line = ""
+    attempt: Number = 0
 
     def __post_init__(self) -> None:
         Member.parse(self.member)

@@ -35,6 +35,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.text import VALIDATION, TokenText
 from recycle.runtime.tokens import TokenTotal
+from recycle.runtime.trainee import Listener
 from recycle.runtime.update import TorchUpdate
 from recycle.runtime.worker import Worker
 
@@ -135,6 +136,14 @@ class GptServer:
         """See Trainee."""
         give_state(state, self._named(), self._update.optimizer)
         self._update.adopt(step)
+
+    def listen(self, listener: Listener | None) -> None:
+        """See Trainee."""
+        self._update.listener = listener
+
+    def follow(self, parts: Sequence[torch.Tensor]) -> None:
+        """See Trainee."""
+        self._update.follow(parts)
 
     def load(self, step: int) -> None:
         """See Trainee.

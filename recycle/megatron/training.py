@@ -29,6 +29,7 @@ from recycle.plan.history import load_history
 from recycle.plan.plan import Plan
 from recycle.plan.recording import InstantLine, ViewLine
 from recycle.runtime.checkpoint import checkpoints, read_manifest
+from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.events import Event, EventFile, Teller
 from recycle.runtime.executor import Hooks
@@ -38,7 +39,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.plans import FIRST, Maker, Plans
 from recycle.runtime.reports import connect_reporter
 from recycle.runtime.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, Door, Setting, Supervisor
-from recycle.runtime.survivor import MICROSECONDS, Endpoint, Survivor
+from recycle.runtime.survivor import MICROSECONDS, Survivor
 from recycle.runtime.text import TokenText
 from recycle.runtime.torchrun import join, under_torchrun
 

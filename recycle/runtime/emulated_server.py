@@ -20,6 +20,7 @@ from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
+from recycle.runtime.trainee import Listener
 from recycle.runtime.worker import Worker
 
 
@@ -60,6 +61,7 @@ class EmulatedServer:
         self._stage = EmulatedStage(emulated.job, server, emulated.slot, self._sleeper, emulated.size)
         self._update: CountedUpdate | None = None
         self._worker: Worker | None = None
+        self._listener: Listener | None = None
         self._version = torch.zeros(1, dtype=torch.int64)
         self._kept = False
 
@@ -87,6 +89,8 @@ class EmulatedServer:
     def undo(self) -> None:
         """See Trainee."""
         assert self._kept, f"version {self.newest - 1} is not held"
+        if self._listener is not None:
+            self._listener.undone()
         self._version -= 1
         self._kept = False
 
@@ -99,6 +103,19 @@ class EmulatedServer:
         assert int(state["version"]) == step
         self._version.copy_(state["version"])
         self._kept = False
+
+    def listen(self, listener: Listener | None) -> None:
+        """See Trainee."""
+        self._listener = listener
+        if self._update is not None:
+            self._update.listener = listener
+
+    def follow(self, parts: Sequence[torch.Tensor]) -> None:
+        """See Trainee."""
+        (before,) = parts
+        assert int(before) == self.newest, f"version {int(before)} was stepped, and this is version {self.newest}"
+        self._version += 1
+        self._kept = True
 
     def load(self, step: int) -> None:
         """See Trainee."""
@@ -113,6 +130,7 @@ class EmulatedServer:
         emulated = self._emulated
         update = EmulatedUpdate(emulated.job, emulated.staggered, network, emulated.slot, self._sleeper)
         counted = CountedUpdate(update, network, self._version)
+        counted.listener = self._listener
         self._update = counted
         self._epoch = network.view.epoch
         self._worker = Worker(plan, self._server, self._stage, counted, network, self.recorder, hooks, bulletin)
@@ -144,10 +162,15 @@ class CountedUpdate:
         update: what sleeps.
         network: of the server.
         version: the count.
+
+    Attributes:
+        stepped: whether it made a step since this was last set to false.
+        listener: hears of every step; None for nobody.
     """
 
     def __init__(self, update: EmulatedUpdate, network: Network, version: torch.Tensor) -> None:
         self.stepped = False
+        self.listener: Listener | None = None
         self._update = update
         self._network = network
         self._version = version
@@ -162,6 +185,8 @@ class CountedUpdate:
 
     def step(self) -> None:
         """Sleep the step, and count it."""
+        if self.listener is not None:
+            self.listener.stepping((self._version,))
         self._update.step()
         self._version += 1
         self.stepped = True

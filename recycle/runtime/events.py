@@ -57,7 +57,8 @@ class EventFile:
 
     def close(self) -> None:
         """Write no more."""
-        self._file.close()
+        with suppress(OSError):
+            self._file.close()
 
     def _write(self, lines: Iterable[Line]) -> None:
         content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

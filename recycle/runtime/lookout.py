@@ -4,11 +4,12 @@ import threading
 import time
 from typing import Protocol
 
+from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.store import Store
-from recycle.control.view import Member, View
+from recycle.control.view import Member
 from recycle.plan.instruction import Instruction
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.network import Network
@@ -38,20 +39,23 @@ class Lookout:
         noticed: when the alarm of the present epoch was seen, on the monotonic clock in seconds; 0 if it was not.
         cause: of that alarm.
         store_lost: whether the store does not answer.
+        requests: of those who want to be let into the present view, and are alive.
     """
 
     def __init__(self, door: Door, durations: Durations) -> None:
         self.noticed = 0.0
         self.cause = ""
         self.store_lost = False
+        self.requests: tuple[JoinRequest, ...] = ()
         self._door = door
         self._durations = durations
         self._changed = threading.Condition()
         self._epoch = -1
         self._network: Network | None = None
         self._buried: list[Network] = []
-        self._admits = False
-        self._joins: tuple[Member, ...] = ()
+        self._joins: tuple[JoinRequest, ...] = ()
+        self._asked = (-1, 0)
+        self._joiners = Watchlist(durations.silence)
         self._stopped = False
         self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
 
@@ -65,19 +69,18 @@ class Lookout:
             self._stopped = True
             self._changed.notify_all()
 
-    def follow(self, epoch: int, network: Network | None = None, *, admits: bool = False) -> None:
+    def follow(self, epoch: int, network: Network | None = None) -> None:
         """Watch an epoch from now on.
 
         Args:
             epoch: which.
             network: what to free the main thread from; None while there is none yet.
-            admits: whether to look for new members, too; one member does it for all.
         """
         with self._changed:
-            self._admits = admits
             if epoch != self._epoch:
                 self._epoch = epoch
-                self.noticed, self.cause, self._joins = 0.0, "", ()
+                self.noticed, self.cause = 0.0, ""
+                self.requests = ()
             self._network = network
             self._changed.notify_all()
 
@@ -107,17 +110,6 @@ class Lookout:
     def after(self, _: int, __: Instruction, ___: float) -> None:
         """See Hooks."""
 
-    def ready_joiners(self, view: View) -> tuple[Member, ...]:
-        """The members that wait to be admitted and are ready for it."""
-        return tuple(each for each in self._joins if each.server not in view.servers)
-
-    @staticmethod
-    def _ready(board: Board, epoch: int) -> tuple[Member, ...]:
-        """Those who have said what they hold, in this epoch; others would not be admitted in a pause."""
-        asking = [each for each in board.joins() if each.state == "synced"]
-        reported = board.reported(epoch) if asking else frozenset()
-        return tuple(Member.parse(each.member) for each in asking if each.member in reported)
-
     def _watch(self) -> None:
         board: Board | None = None
         while not self._stopped:
@@ -139,9 +131,7 @@ class Lookout:
                 return
         alarm = board.wait_alarm(epoch, self._durations.beat)
         if alarm is None:
-            ready = self._ready(board, epoch) if self._admits else ()
-            with self._changed:
-                self._joins = ready if epoch == self._epoch else ()
+            self._look_for_joiners(board, epoch)
             return
         with self._changed:
             if epoch != self._epoch:
@@ -151,3 +141,18 @@ class Lookout:
             network = self._network
         if network is not None:
             network.unblock()
+
+    def _look_for_joiners(self, board: Board, epoch: int) -> None:
+        asked = (epoch, board.asked())
+        if asked != self._asked:
+            self._joins = board.joins()
+            self._asked = asked
+        network = self._network
+        taken = network.view.servers if network is not None else ()
+        joins = {Member.parse(each.member): each for each in self._joins}
+        joiners = [each for each in joins if each.server not in taken and board.death(each) is None]
+        # Nobody is told by a joiner's agent that it died with its worker.
+        silent = self._joiners.observe(time.monotonic(), board.beats(joiners))
+        with self._changed:
+            if epoch == self._epoch:
+                self.requests = tuple(joins[each] for each in joiners if each not in silent)

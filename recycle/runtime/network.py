@@ -181,20 +181,73 @@ class Network:
             unblock(group, connections)
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
-        gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
-        options = gloo._Options()  # noqa: SLF001 - the only way to choose the address
-        options._devices = [self._device]  # noqa: SLF001
-        options._timeout = self._rebuild  # noqa: SLF001
         store = PrefixStore(name, self._store)
-        try:
-            group = gloo(store, servers.index(self.server), len(servers), options)
-        except RuntimeError as error:
-            raise _lost(error) from error
-        group._set_default_timeout(self._transfer)  # noqa: SLF001 - of sums; transfers have the constructor's
+        place = servers.index(self.server)
+        group = _make_group(store, place, len(servers), self._device, self._rebuild, self._transfer)
         sockets = open_sockets()
         self._groups.append((group, Connections(self._sockets, sockets, self._keep)))
         self._sockets = sockets
         return group
+
+
+class Pair:
+    """A Wire between two processes, apart from the groups of any view. One of them is first, the other one is not.
+
+    No other thread of the process may make groups meanwhile.
+
+    Args:
+        store: where they find each other; nobody else uses it.
+        first: whether this process is the first.
+        transfer: after which a silent partner is an error.
+        rebuild: how long to wait for the other one here.
+        address: of this machine, where the other one reaches it.
+        keep: ports of connections that other threads may open meanwhile.
+
+    Raises:
+        ConnectionLost: the other one did not come.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        first: bool,
+        transfer: timedelta,
+        rebuild: timedelta,
+        address: str,
+        keep: Collection[int],
+    ) -> None:
+        self._peer = int(first)
+        self._transfer = transfer
+        gloo: Any = ProcessGroupGloo
+        device = gloo.create_device(hostname=address)
+        before = open_sockets()
+        self._group = _make_group(store, 1 - self._peer, 2, device, rebuild, transfer)
+        self._connections = Connections(before, open_sockets(), frozenset(keep))
+
+    def send(self, tensor: torch.Tensor) -> Transfer:
+        """See Wire."""
+        return Transfer(_begin(lambda: self._group.send([tensor], self._peer, 0)), self._transfer)
+
+    def receive(self, tensor: torch.Tensor) -> Transfer:
+        """See Wire."""
+        return Transfer(_begin(lambda: self._group.recv([tensor], self._peer, 0)), self._transfer)
+
+    def unblock(self) -> None:
+        """Make every wait in it raise, here and there; for another thread than the one that waits."""
+        unblock(self._group, self._connections)
+
+
+def _make_group(store: Store, rank: int, size: int, device: Any, rebuild: timedelta, transfer: timedelta) -> Any:
+    gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
+    options = gloo._Options()  # noqa: SLF001 - the only way to choose the address
+    options._devices = [device]  # noqa: SLF001
+    options._timeout = rebuild  # noqa: SLF001
+    try:
+        group = gloo(store, rank, size, options)
+    except RuntimeError as error:
+        raise _lost(error) from error
+    group._set_default_timeout(transfer)  # noqa: SLF001 - of sums; transfers have the constructor's
+    return group
 
 
 def _begin(start: Any) -> Work:

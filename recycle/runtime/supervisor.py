@@ -24,12 +24,13 @@ from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Job
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
+from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import RunError
 from recycle.runtime.events import Event, EventFile
 from recycle.runtime.nursery import News, Nursery
 from recycle.runtime.plans import FIRST
 from recycle.runtime.reports import Hub, Said
-from recycle.runtime.survivor import DONE, MICROSECONDS, STOPPED, Endpoint
+from recycle.runtime.survivor import DONE, MICROSECONDS, STOPPED
 
 EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
 LOOK = 0.02

@@ -6,7 +6,7 @@ thread, waits for the alarm of the present epoch and frees the main thread from 
 
 import itertools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import NamedTuple
@@ -50,22 +50,24 @@ from recycle.control.events import (
     WarnUnprotected,
 )
 from recycle.control.machine import Machine, State
-from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
-from recycle.control.tcp_store import TorchStore
+from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.errors import UserError
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
 from recycle.plan.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
 from recycle.runtime.bulletin import Bulletin, Notices
+from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
+from recycle.runtime.following import Joining
 from recycle.runtime.handover import receive_state, send_state
 from recycle.runtime.lookout import Lookout
-from recycle.runtime.network import LOOPBACK, Network, Transfer
+from recycle.runtime.network import Network, Transfer
 from recycle.runtime.plans import Plans
 from recycle.runtime.recording import NANOSECONDS
+from recycle.runtime.serving import Serving
 from recycle.runtime.trainee import Trainee
 
 DONE, STOPPED = 0, 74
@@ -74,33 +76,6 @@ DONE, STOPPED = 0, 74
 LOOK = 0.001
 MICROSECONDS = 1e6
 HANDOVER_TAG = 2**31 - 3
-
-
-class Endpoint(NamedTuple):
-    """Where the run's store is, and how to be let in.
-
-    Attributes:
-        host: of the store.
-        port: of the store.
-        token: the run's.
-        address: of this machine, where other servers reach it.
-    """
-
-    host: str
-    port: int
-    token: str
-    address: str = LOOPBACK
-
-    def connect(self, patience: float = 30.0) -> TorchStore:
-        """A connection to the store.
-
-        Args:
-            patience: how long to try, in seconds.
-
-        Raises:
-            StoreLost: it does not answer.
-        """
-        return TorchStore(self.host, self.port, patience)
 
 
 class Survivor:
@@ -137,12 +112,13 @@ class Survivor:
         self._durations = durations
         self._plans = plans
         self._teller = teller
-        self._fingerprint = fingerprint
         self._fresh = member.incarnation > 0
         self._machine = Machine(member, job)
         self._store = endpoint.connect()
         self._board = Board(self._store, endpoint.token)
         self._lookout = Lookout(endpoint, durations)
+        self._serving = Serving(member, trainee, endpoint, durations)
+        self._joining = Joining(member, trainee, endpoint, durations, fingerprint)
         self._hooks = (*hooks, self._lookout)
         self._ids = (f"{member}/{number}" for number in itertools.count())
         self._network: Network | None = None
@@ -172,6 +148,7 @@ class Survivor:
                     self._recover(error)
             return self._end
         finally:
+            self._serving.abort()
             self._lookout.stop()
             heart.stop()
 
@@ -195,13 +172,16 @@ class Survivor:
         if not lookout.store_lost and self._machine.state is State.UNPROTECTED:
             self._protect_again()
         heard = self._bulletin.heard
-        waiting = bool(lookout.ready_joiners(self._view))
+        waiting = any(each.state == "synced" for each in lookout.requests)
         self._bulletin.say = Notices(int(waiting), int(self._machine.state is State.UNPROTECTED))
         save = heard.unprotected > 0 and not self._saved_unprotected
         self._saved_unprotected = heard.unprotected > 0
         self._trainee.between(self._step, save=save)
-        if heard.admit and not heard.unprotected and self._step < self._trainee.last:
+        if self._step == self._trainee.last:
+            return
+        if heard.admit and not heard.unprotected:
             raise _Admission("new servers are admitted")
+        self._serving.look(self._view, lookout.requests)
 
     def _finish(self) -> None:
         """Leave together: who is gone early cannot help the others to recover."""
@@ -223,9 +203,10 @@ class Survivor:
     def _enter(self) -> None:
         """Wait for the first view with this member in it, and enter it."""
         while self._machine.state is State.JOINING and self._end is None:
-            verdict = self._board.wait_verdict(self._machine.view.epoch + 1, self._durations.beat)
-            if verdict is not None:
-                self._tell_machine(Decided(next(self._ids), verdict))
+            try:
+                self._join()
+            except StoreLost:
+                self._end_with(STOPPED, "the store was lost before this server was in a view: join again")
         self._gather()
 
     def _recover(self, error: ViewBroken) -> None:
@@ -241,8 +222,12 @@ class Survivor:
             self._give_up(error)
             return
         if isinstance(error, _Admission):
+            self._serving.finish()
             self._tell_machine(Pause(next(self._ids), epoch, self._step))
+            if self._machine.leader == self.member:
+                self._await_joiners(epoch)
         else:
+            self._serving.abort()
             self._tell_machine(Noticed(next(self._ids), epoch, self._cause))
         self._halt()
         self._gather()
@@ -369,6 +354,7 @@ class Survivor:
 
     def _rebuild(self, view: View, step: int, restore: str) -> None:
         self._times.agreed = time.monotonic()
+        self._serving.abort()
         self._lookout.follow(view.epoch)
         self._lookout.bury(self._network)
         self._network = None
@@ -393,7 +379,7 @@ class Survivor:
                 check=self._lookout.check,
             )
             self._network = network
-            self._lookout.follow(view.epoch, network, admits=self._machine.leader == self.member)
+            self._lookout.follow(view.epoch, network)
             self._times.rebuilt = time.monotonic()
             self._restore(network, view, step, restore, holders)
             self._plan = self._plans.find(choice, self._failed(view), server, text)
@@ -454,16 +440,51 @@ class Survivor:
 
     def _tidy(self, view: View) -> None:
         """Delete what nobody needs any more. All members have built their groups, so all have read it."""
-        waiting = {Member.parse(each.member) for each in self._board.joins()} - set(view.members)
+        joiners = (Member.parse(each.member) for each in self._board.joins())
+        waiting = (each for each in joiners if self._board.death(each) is None)
         self._board.forget(view.epoch, {*view.members, *waiting})
 
     # Joining.
 
+    def _join(self) -> None:
+        """Wait for a verdict; in the view of the run, get the state first, and say what came of it."""
+        joining, epoch = self._joining, self._machine.view.epoch
+        if epoch < 0 or joining.ready:
+            verdict = self._board.wait_verdict(epoch + 1, self._durations.beat)
+        else:
+            joining.wait(self._board)
+            if joining.ready:
+                self._fresh = not joining.arrived
+                self._halt()
+            verdict = self._board.verdict(epoch + 1)
+        if verdict is not None:
+            joining.stop()
+            self._tell_machine(Decided(next(self._ids), verdict))
+
     def _prepare(self, view: View) -> None:
-        """Be ready for the next verdict: this process has a model, and will copy its state when it is admitted."""
-        self._board.request_join(JoinRequest(str(self.member), self._fingerprint, "synced"))
-        halted = Halted(next(self._ids), view.epoch, NOTHING, NOTHING, self._trainee.durable())
-        self._tell_machine(halted)
+        self._fresh = True
+        self._joining.begin(view, self._board)
+
+    def _await_joiners(self, epoch: int) -> None:
+        """Before this member, which leads, says that it has halted: who is let in has to say what it holds."""
+        deadline = time.monotonic() + self._durations.silence
+        missing = True
+        while missing and time.monotonic() < deadline and not self._lookout.noticed:
+            missing = False
+            for joiner, report in self._ready_joiners(epoch):
+                if report is not None:
+                    self._tell_machine(JoinReady(f"join/{joiner}/{report}", report))
+                else:
+                    missing = True
+            time.sleep(LOOK)
+
+    def _ready_joiners(self, epoch: int) -> Iterator[tuple[Member, Report | None]]:
+        """Those who are ready to be let in, and what they report."""
+        for request in self._board.joins():
+            joiner = Member.parse(request.member)
+            vacant = joiner.server not in self._view.servers
+            if request.state == "synced" and vacant and self._board.death(joiner) is None:
+                yield joiner, self._board.report(epoch, joiner)
 
     # The loss of the store.
 

@@ -12,6 +12,16 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 
 
+class Listener(Protocol):
+    """Who wants to know how versions become of each other."""
+
+    def stepping(self, parts: Sequence[torch.Tensor]) -> None:
+        """The next optimizer step is about to be made from these. They change after this has returned."""
+
+    def undone(self) -> None:
+        """The last step was taken back."""
+
+
 class Trainee(Protocol):
     """One server's training.
 
@@ -48,6 +58,12 @@ class Trainee(Protocol):
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """Take a version from a peer of the stage."""
+
+    def listen(self, listener: Listener | None) -> None:
+        """Tell somebody of every step from now on; None for nobody."""
+
+    def follow(self, parts: Sequence[torch.Tensor]) -> None:
+        """Make the step that a peer of the stage made from these; the result is the same to the bit."""
 
     def load(self, step: int) -> None:
         """Take the version of a checkpoint."""

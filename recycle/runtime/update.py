@@ -1,13 +1,14 @@
 """Reduction and optimizer step of a stage of torch parameters."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
+from recycle.runtime.trainee import Listener
 from recycle.runtime.versions import Versions
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -73,6 +74,9 @@ class TorchUpdate:
         staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
         keep: whether the state before the last step is kept, so that the step can be undone.
 
+    Attributes:
+        listener: hears of every step; None for nobody.
+
     Raises:
         RunError: clipping with a staggered optimizer.
     """
@@ -96,6 +100,7 @@ class TorchUpdate:
         self.main.collect_gradients()
         self.optimizer = make_optimizer(list(self.main))
         self.versions = Versions(list(self.main), self.optimizer)
+        self.listener: Listener | None = None
         self._keep = keep
         self._pipelines = pipelines
         self._clip = clip
@@ -148,13 +153,23 @@ class TorchUpdate:
         """Update the parameters, and set the gradients to zero."""
         if self._keep:
             self.versions.keep()
+        if self.listener is not None:
+            self.listener.stepping(self.gradients.buffers)
         self.optimizer.step()
         self.main.copy_back()
         self.versions.advance()
         self.gradients.zero()
 
+    def follow(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Make the step of a peer whose listener got these."""
+        for own, other in zip(self.gradients.buffers, gradients, strict=True):
+            own.copy_(other)
+        self.step()
+
     def undo(self) -> None:
         """Take the last step back."""
+        if self.listener is not None:
+            self.listener.undone()
         self.versions.undo()
         self.main.copy_back()
 

@@ -1,0 +1,33 @@
+"""Where a run's store is."""
+
+from typing import NamedTuple
+
+from recycle.control.tcp_store import TorchStore
+from recycle.runtime.network import LOOPBACK
+
+
+class Endpoint(NamedTuple):
+    """Where the run's store is, and how to be let in.
+
+    Attributes:
+        host: of the store.
+        port: of the store.
+        token: the run's.
+        address: of this machine, where other servers reach it.
+    """
+
+    host: str
+    port: int
+    token: str
+    address: str = LOOPBACK
+
+    def connect(self, patience: float = 30.0) -> TorchStore:
+        """A connection to the store.
+
+        Args:
+            patience: how long to try, in seconds.
+
+        Raises:
+            StoreLost: it does not answer.
+        """
+        return TorchStore(self.host, self.port, patience)

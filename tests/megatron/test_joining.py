@@ -1,0 +1,34 @@
+"""A server of a GPT joins: it holds what its peer holds, to the bit, though steps are made while it copies."""
+
+from recycle.control.view import Member
+from recycle.job import Server
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.model import ModelOptions
+from recycle.megatron.run import Run
+from recycle.megatron.server import GptServer
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.text import ByteText
+from tests.examples import QUICK
+from tests.runtime.survivors import JOB, JOINER, noting, survive
+
+MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
+PEER = Member(Server(0, 0), 0)
+
+
+def test_a_joiner_trains_on_with_the_parameters_and_moments_of_its_peer(tmp_path):
+    run = Run(make_plan(JOB, (), Mode(), QUICK), MODEL, 1, tmp_path)
+
+    def make(server, teller):
+        run_on_cpu()
+        text = ByteText(bytes(range(256)) * 100, "numbers", MODEL.sequence, MODEL.micro_batch_size, MODEL.seed)
+        return noting(GptServer)(run, server, text, teller, keep=True)
+
+    _, notes = survive(tmp_path, make, lambda view: JOINER in view.members)
+    followed = [note for note in notes[JOINER] if note.kind == "follow"]
+    began = [note for note in notes[JOINER] if note.kind == "iterate"]
+    assert followed[-1].digest == began[0].digest
+    held = {note.step: note.digest for note in notes[PEER] if note.kind == "iterate"}
+    assert len({note.digest for note in began}) == len(began) >= 10
+    for note in (*followed, *began):
+        assert held[note.step] == note.digest
