@@ -142,8 +142,8 @@ class Joining:
         self._tries = 0
         self._ask(board)
 
-    def wait(self, board: Board) -> None:
-        """Wait for a beat, or until it is ready."""
+    def wait(self, board: Board) -> bool:
+        """Wait for a beat, or until it is ready; says whether it is."""
         follower = self._follower
         assert follower is not None, "nothing was asked for"
         if follower.wait(self._durations.beat):
@@ -158,6 +158,7 @@ class Joining:
         elif not self._has_peer(board):
             self.stop()
             self._come_with_nothing(board)
+        return self.ready
 
     def stop(self) -> None:
         """Ask no more; the trainee is free after it."""

@@ -8,6 +8,7 @@ from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
+from recycle.control.messages import JoinRequest
 from recycle.control.store import Store
 from recycle.control.view import Member
 from recycle.plan.instruction import Instruction

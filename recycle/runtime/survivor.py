@@ -452,8 +452,7 @@ class Survivor:
         if epoch < 0 or joining.ready:
             verdict = self._board.wait_verdict(epoch + 1, self._durations.beat)
         else:
-            joining.wait(self._board)
-            if joining.ready:
+            if joining.wait(self._board):
                 self._fresh = not joining.arrived
                 self._halt()
             verdict = self._board.verdict(epoch + 1)
