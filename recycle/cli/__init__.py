@@ -19,6 +19,7 @@ VERBS = {
     "catalogue": "Plan every vector of failure counts ahead of time.",
     "train": "Train a GPT on text by a plan, with dead servers routed around.",
     "profile": "Measure what the stages of a GPT cost on this machine, and write a job file of it.",
+    "doctor": "Say what would work, and what a failure would cost, for the command line of a Megatron job.",
     "lookup": "Take the plan for some failed servers from a catalogue.",
 }
 

@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import wraps
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ def train_on_cpu() -> tuple[str, ...]:
     replace(torch.cuda, "device_count", lambda: 1)
     replace(torch.cuda, "set_device", lambda device: None)
     replace(torch.cuda, "get_device_capability", lambda device=None: (0, 0))
+    replace(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(major=0, minor=0))
     for name in ("Stream", "current_stream", "default_stream"):
         replace(torch.cuda, name, lambda *_, **__: NoStream())
     replace(torch.cuda, "stream", lambda stream: stream)

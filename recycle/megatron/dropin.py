@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from megatron.core import parallel_state
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from recycle.errors import UserError
@@ -151,7 +150,7 @@ def choose_plan(arguments: Any) -> Plan:
     for problem in refusals(setting):
         raise RunError(problem)
     flags = read_flags(arguments)
-    pipelines = parallel_state.get_data_parallel_world_size()
+    pipelines = arguments.data_parallel_size
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
     return Source(flags, shape, list(unsplit(setting))).plan(flags.failures)
