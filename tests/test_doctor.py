@@ -12,10 +12,10 @@ from recycle.planner.catalogue import make_catalogue
 from tests.examples import QUICK
 
 GOOD = (
-    "pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --micro-batch-size 1 "
-    "--global-batch-size 18 --transformer-impl local --no-gradient-accumulation-fusion --distributed-backend gloo "
-    "--recycle-budget 100ms"
-).split()
+    *("pretrain_gpt.py", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "4"),
+    *("--micro-batch-size", "1", "--global-batch-size", "18", "--transformer-impl", "local"),
+    *("--no-gradient-accumulation-fusion", "--distributed-backend", "gloo", "--recycle-budget", "100ms"),
+)
 
 
 def test_a_job_that_works_is_planned_and_its_failures_are_priced(run):

@@ -40,8 +40,9 @@ def train_on_cpu() -> tuple[str, ...]:
     if torch.cuda.is_available():
         return ()
     applied = run_on_cpu()
-    if importlib.util.find_spec("triton") is None:
-        sys.modules.setdefault(KERNELS, _without_kernels())
+    if importlib.util.find_spec("megatron.training") is None:
+        return applied
+    stand_in_for_triton()
     # Megatron sets up its groups only if there is a device, and gives each process its own.
     replace(torch.cuda, "device_count", lambda: 1)
     replace(torch.cuda, "set_device", lambda device: None)
@@ -74,12 +75,14 @@ def _allow_no_cuda(initialize: Callable[..., Any]) -> Callable[..., Any]:
     return initialize_megatron
 
 
-def _without_kernels() -> ModuleType:
-    """In place of a module that needs Triton even to be imported, and that only one option uses."""
+def stand_in_for_triton() -> None:
+    """Put something in the place of a module that needs Triton even to be imported, and that only one option uses."""
+    if importlib.util.find_spec("triton") is not None:
+        return
 
     def enable_batch_invariant_mode() -> None:
         raise NotImplementedError("--batch-invariant-mode needs Triton, which is not installed")
 
     module = ModuleType(KERNELS)
     module.enable_batch_invariant_mode = enable_batch_invariant_mode  # type: ignore[attr-defined]
-    return module
+    sys.modules.setdefault(KERNELS, module)
