@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore
@@ -32,15 +33,17 @@ class DropIn:
         arguments: Megatron's, validated.
 
     Raises:
+        RunError: this release of Megatron is not known.
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
     def __init__(self, arguments: Any) -> None:
+        require_known_release()
         self._arguments = arguments
         self._data: OtherData | None = None
         store = job_store()
         self._plan = share_plan(store, arguments)
-        self.schedule = ScheduleAdapter(
+        self._schedule = ScheduleAdapter(
             self._plan,
             store,
             self._other_data,
@@ -49,15 +52,23 @@ class DropIn:
             rehearsal=True,
         )
 
-    def keep(self, loader: Any) -> None:
-        """Keep the loader of the training data, to read other pipelines' data as it does.
+    def get_forward_backward_func(self, *_: Any, **__: Any) -> ScheduleAdapter:
+        """The schedule, whatever Megatron's function of this name is asked."""
+        return self._schedule
 
-        Args:
-            loader: a torch ``DataLoader``; None on ranks that read no data.
-        """
-        if loader is not None and self._plan.failed:
-            job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
-            self._data = OtherData(loader, job.pipelines, job.micro_batches, self._arguments.iteration, repeats)
+    def keep_loader(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Megatron's ``build_train_valid_test_data_loaders``, whose training loader shows where other data is."""
+
+        @wraps(build)
+        def build_train_valid_test_data_loaders(provider: Any) -> Any:
+            loaders = build(provider)
+            # Ranks that read no data have no loader.
+            if loaders[0] is not None and self._plan.failed:
+                job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
+                self._data = OtherData(loaders[0], job.pipelines, job.micro_batches, self._arguments.iteration, repeats)
+            return loaders
+
+        return build_train_valid_test_data_loaders
 
     def _other_data(self, micro_batch: MicroBatch) -> Any:
         assert self._data is not None, f"{this_server()} reads data, and has no loader"
@@ -75,22 +86,14 @@ def switch_on() -> None:
     from megatron.training.global_vars import get_args
 
     set_up = training.initialize_megatron
-    load = training.build_train_valid_test_data_loaders
 
+    @wraps(set_up)
     def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
         result = set_up(with_flags(extra_args_provider), *positional, **keywords)
         drop_in = DropIn(get_args())
-
-        def get_forward_backward_func(*_: Any, **__: Any) -> Callable[..., list[Any]]:
-            return drop_in.schedule
-
-        def build_train_valid_test_data_loaders(provider: Any) -> Any:
-            loaders = load(provider)
-            drop_in.keep(loaders[0])
-            return loaders
-
-        replace(training, "get_forward_backward_func", get_forward_backward_func)
-        replace(training, "build_train_valid_test_data_loaders", build_train_valid_test_data_loaders)
+        replace(training, "get_forward_backward_func", drop_in.get_forward_backward_func)
+        build = training.build_train_valid_test_data_loaders
+        replace(training, "build_train_valid_test_data_loaders", drop_in.keep_loader(build))
         return result
 
     replace(training, "initialize_megatron", initialize_megatron)

@@ -61,13 +61,13 @@ def make_dataset(prefix):
     return prefix
 
 
-def train(dataset, *arguments, ranks=4, script=SCRIPT, iterations=8):
+def train(dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron")):
     """Run the script under torchrun; fails where it fails."""
     words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
     done = subprocess.run(
         [
             *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), "-m", "recycle.megatron", str(script)),
+            *("--nproc-per-node", str(ranks), *map(str, start), str(SCRIPT)),
             *map(str, words),
         ],
         env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
