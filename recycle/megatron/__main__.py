@@ -25,6 +25,8 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"{given}: write python -m recycle.megatron pretrain_gpt.py, and the script's arguments")
     script, *rest = arguments
     flags, others = find_flags(rest)
+    # Megatron may lie beside the script and nowhere else.
+    sys.path[0] = str(Path(script).resolve().parent)
     import torch
 
     if not torch.cuda.is_available():
@@ -39,7 +41,6 @@ def main(arguments: list[str]) -> None:
         switch_on()
         others = rest
     sys.argv = [script, *others]
-    sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
 
 
