@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 
 from recycle.errors import UserError
-from recycle.megatron.flags import find_flags
-
-REFUSED = 2
+from recycle.megatron.flags import REFUSED, find_flags
 
 
 def main(arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from recycle.errors import UserError
 from recycle.megatron.adapter import ScheduleAdapter, this_server
-from recycle.megatron.flags import add_flags, read_flags
+from recycle.megatron.flags import REFUSED, add_flags, read_flags
 from recycle.megatron.other_data import OtherData
 from recycle.megatron.patching import replace
 from recycle.megatron.planning import Shape, Source
@@ -21,9 +21,6 @@ from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.stage import MicroBatch
-
-REFUSED = 2
-"""The exit status where what was asked for cannot be done."""
 
 
 class DropIn:

@@ -12,6 +12,9 @@ from recycle.job import Server
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
 
+REFUSED = 2
+"""The exit status where what was asked for cannot be done."""
+
 
 class Flags(NamedTuple):
     """The values of recycle's flags.

@@ -19,8 +19,14 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stock(dataset):
-    return train(dataset)
+def saved(tmp_path_factory):
+    """Where the stock run leaves its checkpoints."""
+    return tmp_path_factory.mktemp("stock")
+
+
+@pytest.fixture(scope="module")
+def stock(dataset, saved):
+    return train(dataset, *TO_FILE, saved)
 
 
 def nearly(printed):
@@ -49,40 +55,34 @@ def test_without_a_server_training_is_the_same_and_its_checkpoint_loads_in_stock
     assert ("trained", 8) in second
 
 
-def test_a_stock_checkpoint_is_resumed_under_the_flag(dataset, stock, tmp_path):
-    train(dataset, *TO_FILE, tmp_path, "--exit-interval", 4)
-    resumed = train(dataset, *ON, *FROM_FILE, tmp_path)
+def test_a_stock_checkpoint_is_resumed_under_the_flag(dataset, stock, saved):
+    resumed = train(dataset, *ON, *FROM_FILE, saved, "--ckpt-step", 4)
     del resumed.trained[6]
     assert resumed.trained == {number: stock.trained[number] for number in (5, 7, 8)}
 
 
-VARIANTS = {
-    "tensor parallel, bf16, recompute, per token": (
-        *(8, "--tensor-model-parallel-size", 2, "--bf16", "--calculate-per-token-loss"),
+def test_tensor_parallel_bf16_recompute_and_a_loss_per_token(dataset):
+    settings = (
+        *("--tensor-model-parallel-size", 2, "--bf16", "--calculate-per-token-loss"),
         *("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1),
-    ),
-    "cyclic data, untied, timers": (
-        *(4, "--dataloader-type", "cyclic", "--untie-embeddings-and-output-weights"),
-        *("--timing-log-level", 2, "--log-params-norm"),
-    ),
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_print_the_same_with_and_without_a_server(dataset, variant):
-    ranks, *arguments = VARIANTS[variant]
-    stock = train(dataset, *arguments, ranks=ranks, iterations=4)
-    flagged = train(dataset, *arguments, *DEAD, ranks=ranks, iterations=4)
+    )
+    whole = nearly(train(dataset, *settings, ranks=8, iterations=4))
+    without = nearly(train(dataset, *settings, *DEAD, ranks=8, iterations=4))
     # bfloat16 rounds sums of another order to other values now and then.
-    assert nearly(flagged) == pytest.approx(nearly(stock), rel=1e-4 if "bf16" in variant else 2e-6)
-    for name in ("forward-backward", "forward-compute", "backward-compute"):
-        assert (name in flagged.output) == (name in stock.output) == ("timers" in variant)
+    assert without == pytest.approx(whole, rel=1e-4)
 
 
-def test_dropout_is_the_same_whoever_is_dead(dataset):
-    dropout = ("--hidden-dropout", 0.1, "--attention-dropout", 0.1)
-    whole = train(dataset, *dropout, *ON, iterations=3)
-    assert nearly(train(dataset, *dropout, *DEAD, iterations=3)) == pytest.approx(nearly(whole), rel=2e-6)
+def test_dropout_and_cyclic_data_are_the_same_whoever_is_dead_and_timers_go_on(dataset):
+    settings = (
+        *("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic"),
+        *("--untie-embeddings-and-output-weights", "--timing-log-level", 2),
+    )
+    whole = train(dataset, *settings, *ON, iterations=4)
+    without = train(dataset, *settings, *DEAD, iterations=4)
+    assert nearly(without) == pytest.approx(nearly(whole), rel=2e-6)
+    for name in ("forward-backward", "forward-compute", "backward-compute", "batch-generator", "optimizer"):
+        assert f"{name} ...." in whole.output
+        assert f"{name} ...." in without.output
 
 
 def test_a_refusal_is_one_line_of_the_first_rank(dataset):
