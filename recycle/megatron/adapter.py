@@ -220,16 +220,22 @@ class AdaptedStage(MegatronStage):
         self._waiting.clear()
 
     def batches(self, data: Data, micro_batch: MicroBatch) -> Any:
-        """The iterator of one micro-batch: the next items of the training code's own, or other data.
-
-        Stages may execute micro-batches in different orders, and still mean the same by a number.
-        """
+        """The iterator of one micro-batch: an item of the training code's own, or other data."""
         if self._iterator is None:
             return None
         if micro_batch.home != self._home:
             return super().batches(data, micro_batch)
-        self._read_up_to(micro_batch.number + 1)
         return iter([self._waiting.pop(micro_batch.number)])
+
+    def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Read the data, and run the chunk.
+
+        Stages may execute micro-batches in different orders, and still mean the same by a number.
+        """
+        # Before dropout is seeded, because reading may draw random numbers as well.
+        if self._iterator is not None and micro_batch.home == self._home:
+            self._read_up_to(micro_batch.number + 1)
+        return super().forward(micro_batch, received)
 
     def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A backward pass, timed as Megatron times it."""
