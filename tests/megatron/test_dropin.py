@@ -5,7 +5,8 @@ import pytest
 from recycle.job import Server
 from tests.megatron.dropin_runs import make_dataset, needs_training, train
 
-pytestmark = needs_training
+# Every test starts processes that import Megatron, which takes its time where others are at work as well.
+pytestmark = [needs_training, pytest.mark.timeout(1200)]
 
 ON = ("--pipeline-schedule", "recycle")
 DEAD = (*ON, "--recycle-failures", "W1_1", "--recycle-budget", "1s")

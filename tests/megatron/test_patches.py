@@ -47,6 +47,7 @@ def test_it_is_for_the_released_files():
 
 
 @needs_training
+@pytest.mark.timeout(1200)
 def test_a_patched_tree_has_the_flag_and_trains_with_it_and_without(tree, tmp_path, monkeypatch):
     dataset = make_dataset(tmp_path / "text")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]))
