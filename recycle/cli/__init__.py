@@ -21,6 +21,7 @@ VERBS = {
     "join": "Bring a server back into a run that is going on.",
     "losses": "Draw a run's loss curve over that of another, and say how far they are apart.",
     "profile": "Measure what the stages of a GPT cost on this machine, and write a job file of it.",
+    "doctor": "Say what would work, and what a failure would cost, for the command line of a Megatron job.",
     "lookup": "Take the plan for some failed servers from a catalogue.",
 }
 

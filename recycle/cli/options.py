@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
@@ -46,10 +47,10 @@ def parse_server(text: str) -> Server:
 
 def parse_seconds(text: str) -> float:
     """A duration such as 500ms, 2s or 1m, in seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text)
-    if match is None:
-        raise click.BadParameter(f"{text!r} is no duration: write 500ms, 2s, 1m or 1h")
-    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]]
+    try:
+        return parse_duration(text)
+    except UserError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 JOB_FLAGS = {

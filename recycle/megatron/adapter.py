@@ -3,21 +3,23 @@
 Stock training code calls it as it calls Megatron's own schedules, and steps its optimizer afterwards itself.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import schedules
-from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.utils import get_attr_wrapped_model, get_model_config
+from megatron.core.utils import get_model_config
 
 from recycle.control.view import View
 from recycle.job import Server
+from recycle.megatron.finalize import LiveGradients, WholeGradients
 from recycle.megatron.patching import replace
+from recycle.megatron.reports import ReportsHome
 from recycle.megatron.stage import Data, MegatronStage
-from recycle.megatron.support import require_supported
-from recycle.megatron.ties import Tie
+from recycle.megatron.support import refusals, unsplit
 from recycle.megatron.world import Place
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
@@ -27,34 +29,65 @@ from recycle.runtime.stage import MicroBatch
 from recycle.runtime.worker import Worker
 
 
+class Work(NamedTuple):
+    """What a server does in each iteration, set up at the first one.
+
+    Attributes:
+        stage: its part of the model.
+        update: the end of the iteration.
+        worker: runs its instructions; None if it has none.
+    """
+
+    stage: "AdaptedStage"
+    update: WholeGradients | LiveGradients
+    worker: Worker | None
+
+
 class ScheduleAdapter:
     """Runs a plan wherever Megatron would run its schedule.
 
     Args:
-        plan: a lowered plan in which this server is alive.
+        plan: a lowered plan.
         store: where the ranks find each other.
-        data: what the iterator of any micro-batch of any pipeline yields. Without it, micro-batches come from the
-            training code's own iterator, which only knows those of this pipeline; so a plan that re-routes needs it.
+        data: what the iterator of any micro-batch of any other pipeline yields. The training code's own iterator only
+            knows those of this pipeline; so a plan that re-routes needs it.
         epoch: of the view.
+        steps: gives the number of the iteration that begins, by which data and dropout are chosen.
+        seed: of dropout.
+        rehearsal: whether the servers that are failed in the plan are alive, and take part in all that Megatron does
+            around its schedule: they only leave their work to their peers. Otherwise Megatron's own groups would hang.
 
     Attributes:
-        step: the number of the next iteration, by which data and dropout are chosen.
         recorder: what was executed, and when.
     """
 
-    def __init__(self, plan: Plan, store: torch.distributed.Store, data: Data | None = None, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: torch.distributed.Store,
+        data: Data | None = None,
+        epoch: int = 0,
+        steps: Callable[[], int] | None = None,
+        seed: int = 0,
+        rehearsal: bool = False,
+    ) -> None:
         self.server = this_server()
-        if self.server not in plan.programs:
-            raise RunError(f"plan: {self.server} has no instructions in it; a failed server takes no part in training")
-        self.step = 0
         self.recorder = Recorder(self.server)
         self._plan = plan
         self._data = data
-        self._network = Network(
-            store, View.of(plan, epoch), self.server, parallel_state.get_tensor_model_parallel_rank()
-        )
-        self._worker: Worker | None = None
-        self._stage: AdaptedStage | None = None
+        self._steps = steps or count().__next__
+        self._seed = seed
+        self._whole = rehearsal or not plan.failed
+        self._work: Work | None = None
+        self._reports: ReportsHome | None = None
+        self._network: Network | None = None
+        if self.server in plan.programs:
+            tensor_rank = parallel_state.get_tensor_model_parallel_rank()
+            self._network = Network(store, View.of(plan, epoch), self.server, tensor_rank)
+        elif not rehearsal:
+            raise RunError(f"plan: {self.server} has no instructions in it; a failed server takes no part in training")
+        if rehearsal and plan.failed and self.server.stage == plan.job.depth - 1:
+            self._reports = ReportsHome(parallel_state.get_data_parallel_group())
 
     def __call__(
         self,
@@ -65,16 +98,16 @@ class ScheduleAdapter:
         num_microbatches: int,
         seq_length: int,
         micro_batch_size: int,
-        decoder_seq_length: int | None = None,
         forward_only: bool = False,
-        collect_non_loss_data: bool = False,
-        first_val_step: bool | None = None,
+        adjust_tensor_shapes_fn: Any = None,
+        force_all_reduce: bool | None = False,
         **further: Any,
     ) -> list[Any]:
-        """Run the plan once, with the arguments of Megatron's schedules; ``further`` are those of newer releases.
+        """Run the plan once, with the arguments of Megatron's schedules; evaluation runs on Megatron's own.
 
         Returns:
-            What the loss function reported of each micro-batch whose last stage ran here, in the order of execution.
+            What the loss function reported: in a rehearsal of this pipeline's micro-batches, else of those whose last
+            stage ran here, in the order of execution.
 
         Raises:
             RunError: the plan does not fit the call, or a setting is not supported.
@@ -87,151 +120,138 @@ class ScheduleAdapter:
                 num_microbatches=num_microbatches,
                 seq_length=seq_length,
                 micro_batch_size=micro_batch_size,
-                decoder_seq_length=decoder_seq_length,
                 forward_only=True,
-                collect_non_loss_data=collect_non_loss_data,
-                first_val_step=first_val_step,
+                adjust_tensor_shapes_fn=adjust_tensor_shapes_fn,
+                force_all_reduce=force_all_reduce,
                 **further,
             )
-        chunk = _only(model)
         if num_microbatches != self._plan.job.micro_batches:
             raise RunError(
                 f"num_microbatches is {num_microbatches}, and the plan has {self._plan.job.micro_batches} per "
                 "pipeline: make a plan for this batch size"
             )
-        if self._worker is None or self._stage is None:
-            config = get_model_config(chunk)
+        if adjust_tensor_shapes_fn is not None:
+            raise RunError("adjust_tensor_shapes_fn is given: shapes between stages are fixed in a plan; do without")
+        chunk = _only(model)
+        config = get_model_config(chunk)
+        if self._work is None:
             require_supported(chunk, config, self._plan)
             tensor_ranks = config.tensor_model_parallel_size if config.sequence_parallel else 1
             shape = (seq_length // tensor_ranks, micro_batch_size, config.hidden_size)
-            self._stage = self._make_stage(chunk, config, shape, forward_step_func)
-            update = FinalizedGradients(chunk, config, self._plan, self._network, self._stage)
-            self._worker = Worker(self._plan, self.server, self._stage, update, self._network, self.recorder)
-        self._stage.start(_only(data_iterator))
-        self._worker.run(self.step)
-        self.step += 1
-        return self._stage.reported
+            self._work = self._set_up(chunk, config, shape, forward_step_func)
+        stage, update, worker = self._work
+        update.force_all_reduce = bool(force_all_reduce)
+        with _timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
+            stage.start(_only(data_iterator), self.server.pipeline)
+            step = self._steps()
+            if worker is None:
+                update.reduce()
+            else:
+                worker.run(step)
+            stage.finish()
+            return list(stage.reported.values()) if self._reports is None else self._reports.exchange(stage.reported)
 
-    def _make_stage(
-        self, chunk: torch.nn.Module, config: Any, shape: tuple[int, ...], forward_step: Any
-    ) -> "AdaptedStage":
-        foreign = any(each.home != self.server.pipeline for each in self._plan.programs[self.server] if each.op.phases)
+    def _set_up(self, chunk: torch.nn.Module, config: Any, shape: tuple[int, ...], forward_step: Any) -> Work:
+        plan = self._plan
+        place = Place(self.server.stage, plan.job.depth)
+        stage = AdaptedStage(
+            chunk,
+            config,
+            place,
+            shape,
+            plan.job.micro_batches,
+            forward_step,
+            self._data or _nothing,
+            seed=self._seed,
+        )
+        update: WholeGradients | LiveGradients
+        if self._whole:
+            update = WholeGradients(chunk, config, lambda: stage.tokens)
+        else:
+            assert self._network is not None
+            update = LiveGradients(chunk, config, lambda: stage.tokens, self._network, plan.job.depth)
+        if self._network is None:
+            return Work(stage, update, None)
+        foreign = any(each.home != self.server.pipeline for each in plan.programs[self.server] if each.op.phases)
         if foreign and self._data is None:
             raise RunError(
                 f"data: the plan routes micro-batches of other pipelines to {self.server}, and the data iterator has "
                 "only those of its own: give the adapter data that is addressable by micro-batch"
             )
-        place = Place(self.server.stage, self._plan.job.depth)
-        return AdaptedStage(chunk, config, place, shape, self._plan.job.micro_batches, forward_step, self._data)
+        return Work(stage, update, Worker(plan, self.server, stage, update, self._network, self.recorder))
 
     def _stock(self, **arguments: Any) -> list[Any]:
-        if self._plan.failed:
+        if not self._whole:
             raise RunError(
                 "forward_only: evaluation runs on Megatron's own schedule, which needs every server, and "
                 f"{', '.join(map(str, self._plan.failed))} are dead; evaluate when they are back"
             )
-        result: list[Any] = schedules.forward_backward_pipelining_without_interleaving(**arguments)
+        schedule = (
+            schedules.forward_backward_pipelining_without_interleaving
+            if self._plan.job.depth > 1
+            else schedules.forward_backward_no_pipelining
+        )
+        result: list[Any] = schedule(**arguments)
         return result
 
 
 class AdaptedStage(MegatronStage):
-    """A stage that takes its data from the training code, and keeps what its loss function reports."""
+    """A stage that takes its own pipeline's data from the training code, and keeps what its loss function reports.
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        config: Any,
-        place: Place,
-        shape: tuple[int, ...],
-        micro_batches: int,
-        forward_step: Any,
-        data: Data | None,
-    ) -> None:
-        super().__init__(model, config, place, shape, micro_batches, forward_step, data or _nothing)
-        self._addressable = data
-        self._iterator: Iterator[Any] | None = None
+    Attributes:
+        reported: of the last iteration, by micro-batch in the order of execution.
+    """
+
+    reported: dict[MicroBatch, Any]
+
+    def start(self, iterator: Iterator[Any] | None, home: int) -> None:
+        """Begin an iteration with the training code's data, that of one pipeline; None where a stage needs none."""
+        self._iterator = iterator
+        self._home = home
         self._read = 0
         self._waiting: dict[int, Any] = {}
-        self.reported: list[Any] = []
-
-    def start(self, iterator: Iterator[Any] | None) -> None:
-        """Begin an iteration with the training code's data."""
-        self._iterator = iterator
-        self._read = 0
-        self.reported = []
+        self.reported = {}
         self.tokens.zero_()
 
+    def finish(self) -> None:
+        """Leave the training code's data where a stock schedule leaves it."""
+        if self._iterator is not None:
+            self._read_up_to(self._micro_batches)
+        self._waiting.clear()
+
     def batches(self, data: Data, micro_batch: MicroBatch) -> Any:
-        """Addressable data if there is any; else the item of the training code's own iterator.
+        """The iterator of one micro-batch: an item of the training code's own, or other data."""
+        if self._iterator is None:
+            return None
+        if micro_batch.home != self._home:
+            return super().batches(data, micro_batch)
+        return iter([self._waiting.pop(micro_batch.number)])
+
+    def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Read the data, and run the chunk.
 
         Stages may execute micro-batches in different orders, and still mean the same by a number.
         """
-        if self._addressable is not None or self._iterator is None:
-            return None if self._addressable is None else super().batches(data, micro_batch)
-        while self._read <= micro_batch.number:
-            self._waiting[self._read] = next(self._iterator)
-            self._read += 1
-        return iter([self._waiting.pop(micro_batch.number)])
+        # Before dropout is seeded, because reading may draw random numbers as well.
+        if self._iterator is not None and micro_batch.home == self._home:
+            self._read_up_to(micro_batch.number + 1)
+        return super().forward(micro_batch, received)
 
-    def take_losses(self) -> Mapping[MicroBatch, float]:
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """A backward pass, timed as Megatron times it."""
+        with _timed(self._config, "backward-compute", log_level=2):
+            return super().backward(micro_batch, received)
+
+    def take_losses(self) -> dict[MicroBatch, float]:
         """None: the training code makes of the reports what it likes."""
-        self.reported = list(self.take_results().values())
+        self.reported = self.take_results()
         return {}
 
-
-class FinalizedGradients:
-    """The end of an iteration in Megatron's terms; the optimizer is the training code's.
-
-    While every server is alive, Megatron finalizes its gradients itself. With dead servers its groups would hang, so
-    the same is done over the live ones: the same factors, a sum over the peers, the sum of tied embeddings, and the
-    division by the number of tokens where the loss is one of tokens.
-    """
-
-    def __init__(self, model: torch.nn.Module, config: Any, plan: Plan, network: Network, stage: AdaptedStage) -> None:
-        self._model = model
-        self._config = config
-        self._stage = stage
-        self._network = network
-        self._whole = not plan.failed
-        self._depth = plan.job.depth
-        if not self._whole and not hasattr(model, "expert_parallel_buffers"):
-            raise RunError("model: with dead servers, gradients are reduced in Megatron's DDP buffers; wrap it in DDP")
-        self._buffers: list[Any] = getattr(model, "buffers")  # noqa: B009 - DDP's list has the name of a method
-        self._tie = None if self._whole else self._make_tie()
-
-    def reduce(self) -> None:
-        """Give every live server of the stage the gradient of the whole batch."""
-        if self._whole:
-            self._finalize()
-            return
-        for buffer in self._buffers:
-            if buffer.gradient_scaling_factor != 1.0:
-                buffer.grad_data *= buffer.gradient_scaling_factor
-            self._network.peers.sum(buffer.grad_data)
-        if self._tie is not None:
-            self._tie.reduce()
-        if self._config.calculate_per_token_loss:
-            tokens = self._stage.tokens.to(torch.float64)
-            self._network.all.sum(tokens)
-            for buffer in self._buffers:
-                buffer.scale_gradients(1.0 / tokens.item())
-
-    def step(self) -> None:
-        """Nothing: the training code steps its optimizer when the schedule returns."""
-
-    def _finalize(self) -> None:
-        if self._config.finalize_model_grads_func is None:
-            return
-        groups = ProcessGroupCollection.use_mpu_process_groups()
-        tokens = self._stage.tokens if self._config.calculate_per_token_loss else None
-        self._config.finalize_model_grads_func([self._model], tokens, pg_collection=groups)
-
-    def _make_tie(self) -> Tie | None:
-        tied = get_attr_wrapped_model(self._model, "share_embeddings_and_output_weights")
-        if not tied or self._depth == 1 or self._network.server.stage not in (0, self._depth - 1):
-            return None
-        weight = get_attr_wrapped_model(self._model, "shared_embedding_or_output_weight")()
-        return Tie(weight, self._network, self._depth)
+    def _read_up_to(self, number: int) -> None:
+        assert self._iterator is not None
+        while self._read < number:
+            self._waiting[self._read] = next(self._iterator)
+            self._read += 1
 
 
 def this_server() -> Server:
@@ -240,13 +260,11 @@ def this_server() -> Server:
 
 
 def install(adapter: ScheduleAdapter) -> None:
-    """Make Megatron's training code use an adapter: every name by which it asks for a schedule gives this one.
+    """Make training code on megatron.core use an adapter: both names that give a schedule give this one.
 
     Raises:
         RunError: this release has other names.
     """
-    import sys
-
     from megatron.core import pipeline_parallel
 
     def get_forward_backward_func(*_: Any, **__: Any) -> Callable[..., list[Any]]:
@@ -254,9 +272,51 @@ def install(adapter: ScheduleAdapter) -> None:
 
     replace(schedules, "get_forward_backward_func", get_forward_backward_func)
     replace(pipeline_parallel, "get_forward_backward_func", get_forward_backward_func)
-    training = sys.modules.get("megatron.training.training")
-    if training is not None:
-        replace(training, "get_forward_backward_func", get_forward_backward_func)
+
+
+def require_supported(model: torch.nn.Module, config: Any, plan: Plan) -> None:
+    """Refuse a set-up that a plan cannot run.
+
+    Args:
+        model: the chunk as Megatron's training code passes it, wrapped in DDP or not.
+        config: its configuration.
+        plan: what is to be run.
+
+    Raises:
+        RunError: a setting has to be changed; the message says which and how.
+    """
+
+    def setting(name: str) -> Any:
+        found = getattr(config, name, None)
+        return getattr(getattr(model, "ddp_config", None), name, None) if found is None else found
+
+    for problem in refusals(setting):
+        raise RunError(problem)
+    if config.pipeline_model_parallel_size != plan.job.depth:
+        raise RunError(
+            f"pipeline_model_parallel_size is {config.pipeline_model_parallel_size}, and the plan has "
+            f"{plan.job.depth} stages: make a plan for this job"
+        )
+    if plan.mode.backward == "fused":
+        return
+    for problem in unsplit(lambda name: None if name == "transformer_impl" else setting(name)):
+        raise RunError(problem)
+    for module in model.modules():
+        if type(module).__module__.endswith("extensions.transformer_engine"):
+            raise RunError(
+                f"{type(module).__name__} is a layer of Transformer Engine, whose backward pass is not split here: "
+                "use the local layer spec (--transformer-impl local), or plan with --backward fused"
+            )
+
+
+@contextmanager
+def _timed(config: Any, name: str, log_level: int, barrier: bool = False) -> Iterator[None]:
+    if config.timers is None:
+        yield
+        return
+    config.timers(name, log_level=log_level).start(barrier=barrier)
+    yield
+    config.timers(name).stop()
 
 
 def _only(value: Any) -> Any:

@@ -1,58 +1,109 @@
-"""What of Megatron's settings a plan can run with; everything else is refused with what to change."""
+"""What of Megatron's settings a plan can run with, in one table; everything else is refused with what to change."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-import torch
-
-from recycle.plan.plan import Plan
-from recycle.runtime.errors import RunError
+Settings = Callable[[str], Any]
+"""A setting's value by its name in Megatron's arguments or configuration; None where there is no such setting."""
 
 
-def require_supported(model: torch.nn.Module, config: Any, plan: Plan) -> None:
-    """Refuse a set-up that a plan cannot run.
+class Rule(NamedTuple):
+    """A setting that matters.
 
-    Args:
-        model: the chunk as Megatron's training code passes it, wrapped in DDP or not.
-        config: its configuration.
-        plan: what is to be run.
-
-    Raises:
-        RunError: a setting has to be changed; the message says which and how.
+    Attributes:
+        names: what the setting is called; Megatron's arguments and its configuration do not always agree.
+        accepted: the values with which a plan can run. None, for a setting that is not there, always is.
+        reason: why others are refused, and what to do.
     """
-    for problem in _problems(model, config, plan):
-        raise RunError(problem)
+
+    names: tuple[str, ...]
+    accepted: tuple[Any, ...]
+    reason: str
 
 
-def _problems(model: torch.nn.Module, config: Any, plan: Plan) -> Iterator[str]:
-    job = plan.job
-    if config.virtual_pipeline_model_parallel_size is not None:
-        yield "virtual_pipeline_model_parallel_size is set: plans are for one model chunk per server; leave it out"
-    if config.pipeline_model_parallel_size != job.depth:
-        yield (
-            f"pipeline_model_parallel_size is {config.pipeline_model_parallel_size}, and the plan has "
-            f"{job.depth} stages: make a plan for this job"
-        )
-    if config.context_parallel_size != 1:
-        yield f"context_parallel_size is {config.context_parallel_size}: only 1 is supported"
-    if config.num_moe_experts:
-        yield f"num_moe_experts is {config.num_moe_experts}: mixtures of experts are not supported; leave it out"
-    for name in ("overlap_p2p_comm", "variable_seq_lengths", "defer_embedding_wgrad_compute"):
-        if getattr(config, name, False):
-            yield f"{name} is on: a plan orders transfers and weight gradients itself; turn it off"
-    wrapped = getattr(model, "ddp_config", None)
-    for name in ("overlap_grad_reduce", "use_distributed_optimizer", "overlap_param_gather"):
-        if getattr(wrapped, name, False):
-            yield f"{name} is on: gradients are reduced as a whole when a stage is done; turn it off"
-    if plan.mode.backward == "fused":
-        return
-    for name in ("sequence_parallel", "gradient_accumulation_fusion"):
-        if getattr(config, name):
-            yield f"{name} is on: it prevents a split backward pass; turn it off, or plan with --backward fused"
-    for module in model.modules():
-        if type(module).__module__.endswith("extensions.transformer_engine"):
-            yield (
-                f"{type(module).__name__} is a layer of Transformer Engine, whose backward pass is not split here: "
-                "use the local layer spec (--transformer-impl local), or plan with --backward fused"
-            )
-            return
+def _off(name: str, reason: str) -> Rule:
+    return Rule((name,), (False,), reason)
+
+
+SHARDS = "each rank keeps a shard of the optimizer's state that no peer has, so a failure would lose it; turn it off"
+OVERLAP = "gradients are reduced as a whole when a stage is done; turn it off"
+GRAPHS = "a recorded graph runs one fixed order, and a plan's order changes with the failures; leave it out"
+EXPERTS = "mixtures of experts are not supported; leave it out"
+
+RULES = (
+    Rule(
+        ("virtual_pipeline_model_parallel_size",),
+        (1,),
+        "plans are for one model chunk per server, interleaved schedules are not planned; leave it out",
+    ),
+    Rule(("context_parallel_size",), (1,), "context parallelism needs layers of Transformer Engine; only 1 works"),
+    Rule(("expert_model_parallel_size",), (1,), EXPERTS),
+    Rule(("num_experts", "num_moe_experts"), (), EXPERTS),
+    Rule(("mtp_num_layers",), (0,), "the losses of multi-token prediction are not counted; leave it out"),
+    _off("use_distributed_optimizer", SHARDS),
+    _off("use_megatron_fsdp", "parameters are sharded over peers, so no peer has a whole stage; leave it out"),
+    _off("use_torch_fsdp2", "parameters are sharded over peers, so no peer has a whole stage; leave it out"),
+    _off("overlap_grad_reduce", OVERLAP),
+    _off("overlap_param_gather", SHARDS),
+    _off("overlap_p2p_comm", "a plan orders transfers itself; turn it off"),
+    _off("variable_seq_lengths", "receives are posted before it is known what is sent; turn it off"),
+    _off("defer_embedding_wgrad_compute", "a plan orders weight gradients itself; turn it off"),
+    _off("delay_wgrad_compute", "a plan orders weight gradients itself; turn it off"),
+    _off("fine_grained_activation_offloading", "activations are counted where they were computed; turn it off"),
+    _off("hybrid_context_parallel", "micro-batches change their shape and place; turn it off"),
+    _off("decrease_batch_size_if_needed", "a plan is for one number of micro-batches; turn it off"),
+    _off("perform_rl_step", "only pretraining is supported; turn it off"),
+    _off("inprocess_restart", "it restarts ranks on its own when one fails; turn it off"),
+    _off("use_legacy_models", "only the models of megatron.core are supported; leave it out"),
+    _off("enable_cuda_graph", GRAPHS),
+    _off("external_cuda_graph", GRAPHS),
+    _off("optimizer_cuda_graph", GRAPHS),
+    Rule(("cuda_graph_impl",), ("none",), GRAPHS),
+    Rule(("rampup_batch_size",), (), "a plan is for one number of micro-batches; leave it out"),
+    Rule(
+        ("num_microbatches_with_partial_activation_checkpoints",),
+        (),
+        "which micro-batches are recomputed would depend on where they run; leave it out",
+    ),
+    Rule(("decoder_seq_length",), (), "models with an encoder and a decoder are not supported; leave it out"),
+    Rule(
+        ("dataloader_type",),
+        ("single", "cyclic"),
+        "an external loader knows only its own pipeline's data, and peers need that of failed ones; use single",
+    ),
+    Rule(
+        ("distributed_backend",),
+        ("gloo",),
+        "transfers between servers go over gloo and CPU tensors so far; use --distributed-backend gloo",
+    ),
+)
+
+UNSPLIT = (
+    _off("sequence_parallel", "it prevents a split backward pass; turn it off, or plan with --backward fused"),
+    _off(
+        "gradient_accumulation_fusion", "it prevents a split backward pass; turn it off, or plan with --backward fused"
+    ),
+    Rule(
+        ("transformer_impl",),
+        ("local",),
+        "its layers do not split their backward pass here; use --transformer-impl local, or plan with --backward fused",
+    ),
+)
+
+
+def refusals(settings: Settings) -> Iterator[str]:
+    """What has to be changed before any plan can run, a line each; nothing if all is well."""
+    return _broken(RULES, settings)
+
+
+def unsplit(settings: Settings) -> Iterator[str]:
+    """Why the backward pass cannot be split, a line each; nothing if it can."""
+    return _broken(UNSPLIT, settings)
+
+
+def _broken(rules: tuple[Rule, ...], settings: Settings) -> Iterator[str]:
+    for names, accepted, reason in rules:
+        for name in names:
+            value = settings(name)
+            if value is not None and value not in accepted:
+                yield f"{name} is {'on' if value is True else value}: {reason}"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from recycle.megatron.support import require_supported
+from recycle.megatron.adapter import require_supported
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
@@ -40,9 +40,9 @@ def test_what_works_is_let_through():
 
 
 def test_what_does_not_is_named_with_what_to_change():
-    refuse("virtual_pipeline_model_parallel_size is set: .* leave it out", virtual_pipeline_model_parallel_size=2)
+    refuse("virtual_pipeline_model_parallel_size is 2: .* leave it out", virtual_pipeline_model_parallel_size=2)
     refuse("pipeline_model_parallel_size is 4, and the plan has 2 stages", pipeline_model_parallel_size=4)
-    refuse("context_parallel_size is 2: only 1 is supported", context_parallel_size=2)
+    refuse("context_parallel_size is 2: .* only 1 works", context_parallel_size=2)
     refuse("num_moe_experts is 8: .* leave it out", num_moe_experts=8)
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
     refuse("sequence_parallel is on: .* plan with --backward fused", sequence_parallel=True)

@@ -1,0 +1,136 @@
+"""``recycle doctor``."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from recycle.cli.console import make_console, print_json, progress_line
+from recycle.job import Server
+from recycle.megatron.command_line import CommandLine, read_command_line
+from recycle.megatron.planning import Source
+from recycle.megatron.support import refusals, unsplit
+from recycle.plan.plan import Plan
+
+
+class Price(NamedTuple):
+    """What one dead server costs.
+
+    Attributes:
+        stage: of the server.
+        period: time of an iteration with it dead.
+        retention: the share of fault-free throughput that is kept.
+    """
+
+    stage: int
+    period: int
+    retention: float
+
+
+@click.command(
+    "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
+)
+@click.option("--ranks", type=click.IntRange(1), help="Processes in all, where the command line does not say.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
+def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
+    """Say what --pipeline-schedule recycle would do for a Megatron job: COMMAND is its command line.
+
+    What works, what is refused and why, what the plan would be, and what the loss of a server would cost. Without a
+    catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something is
+    refused.
+
+    \b
+    recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py --pipeline-model-parallel-size 4 ...
+    recycle doctor --ranks 64 pretrain_gpt.py --tensor-model-parallel-size 2 ...
+    """
+    line = read_command_line(words, ranks)
+    refused = list(refusals(line.setting))
+    fused = list(unsplit(line.setting))
+    source = Source(line.flags, line.shape, fused)
+    with progress_line("planning"):
+        whole = source.plan(())
+        asked = source.plan(line.flags.failures)
+        prices = [price(whole, source.plan([Server(0, stage)]), stage) for stage in price_list(line)]
+    if as_json:
+        print_json(
+            {
+                "shape": line.shape._asdict(),
+                "ranks": line.ranks[1],
+                "works": list(works(line)),
+                "refused": refused,
+                "fused": fused,
+                "failed": [str(server) for server in asked.failed],
+                "period": asked.period,
+                "bound": asked.bound,
+                "retention": whole.period / asked.period,
+                "failures": [each._asdict() for each in prices],
+            }
+        )
+    else:
+        report(line, refused, fused, whole, asked, prices)
+    sys.exit(1 if refused else 0)
+
+
+def price_list(line: CommandLine) -> range:
+    """The stages that can lose a server: all, where there is a peer to take over."""
+    return range(line.shape.stages if line.shape.pipelines > 1 else 0)
+
+
+def price(whole: Plan, plan: Plan, stage: int) -> Price:
+    """What a plan costs against the one in which all servers are alive."""
+    return Price(stage, plan.period, whole.period / plan.period)
+
+
+def works(line: CommandLine) -> Iterator[str]:
+    """What of the job's settings is known to work."""
+    settings: Any = line.settings
+    yield f"data parallel {line.shape.pipelines}"
+    yield f"pipeline parallel {line.shape.stages}"
+    yield f"tensor parallel {settings.tensor_model_parallel_size}"
+    if not settings.untie_embeddings_and_output_weights:
+        yield "tied embeddings"
+    for name, words in (("bf16", "bf16"), ("fp16", "fp16"), ("calculate_per_token_loss", "per-token loss")):
+        if getattr(settings, name):
+            yield words
+    if settings.recompute_granularity:
+        yield f"recompute ({settings.recompute_granularity})"
+    if settings.clip_grad:
+        yield f"gradient clipping at {settings.clip_grad:g}"
+    if settings.hidden_dropout or settings.attention_dropout:
+        yield "dropout, with other random numbers than stock: the same whoever is dead"
+
+
+def report(
+    line: CommandLine, refused: list[str], fused: list[str], whole: Plan, asked: Plan, prices: list[Price]
+) -> None:
+    """Say it in lines and a table."""
+    from rich.table import Table
+
+    console = make_console()
+    unit = whole.job.time_unit
+    console.print(f"job        {line.shape}; {line.ranks[0]} ranks per server, {line.ranks[1]} in all")
+    console.print(f"works      {'; '.join(works(line))}", markup=False)
+    for problem in refused:
+        console.print(f"refused    {problem}", markup=False)
+    for problem in fused:
+        console.print(f"fused      {problem}", markup=False)
+    console.print(f"plan       period {whole.period} {unit}s with all servers: Megatron's own 1F1B")
+    if asked.failed:
+        names = ", ".join(map(str, asked.failed))
+        kept = whole.period / asked.period
+        console.print(f"           period {asked.period} {unit}s without {names}: {kept:.1%} of the throughput")
+    if not prices:
+        console.print("failures   every server is the only one of its stage: nothing can take over; use more pipelines")
+        return
+    servers = line.shape.pipelines * line.shape.stages
+    table = Table("one server dead in stage", f"period, {unit}s", "throughput kept", "servers alive")
+    for each in prices:
+        table.add_row(str(each.stage), str(each.period), f"{each.retention:.1%}", f"{(servers - 1) / servers:.1%}")
+    console.print(table)
+    if line.flags.catalogue is None:
+        console.print(
+            "F, I and W are taken to be equally long: measure them with recycle profile, and plan ahead with recycle "
+            "catalogue --optimizer global"
+        )

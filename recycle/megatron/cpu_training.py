@@ -1,0 +1,88 @@
+"""Megatron's own training code without CUDA: what it asks of a device before, around and after its schedules.
+
+Only for machines that have no CUDA; ``recycle.megatron.cpu`` does the same for what is below it.
+"""
+
+import importlib.util
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.patching import replace
+
+KERNELS = "megatron.core.transformer.custom_layers.batch_invariant_kernels"
+
+
+class NoStream:
+    """A stream where there are none: everything happens at once."""
+
+    def wait_stream(self, other: Any) -> None:
+        """Nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def __enter__(self) -> "NoStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def train_on_cpu() -> tuple[str, ...]:
+    """Make ``megatron.training`` run on this machine's CPU; say what was done for it. Nothing where there is CUDA."""
+    if torch.cuda.is_available():
+        return ()
+    applied = run_on_cpu()
+    if importlib.util.find_spec("megatron.training") is None:
+        return applied
+    stand_in_for_triton()
+    # Megatron sets up its groups only if there is a device, and gives each process its own.
+    replace(torch.cuda, "device_count", lambda: 1)
+    replace(torch.cuda, "set_device", lambda device: None)
+    replace(torch.cuda, "get_device_capability", lambda device=None: (0, 0))
+    replace(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(major=0, minor=0))
+    for name in ("Stream", "current_stream", "default_stream"):
+        replace(torch.cuda, name, lambda *_, **__: NoStream())
+    replace(torch.cuda, "stream", lambda stream: stream)
+    replace(torch.cuda, "synchronize", lambda device=None: None)
+    replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))
+
+    from megatron.training import initialize, training
+
+    replace(training, "initialize_megatron", _allow_no_cuda(training.initialize_megatron))
+    # The index builder of datasets comes compiled with the package, and there are no kernels to warm up.
+    replace(initialize, "_compile_dependencies", torch.distributed.barrier)
+    replace(training, "set_jit_fusion_options", lambda: None)
+    return (
+        *applied,
+        "torch.cuda has one device, whose streams, memory statistics and synchronisation do nothing",
+        "megatron.training is initialised without CUDA, compiles no kernels and warms none up",
+    )
+
+
+def _allow_no_cuda(initialize: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(initialize)
+    def initialize_megatron(*arguments: Any, **keywords: Any) -> Any:
+        return initialize(*arguments, **keywords, allow_no_cuda=True)
+
+    return initialize_megatron
+
+
+def stand_in_for_triton() -> None:
+    """Put something in the place of a module that needs Triton even to be imported, and that only one option uses."""
+    if importlib.util.find_spec("triton") is not None:
+        return
+
+    def enable_batch_invariant_mode() -> None:
+        raise NotImplementedError("--batch-invariant-mode needs Triton, which is not installed")
+
+    module = ModuleType(KERNELS)
+    module.enable_batch_invariant_mode = enable_batch_invariant_mode  # type: ignore[attr-defined]
+    sys.modules.setdefault(KERNELS, module)

@@ -1,0 +1,82 @@
+"""What recycle adds to the command line of a Megatron training script."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from recycle.duration import parse_duration
+from recycle.errors import JobError, UserError
+from recycle.job import Server
+
+SCHEDULE = "pipeline_schedule"
+STOCK, RECYCLE = "stock", "recycle"
+
+REFUSED = 2
+"""The exit status where what was asked for cannot be done."""
+
+
+class Flags(NamedTuple):
+    """The values of recycle's flags.
+
+    Attributes:
+        on: whether pipelines follow a plan; otherwise everything is Megatron's own.
+        catalogue: plans made ahead of time; without one, a plan is made when training starts.
+        failures: servers that do no training work; their micro-batches go to their peers.
+        budget: seconds for making a plan.
+    """
+
+    on: bool
+    catalogue: Path | None
+    failures: tuple[Server, ...]
+    budget: float
+
+
+def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add recycle's flags to a parser, as Megatron's ``extra_args_provider`` does."""
+    group = parser.add_argument_group(title="recycle")
+    group.add_argument(
+        "--pipeline-schedule",
+        choices=[STOCK, RECYCLE],
+        default=STOCK,
+        help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around failed servers.",
+    )
+    group.add_argument("--recycle-catalogue", help="Plans made with recycle catalogue.")
+    group.add_argument(
+        "--recycle-failures", default="", help="Servers that leave their work to their peers: W1_2,W0_3."
+    )
+    group.add_argument("--recycle-budget", default="5s", help="Time for making a plan: 500ms, 5s, 1m.")
+    return parser
+
+
+def read_flags(values: argparse.Namespace) -> Flags:
+    """The flags among parsed arguments.
+
+    Raises:
+        UserError: one has no usable value.
+    """
+    try:
+        names = [part.strip() for part in values.recycle_failures.split(",") if part.strip()]
+        failures = tuple(Server.parse(name) for name in names)
+    except JobError as error:
+        raise UserError(f"--recycle-failures: {error}") from error
+    try:
+        budget = parse_duration(values.recycle_budget)
+    except UserError as error:
+        raise UserError(f"--recycle-budget: {error}") from error
+    catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
+    return Flags(getattr(values, SCHEDULE) == RECYCLE, catalogue, failures, budget)
+
+
+def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
+    """The flags on a command line, and what else is on it.
+
+    Raises:
+        UserError: one has no usable value.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    try:
+        values, rest = add_flags(parser).parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+    return read_flags(values), rest

@@ -1,0 +1,62 @@
+"""The training data of other pipelines, read as their own ranks read it."""
+
+import copy
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from recycle.runtime.errors import RunError
+from recycle.runtime.stage import MicroBatch
+
+
+class OtherData:
+    """Any pipeline's micro-batches of this stage's data set, by their numbers.
+
+    Only the indices of skipped micro-batches are drawn, their samples are never read.
+
+    Args:
+        loader: this rank's own, not yet read from; its sampler knows its pipeline as ``data_parallel_rank``.
+        pipelines: D.
+        micro_batches: M.
+        first: the step for which the loader's first micro-batches are.
+        repeats: whether the data starts over when it is at its end.
+    """
+
+    def __init__(self, loader: DataLoader[Any], pipelines: int, micro_batches: int, first: int, repeats: bool) -> None:
+        if not hasattr(loader.batch_sampler, "data_parallel_rank"):
+            raise RunError(
+                f"data: {type(loader.batch_sampler).__name__} does not say which pipeline it draws for "
+                "(data_parallel_rank), so the data of others cannot be found; use --dataloader-type single or cyclic"
+            )
+        self._dataset = loader.dataset
+        self._collate = loader.collate_fn
+        self._micro_batches = micro_batches
+        self._next = dict.fromkeys(range(pipelines), first)
+        self._indices: dict[int, list[list[int]]] = {}
+        self._samplers = {home: _draw(_for_pipeline(loader.batch_sampler, home), repeats) for home in range(pipelines)}
+
+    def __call__(self, micro_batch: MicroBatch) -> Any:
+        """The samples of a micro-batch, as its loader would give them; steps come in their order."""
+        home = micro_batch.home
+        while self._next[home] <= micro_batch.step:
+            self._indices[home] = list(islice(self._samplers[home], self._micro_batches))
+            self._next[home] += 1
+        assert micro_batch.step == self._next[home] - 1, f"step {micro_batch.step} is over"
+        # A data set may seed the generators that dropout draws from.
+        with torch.random.fork_rng(devices=[]):
+            return self._collate([self._dataset[each] for each in self._indices[home][micro_batch.number]])
+
+
+def _for_pipeline(sampler: Any, pipeline: int) -> Any:
+    mine = copy.copy(sampler)
+    mine.data_parallel_rank = pipeline
+    return mine
+
+
+def _draw(sampler: Any, repeats: bool) -> Iterator[list[int]]:
+    yield from sampler
+    while repeats:
+        yield from sampler

@@ -1,0 +1,158 @@
+"""The releases of Megatron that are known here: what is replaced or relied on in each, and with which signature."""
+
+import inspect
+from collections.abc import Mapping
+from functools import reduce
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from recycle.runtime.errors import RunError
+
+TRAINING = "megatron.training.training"
+SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+
+
+class Hook(NamedTuple):
+    """A function of Megatron's.
+
+    Attributes:
+        module: where it is.
+        name: what it is called there.
+        parameters: the names of its parameters; those behind a * can only be given by name.
+    """
+
+    module: str
+    name: str
+    parameters: str
+
+
+ADAPTER = (
+    # What the adapter stands in for, and falls back to where there is nothing to plan.
+    Hook(
+        SCHEDULES,
+        "forward_backward_pipelining_without_interleaving",
+        "*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size, "
+        "decoder_seq_length, forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, "
+        "p2p_communicator, pg_collection, force_all_reduce",
+    ),
+    Hook(
+        SCHEDULES,
+        "forward_backward_no_pipelining",
+        "*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size, "
+        "decoder_seq_length, forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, "
+        "p2p_communicator, pg_collection, force_all_reduce",
+    ),
+    # What it calls for every micro-batch.
+    Hook(
+        SCHEDULES,
+        "forward_step",
+        "forward_step_func, data_iterator, model, num_microbatches, input_tensor, forward_data_store, config, "
+        "cp_group_size, collect_non_loss_data, checkpoint_activations_microbatch, is_first_microbatch, "
+        "current_microbatch, vp_stage, is_last_stage",
+    ),
+    Hook(SCHEDULES, "custom_backward", "output, grad_output"),
+    Hook(SCHEDULES, "deallocate_output_tensor", "out, deallocate_pipeline_outputs"),
+    Hook(
+        "megatron.core.tensor_parallel.random",
+        "model_parallel_cuda_manual_seed",
+        "seed, te_rng_tracker, inference_rng_tracker, use_cudagraphable_rng, tp_rank, ep_rank, etp_rank, "
+        "force_reset_rng",
+    ),
+    # Replaced to split the backward pass.
+    Hook(
+        "megatron.core.tensor_parallel.layers",
+        "LinearWithGradAccumulationAndAsyncCommunication.backward",
+        "ctx, grad_output",
+    ),
+    Hook(
+        "megatron.core.tensor_parallel.layers",
+        "prepare_input_tensors_for_wgrad_compute",
+        "grad_output, all_gathered_input",
+    ),
+    # What ends an iteration.
+    Hook(
+        "megatron.core.distributed.finalize_model_grads",
+        "finalize_model_grads",
+        "model, num_tokens, pg_collection, force_all_reduce",
+    ),
+)
+
+TRAINER = (
+    # Replaced: the flags are added to its arguments, and the adapter is made when it returns.
+    Hook(
+        TRAINING,
+        "initialize_megatron",
+        "extra_args_provider, args_defaults, ignore_unknown_args, allow_no_cuda, skip_mpu_initialization, "
+        "get_embedding_ranks, get_position_embedding_ranks, parsed_args, store",
+    ),
+    # Replaced: it gives the adapter.
+    Hook(TRAINING, "get_forward_backward_func", "pp_size, vp_size"),
+    # Replaced: the loader of the training data is kept, to read the data of other pipelines with it.
+    Hook(TRAINING, "build_train_valid_test_data_loaders", "build_train_valid_test_datasets_provider"),
+    # What calls the adapter.
+    Hook(
+        TRAINING,
+        "train_step",
+        "forward_step_func, data_iterator, model, optimizer, opt_param_scheduler, config, forward_backward_func, "
+        "iteration",
+    ),
+    # Copied for each other pipeline, whose number its attribute data_parallel_rank is.
+    Hook(
+        "megatron.training.datasets.data_samplers",
+        "MegatronPretrainingSampler.__init__",
+        "self, total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size, drop_last",
+    ),
+    Hook(
+        "megatron.training.datasets.data_samplers",
+        "MegatronPretrainingRandomSampler.__init__",
+        "self, dataset, total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size, "
+        "data_sharding",
+    ),
+    Hook("megatron.training.global_vars", "get_args", ""),
+)
+
+RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": ADAPTER + TRAINER, "0.17.1": ADAPTER + TRAINER}
+
+
+def require_known_release() -> str:
+    """Check every name of the table against the Megatron that is installed; give its release.
+
+    Raises:
+        RunError: the release is not in the table, or a name is not what the table says.
+    """
+    from megatron.core import __version__
+
+    hooks = RELEASES.get(__version__)
+    if hooks is None:
+        raise RunError(
+            f"megatron-core is {__version__}, and --pipeline-schedule recycle knows {' and '.join(RELEASES)}: "
+            "install one of these, or train with --pipeline-schedule stock"
+        )
+    for hook in hooks:
+        found = parameters_of(hook)
+        if found != hook.parameters:
+            raise RunError(
+                f"megatron-core {__version__}: {hook.module}.{hook.name} takes ({found}), and ({hook.parameters}) is "
+                "expected: this is another source tree than the release's; take the release's own, or train with "
+                "--pipeline-schedule stock"
+            )
+    return str(__version__)
+
+
+def parameters_of(hook: Hook) -> str:
+    """The parameters that the installed function has, in the words of the table.
+
+    Raises:
+        RunError: there is no such function.
+    """
+    try:
+        function: Any = reduce(getattr, hook.name.split("."), import_module(hook.module))
+    except (ImportError, AttributeError) as error:
+        raise RunError(
+            f"{hook.module}.{hook.name} is not there ({error}): install megatron-core 0.17.1, which carries "
+            "megatron.training, or put the source tree of Megatron-LM 0.16.1 on PYTHONPATH"
+        ) from error
+    empty = inspect.Parameter.empty
+    plain = [each.replace(annotation=empty, default=empty) for each in inspect.signature(function).parameters.values()]
+    signature = inspect.Signature([each.replace(default=empty) for each in plain])
+    return str(signature)[1:-1]

@@ -1,0 +1,10 @@
+"""Start a script on a machine without CUDA, and do nothing else for it."""
+
+import runpy
+import sys
+
+from recycle.megatron.cpu_training import train_on_cpu
+
+train_on_cpu()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")

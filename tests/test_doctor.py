@@ -1,0 +1,132 @@
+"""``recycle doctor``: a Megatron command line, judged without Megatron."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from recycle.job import Job, Stage
+from recycle.plan.mode import Mode
+from recycle.planner.catalogue import make_catalogue
+from tests.examples import QUICK
+
+GOOD = (
+    *("pretrain_gpt.py", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "4"),
+    *("--micro-batch-size", "1", "--global-batch-size", "18", "--transformer-impl", "local"),
+    *("--no-gradient-accumulation-fusion", "--distributed-backend", "gloo", "--recycle-budget", "100ms"),
+)
+
+
+def test_a_job_that_works_is_planned_and_its_failures_are_priced(run):
+    status, out, _ = run("doctor", "torchrun", "--nnodes", "3", "--nproc_per_node", "8", *GOOD, "--bf16", "--seed", "7")
+    assert status == 0
+    assert "3 pipelines x 4 stages x 6 micro-batches; 2 ranks per server, 24 in all" in out
+    assert "tied embeddings; bf16; gradient clipping at 1; dropout" in out
+    assert "refused" not in out
+    assert "fused" not in out
+    assert "period 27 slots with all servers" in out
+
+
+def test_the_figures_are_those_of_plans(run):
+    status, out, _ = run("doctor", "--ranks", 24, "--json", *GOOD, "--recycle-failures", "W1_2")
+    report = json.loads(out)
+    assert status == 0
+    assert report["failed"] == ["W1_2"]
+    assert report["period"] == 29
+    assert report["retention"] == pytest.approx(27 / 29)
+    assert [each["stage"] for each in report["failures"]] == [0, 1, 2, 3]
+    assert report["failures"][2]["period"] == 29
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--use-distributed-optimizer", "use_distributed_optimizer is on: each rank keeps a shard"),
+        ("--num-layers 16 --num-layers-per-virtual-pipeline-stage 2", "virtual_pipeline_model_parallel_size is 2"),
+        ("--num-virtual-stages-per-pipeline-rank 2", "virtual_pipeline_model_parallel_size is 2: .* not planned"),
+        ("--context-parallel-size 3", "context_parallel_size is 3"),
+        ("--num-experts 8", "num_experts is 8"),
+        ("--expert-model-parallel-size 2", "expert_model_parallel_size is 2"),
+        ("--overlap-grad-reduce", "overlap_grad_reduce is on"),
+        ("--rampup-batch-size 2 2 100", "rampup_batch_size is"),
+        ("--distributed-backend nccl", "distributed_backend is nccl"),
+        ("--cuda-graph-impl local", "cuda_graph_impl is local"),
+        ("--dataloader-type external", "dataloader_type is external"),
+    ],
+)
+def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):
+    status, out, _ = run("doctor", "--ranks", 24, *GOOD, *arguments.split())
+    assert status == 1
+    (line,) = [each for each in out.splitlines() if each.startswith("refused")]
+    assert reason.split(": .*")[0] in line
+
+
+@pytest.mark.parametrize("arguments", ["--sequence-parallel", "--transformer-impl transformer_engine"])
+def test_what_prevents_a_split_backward_pass_is_said_and_planned_for(run, arguments):
+    status, out, _ = run("doctor", "--ranks", 24, "--json", *GOOD, *arguments.split())
+    report = json.loads(out)
+    assert status == 0
+    assert len(report["fused"]) == 1
+    assert report["failures"][2]["period"] > 29
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretrain_gpt.py", "--micro-batch-size", "1"], "give --ranks, or the whole torchrun command"),
+        (["torchrun", "--nnodes", "1:4", "--nproc-per-node", "gpu", *GOOD], "is no number of ranks: give --ranks"),
+        (["--ranks", "9", *GOOD], "9 ranks are no multiple of 8"),
+        (["--ranks", "8", "pretrain_gpt.py"], "--micro-batch-size is missing"),
+        (["--ranks", "32", *GOOD], "--global-batch-size 18 is no multiple of 4"),
+        (["--ranks", "24", *GOOD, "--recycle-failures", "W1-2"], "--recycle-failures: server 'W1-2'"),
+        (["--ranks", "24", *GOOD, "--recycle-failures", "W3_0"], "its last server is W2_3"),
+        (["--ranks", "24", *GOOD, "--recycle-budget", "soon"], "--recycle-budget: 'soon' is no duration"),
+        (["--ranks", "24", *GOOD, "--yaml-cfg", "job.yaml"], "--yaml-cfg: settings are not only on the command line"),
+        (["--ranks", "24", *GOOD, "--micro-batch-size", "two"], "--micro-batch-size: invalid int value: 'two'"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(run, arguments, message):
+    status, _, err = run("doctor", *arguments)
+    assert status == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def catalogue(path, mode):
+    stages = tuple(Stage(2, 3, 2, 1, 0, 1, 0, 4) for _ in range(4))
+    job = Job(pipelines=3, micro_batches=6, stages=stages, latency=(0, 0, 0), name="measured", time_unit="ms")
+    make_catalogue(path, job, mode, 1, QUICK, "lowered", lambda *_: None)
+    return path
+
+
+def test_a_catalogue_gives_its_own_figures_and_must_fit(run, tmp_path):
+    path = catalogue(tmp_path / "plans.zip", Mode("split", "global"))
+    status, out, _ = run("doctor", "--ranks", 24, *GOOD, "--recycle-catalogue", path)
+    assert status == 0
+    assert "ms" in out
+    assert "equally long" not in out
+    status, _, err = run("doctor", "--ranks", 16, *GOOD, "--global-batch-size", 8, "--recycle-catalogue", path)
+    assert "its plans are for 3 pipelines x 4 stages x 6 micro-batches, and training has 2 pipelines" in err
+    status, _, err = run("doctor", "--ranks", 24, *GOOD, "--sequence-parallel", "--recycle-catalogue", path)
+    assert "its plans split the backward pass, but sequence_parallel is on" in err
+    staggered = catalogue(tmp_path / "staggered.zip", Mode())
+    status, _, err = run("doctor", "--ranks", 24, *GOOD, "--recycle-catalogue", staggered)
+    assert "make the catalogue with --optimizer global" in err
+
+
+def test_a_single_pipeline_has_nobody_to_take_over(run):
+    status, out, _ = run("doctor", "--ranks", 8, *GOOD)
+    assert status == 0
+    assert "use more pipelines" in out
+
+
+def test_neither_torch_nor_a_solver_is_imported():
+    code = (
+        "import sys\n"
+        "from recycle.cli import main\n"
+        f"sys.argv = ['recycle', 'doctor', '--ranks', '24', *{GOOD!r}]\n"
+        "try:\n    main()\n"
+        "finally:\n    assert not {'torch', 'megatron', 'ortools'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
