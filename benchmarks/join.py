@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 from recycle.cli.model import quiet
@@ -56,7 +57,7 @@ def pause(hidden: int, layers: int, iterations: int, following: bool) -> tuple[f
     assert joined, f"nobody was let in within {iterations} iterations; take more"
     slowest = max(recoveries[joined[0]], key=lambda line: line.resumed - line.noticed)
     times = (slowest.noticed, slowest.agreed, slowest.rebuilt, slowest.restored, slowest.resumed)
-    phases = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    phases = [later - earlier for earlier, later in pairwise(times)]
     return tuple(each * MILLISECONDS for each in (*phases, sum(phases)))
 
 

@@ -200,8 +200,8 @@ class Service:
         while True:
             with self._changed:
                 if level:
-                    self._changed.wait_for(lambda: self._over or self._waiting)
-                if self._over:
+                    self._changed.wait_for(lambda: self.over or self._waiting)
+                if self.over:
                     return
                 item = self._waiting.popleft() if self._waiting else _Item(Word.LEVEL, step)
             word, step, parts = item
