@@ -23,7 +23,7 @@ from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
-from recycle.runtime.stage import MicroBatch
+from recycle.runtime.stage import MicroBatch, Redo
 from recycle.runtime.worker import Worker
 
 
@@ -216,8 +216,21 @@ class FinalizedGradients:
             for buffer in self._buffers:
                 buffer.scale_gradients(1.0 / tokens.item())
 
-    def step(self) -> None:
+    @property
+    def waits(self) -> bool:
+        """No: what the training code does when the schedule returns is not known here."""
+        return False
+
+    def collect(self) -> None:
+        """Nothing: Megatron's buffers add up by themselves."""
+
+    def validate(self) -> Redo:
+        """Nothing: the training code steps its optimizer, and knows."""
+        return Redo.NOTHING
+
+    def step(self) -> Redo:
         """Nothing: the training code steps its optimizer when the schedule returns."""
+        return Redo.NOTHING
 
     def _finalize(self) -> None:
         if self._config.finalize_model_grads_func is None:

@@ -35,7 +35,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.text import VALIDATION, TokenText
 from recycle.runtime.tokens import TokenTotal
-from recycle.runtime.update import TorchUpdate
+from recycle.runtime.update import Method, TorchUpdate
 from recycle.runtime.worker import Worker
 
 
@@ -91,13 +91,17 @@ class GptServer:
         )
         self._update = TorchUpdate(
             self._stage.parameters(),
-            lambda parameters: torch.optim.AdamW(
-                parameters, lr=options.learning_rate, weight_decay=options.weight_decay
-            ),
+            options.make_optimizer,
             job.pipelines,
-            options.clip,
-            run.plan.mode.optimizer == "staggered",
-            keep,
+            server.stage,
+            job.depth,
+            Method(
+                options.clip,
+                run.plan.mode.optimizer == "staggered",
+                job.pipelines * job.micro_batches if options.exact else 0,
+                keep,
+                options.schedule.at,
+            ),
         )
 
     @property
@@ -119,11 +123,15 @@ class GptServer:
         """See Trainee."""
         self._worker.close()
         self._stage.drop()
-        self._update.gradients.zero()
+        self._update.drop()
 
     def undo(self) -> None:
         """See Trainee."""
         self._update.undo()
+
+    def meet(self, network: Network, step: int) -> int:
+        """See Trainee."""
+        return self._update.meet(network, step)
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """See Trainee."""
@@ -169,9 +177,12 @@ class GptServer:
         """See Trainee."""
         run = self._run
         due = step == run.iterations or (run.checkpoint_every > 0 and step % run.checkpoint_every == 0)
+        looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
+        if due or save or looks:
+            self._worker.settle(step)
         if step and (due or save) and not folder_of(run.checkpoints, step).exists():
             self._save(step)
-        if run.evaluate_every and (step % run.evaluate_every == 0 or step == run.iterations):
+        if looks:
             losses = list(self._worker.evaluate())
             self._teller.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
 
@@ -179,6 +190,9 @@ class GptServer:
         """See Trainee."""
         start = time.monotonic()
         self.recorder.clear()
+        while self.newest < step:
+            # All servers took back the last step before this view, because no gradient was fit for it.
+            self._worker.run(self.newest)
         report = self._worker.run(step)
         seconds = time.monotonic() - start
         line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)

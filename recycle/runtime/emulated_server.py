@@ -20,6 +20,7 @@ from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
+from recycle.runtime.stage import Redo
 from recycle.runtime.worker import Worker
 
 
@@ -88,6 +89,10 @@ class EmulatedServer:
         self._version -= 1
         self._kept = False
 
+    def meet(self, network: Network, step: int) -> int:
+        """See Trainee: every step is right."""
+        return step
+
     def state(self) -> Mapping[str, torch.Tensor]:
         """See Trainee."""
         return {"version": self._version}
@@ -149,6 +154,18 @@ class CountedUpdate:
         self._network = network
         self._version = version
 
+    @property
+    def waits(self) -> bool:
+        """See StageUpdate."""
+        return self._update.waits
+
+    def collect(self) -> None:
+        """See StageUpdate."""
+
+    def validate(self) -> Redo:
+        """See StageUpdate."""
+        return self._update.validate()
+
     def reduce(self) -> None:
         """Compare, and sleep the reduction."""
         total = self._version.clone()
@@ -157,8 +174,8 @@ class CountedUpdate:
         assert int(total) == peers * int(self._version), f"peers are at other versions than {int(self._version)}"
         self._update.reduce()
 
-    def step(self) -> None:
+    def step(self) -> Redo:
         """Sleep the step, and count it."""
-        self._update.step()
         self._version += 1
         self.stepped = True
+        return self._update.step()

@@ -20,6 +20,8 @@ from recycle.runtime.network import Circle
 # All bits of a double, sign apart; and the exponent of the smallest positive single.
 MANTISSA = 53
 SMALLEST = -149
+# The bound of addends of which nothing is known: none fits but zero, so that the iteration is made again.
+NOTHING = SMALLEST - 1
 # How much greater than in the iteration before an addend may be, as an exponent of two.
 HEADROOM = 12
 # Numbers that are handled at once: they and their copy stay in the processor's cache.
@@ -37,22 +39,15 @@ class Chunk(NamedTuple):
 class ExactSums:
     """The sums of the addends that appear in some tensors, one after another.
 
-    Nothing is known of the addends before the first iteration, so none fits but zero, and that iteration is made twice.
-
     Args:
         gradients: where addends appear, in single precision and contiguous; they start at zero.
         addends: the most that any element may get in an iteration, on all servers together.
-
-    Attributes:
-        bounds: of each gradient's addends, as an exponent of two. A part of the training's state: together with the
-            parameters it decides all that follows.
     """
 
     def __init__(self, gradients: Sequence[torch.Tensor], addends: int) -> None:
         assert all(each.dtype == torch.float32 for each in gradients), "only singles are summed exactly"
         # Rounding by way of a large number needs two bits above the bound.
         self._carry = max(2, (addends - 1).bit_length())
-        self.bounds = torch.full((len(gradients),), SMALLEST - 1, dtype=torch.int64)
         self._totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64)
         self._chunks: list[Chunk] = []
         place = 0
@@ -61,15 +56,18 @@ class ExactSums:
                 self._chunks.append(Chunk(number, part, self._totals[place : place + part.numel()]))
                 place += part.numel()
         self._scratch = torch.empty(CHUNK, dtype=torch.float64)
-        self._in_use: list[int] = []
+        self._bounds = [NOTHING] * len(gradients)
         self._greatest = torch.zeros(len(gradients), dtype=torch.float64)
-        self.start()
 
-    def start(self) -> None:
-        """Begin an iteration, or begin it again after a failure: forget all addends."""
+    def start(self, bounds: Sequence[int]) -> None:
+        """Begin an iteration, or begin it again: forget all addends.
+
+        Args:
+            bounds: of each gradient's addends, as exponents of two.
+        """
         self._totals.zero_()
         self._greatest.zero_()
-        self._in_use = self.bounds.tolist()
+        self._bounds = list(bounds)
 
     def collect(self) -> None:
         """Take what one micro-batch gave out of the gradients, and set them to zero."""
@@ -81,7 +79,7 @@ class ExactSums:
                 continue
             # What is no number is never below anything.
             greatest[number] = max(greatest[number], magnitude if magnitude <= math.inf else math.inf)
-            shift = 1.5 * 2.0 ** (MANTISSA - 1 + quantum(self._in_use[number], self._carry))
+            shift = 1.5 * 2.0 ** (MANTISSA - 1 + quantum(self._bounds[number], self._carry))
             rounded = self._scratch[: addend.numel()]
             rounded.copy_(addend).add_(shift).sub_(shift)
             total.add_(rounded)
@@ -102,7 +100,7 @@ class ExactSums:
     def fits(self) -> bool:
         """Whether all addends of all peers were below their bounds; if not, the sums mean nothing."""
         return all(
-            greatest <= 2.0**bound for greatest, bound in zip(self._greatest.tolist(), self._in_use, strict=True)
+            greatest <= 2.0**bound for greatest, bound in zip(self._greatest.tolist(), self._bounds, strict=True)
         )
 
     def mean(self, divisor: int, means: Sequence[torch.Tensor]) -> None:
@@ -113,17 +111,14 @@ class ExactSums:
             place += mean.numel()
 
     def next_bounds(self) -> list[int]:
-        """The bounds that follow from this iteration's addends; they are the training's once it is stepped."""
+        """The bounds that follow from this iteration's addends, for it to be made again, or for the next one.
+
+        Together with the parameters they decide what follows, so they are a part of the training's state.
+        """
         return [
             math.frexp(greatest)[1] + HEADROOM if 0 < greatest < math.inf else bound
-            for greatest, bound in zip(self._greatest.tolist(), self._in_use, strict=True)
+            for greatest, bound in zip(self._greatest.tolist(), self._bounds, strict=True)
         ]
-
-    def widen(self) -> None:
-        """Begin the iteration again, with bounds that fit its addends."""
-        wider = self.next_bounds()
-        self.start()
-        self._in_use = [max(pair) for pair in zip(self._in_use, wider, strict=True)]
 
 
 def quantum(bound: int, carry: int) -> int:

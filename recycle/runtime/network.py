@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo, Store, Work
+from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, ReduceOp, Store, Work
 
 from recycle.control.view import View
 from recycle.job import Server
@@ -64,6 +64,20 @@ class Circle:
     def start_sum(self, tensor: torch.Tensor) -> Transfer:
         """Start to sum a tensor in place; it must stay as it is until that was waited for."""
         return Transfer(_begin(lambda: self._group.allreduce([tensor])))
+
+    def maximum(self, tensor: torch.Tensor) -> None:
+        """Take the greatest value of each element over the servers, in place; what is no number may get lost.
+
+        Raises:
+            ConnectionLost: somebody in it is gone.
+        """
+        self.start_maximum(tensor).wait()
+
+    def start_maximum(self, tensor: torch.Tensor) -> Transfer:
+        """Start to do so; the tensor must stay as it is until that was waited for."""
+        options = AllreduceOptions()
+        options.reduceOp = ReduceOp(ReduceOp.MAX)
+        return Transfer(_begin(lambda: self._group.allreduce([tensor], options)))
 
 
 class Network:
