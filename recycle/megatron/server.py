@@ -182,6 +182,8 @@ class GptServer:
             self._worker.settle(step)
         if step and (due or save) and not folder_of(run.checkpoints, step).exists():
             self._save(step)
+        if step == run.iterations and self._update.speculation is not None and self._leads:
+            self._teller.tell(InstantLine("norm", _now(), str(self._server), str(self._update.speculation)))
         if looks:
             losses = list(self._worker.evaluate())
             self._teller.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
@@ -202,6 +204,11 @@ class GptServer:
     def gradients(self) -> Sequence[torch.Tensor]:
         """See Trainee."""
         return self._update.gradients.buffers
+
+    @property
+    def _leads(self) -> bool:
+        assert self.network is not None
+        return self._server == self.network.view.servers[0] and self._tensor_rank == 0
 
     @property
     def _epoch(self) -> int:
@@ -226,7 +233,7 @@ class GptServer:
             except RunError as error:
                 failures += 1
                 self._warn(str(error))
-        if not self._sum(failures) and self._server == view.servers[0] and self._tensor_rank == 0:
+        if not self._sum(failures) and self._leads:
             try:
                 complete(self._run.checkpoints, Manifest(VERSION, step, self._settings))
             except RunError as error:
@@ -234,8 +241,7 @@ class GptServer:
         self._sum(torch.zeros(1))
 
     def _warn(self, text: str) -> None:
-        now = time.monotonic() * 1e6
-        self._teller.tell(InstantLine("warning", now, str(self._server), text))
+        self._teller.tell(InstantLine("warning", _now(), str(self._server), text))
 
     def _sum(self, tensor: torch.Tensor) -> float:
         """Over all ranks: those of one place in their servers meet, and then those of each server."""
@@ -245,6 +251,10 @@ class GptServer:
             torch.distributed.all_reduce(tensor)
             self.network.all.sum(tensor)
         return tensor.item()
+
+
+def _now() -> float:
+    return time.monotonic() * 1e6
 
 
 def _nothing() -> None:

@@ -26,7 +26,8 @@ def factor_of(norm: float, clip: float | None) -> float:
 class Speculation(msgspec.Struct, frozen=True):
     """What recent norms say about the next one.
 
-    It never changes what is trained, only how fast, so it starts anew in every view.
+    It never changes what is trained, only how fast. In every view it starts anew, from the last norm alone: who comes
+    new knows no other.
 
     Attributes:
         calm: how many gradients in a row were used as they were; at the start, as many as are asked for.
@@ -50,6 +51,18 @@ class Speculation(msgspec.Struct, frozen=True):
         """The share of guesses that were right; None if there was none."""
         guesses = self.right + self.wrong
         return self.right / guesses if guesses else None
+
+    def anew(self, factor: float) -> Self:
+        """What is known at the start of a view.
+
+        Args:
+            factor: by which the last gradient before it had to be multiplied.
+        """
+        return msgspec.structs.replace(self, calm=CALM if factor == 1.0 else 0)
+
+    def __str__(self) -> str:
+        rate = "" if self.hit_rate is None else f", {self.hit_rate:.1%} of them rightly"
+        return f"guessed the norm in {self.right + self.wrong} iterations{rate}, and waited for it in {self.waits}"
 
     def after(self, factor: float, guessed: bool) -> Self:
         """What is known when an iteration's factor is.

@@ -70,12 +70,13 @@ class Validation:
             ConnectionLost: somebody is gone.
         """
         self._circle = network.circle("norm", network.view.servers)
-        self.speculation = Speculation()
         known = self._known.get(step - 1, self._nothing()).clone()
         self._circle.maximum(known)
         self._asked = None
         self._known = {step - 1: known}
-        return None if UNKNOWN in known else self._judge(known)
+        verdict = None if UNKNOWN in known else self._judge(known)
+        self.speculation = self.speculation.anew(1.0 if verdict is None else verdict.factor)
+        return verdict
 
     def forget(self, step: int) -> None:
         """The iteration's step was taken back: it may be made in another way."""

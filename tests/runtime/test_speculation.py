@@ -37,6 +37,13 @@ def test_after_a_wrong_guess_it_waits_until_all_has_been_calm_for_a_while():
     assert [each.guesses for each in states] == [True, True] + [False] * CALM + [True] * (CALM + 1)
 
 
+def test_a_new_view_begins_with_what_all_know_of_the_last_iteration():
+    clipped = history([1.0, 0.5])[-1]
+    assert clipped.anew(1.0) == Speculation(right=1, wrong=1)
+    assert not clipped.anew(0.5).guesses
+    assert str(clipped) == "guessed the norm in 2 iterations, 50.0% of them rightly, and waited for it in 0"
+
+
 @given(st.lists(st.sampled_from([0.0, 0.3, 1.0]), max_size=80))
 def test_wrong_guesses_are_never_close_together_and_nothing_goes_uncounted(factors):
     states = history(factors)
