@@ -169,6 +169,7 @@ class GptServer:
             after_reduction = tie.reduce
             if self.newest == 0:
                 tie.copy_from_first()
+                self._update.main.copy_here()
         tokens = TokenTotal(network, job.depth, self._stage.take_tokens) if options.per_token_loss else None
         self._update.connect(network, after_reduction, tokens)
         self._worker = Worker(plan, self._server, self._stage, self._update, network, self.recorder, hooks, bulletin)

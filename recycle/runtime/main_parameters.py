@@ -46,6 +46,13 @@ class MainParameters:
         """
         return [each for model, each in zip(self._main, gradients, strict=True) if not getattr(model, "shared", False)]
 
+    def copy_here(self) -> None:
+        """Take the values of the model."""
+        with torch.no_grad():
+            for model, main in self._main.items():
+                if main is not model:
+                    main.copy_(model)
+
     def copy_back(self) -> None:
         """Give the model the values of the main parameters, rounded to its precision."""
         with torch.no_grad():
