@@ -87,9 +87,13 @@ class ExactSums:
         self._greatest = torch.tensor(greatest, dtype=torch.float64)
 
     def reduce(self, peers: Circle) -> None:
-        """Sum over the peers."""
-        peers.sum(self._totals)
-        peers.maximum(self._greatest)
+        """Sum over the peers.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        for transfer in (peers.start_sum(self._totals), peers.start_maximum(self._greatest)):
+            transfer.wait()
 
     @property
     def finite(self) -> bool:

@@ -23,13 +23,18 @@ class OtherServers:
     def __init__(self, others):
         self.others = others
 
-    def sum(self, tensor):
+    def start_sum(self, tensor):
         for other in self.others:
             tensor += other._totals
+        return self
 
-    def maximum(self, tensor):
+    def start_maximum(self, tensor):
         for other in self.others:
             torch.maximum(tensor, other._greatest, out=tensor)
+        return self
+
+    def wait(self):
+        """All was done at once."""
 
 
 def bound_of(rows):
