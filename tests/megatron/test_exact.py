@@ -110,7 +110,8 @@ def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, clip):
 
     def kill(name, step):
         server = Server.parse(name)
-        before = choose.choice([None, *(f"{server.stage}{op}" for op in ("REDUCE", "STEP", "F", "SEND"))])
+        send = "SEND_B" if server.stage else "SEND_F"
+        before = choose.choice([None, *(f"{server.stage}{op}" for op in ("REDUCE", "STEP", "F", send))])
         pattern = InstructionPattern.parse(before) if before else None
         return Fault(Kind.KILL, (server,), step=step + choose.randrange(8), instruction=pattern)
 

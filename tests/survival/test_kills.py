@@ -9,7 +9,9 @@ from recycle.plan.instruction import Op
 from tests.survival.emulated import GLOBAL, STAGGERED, Doom, Scenario, lives, settled
 
 pytestmark = pytest.mark.timeout(60)
-CASES = [(STAGGERED, op) for op in Op if op is not Op.B] + [(GLOBAL, op) for op in (Op.B, Op.SEND_F, Op.REDUCE, Op.STEP)]
+CASES = [(STAGGERED, op) for op in Op if op is not Op.B] + [
+    (GLOBAL, op) for op in (Op.B, Op.SEND_F, Op.REDUCE, Op.STEP)
+]
 
 
 def kill(server, step, op=None):

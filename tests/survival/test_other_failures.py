@@ -79,9 +79,7 @@ def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_pat
     assert set(result.deaths) == {f"{each}#0" for each in dead}
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"), [(Kind.EXIT, EXIT_STATUS), (Kind.EXCEPTION, 1)], ids=["exit", "exception"]
-)
+@pytest.mark.parametrize(("kind", "status"), [(Kind.EXIT, EXIT_STATUS), (Kind.EXCEPTION, 1)], ids=["exit", "exception"])
 def test_a_worker_that_ends_by_itself_is_as_dead_as_one_that_was_killed(tmp_path, kind, status):
     ends = fault(kind)
     result = Scenario(tmp_path, ends).run()
