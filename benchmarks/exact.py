@@ -55,7 +55,7 @@ def make_worker(member: Member, options: ModelOptions, groups: object, exact: bo
     method = Method(1e9, True, of.pipelines * of.micro_batches if exact else 0)
     update = TorchUpdate(stage.parameters(), options.make_optimizer, of.pipelines, server.stage, of.depth, method)
     network = Network(member.store(), view, server)
-    update.meet(network, 0)
+    update.enter(network, 0)
     update.connect(network)
     count = sum(each.numel() for each in model.parameters())
     return Worker(PLAN, server, stage, update, network, Recorder(server)), count

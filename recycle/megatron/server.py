@@ -129,9 +129,9 @@ class GptServer:
         """See Trainee."""
         self._update.undo()
 
-    def meet(self, network: Network, step: int) -> int:
+    def enter(self, network: Network, step: int) -> int:
         """See Trainee."""
-        return self._update.meet(network, step)
+        return self._update.enter(network, step)
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """See Trainee."""

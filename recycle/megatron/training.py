@@ -204,7 +204,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     if newest is not None:
         trainee.load(newest)
     network = Network(store, view, server, tensor_rank)
-    trainee.meet(network, trainee.newest)
+    trainee.enter(network, trainee.newest)
     trainee.connect(run.plan, network, (), None)
     if process.rank == 0:
         teller.tell(first_view(run.plan, view.epoch, trainee.newest))

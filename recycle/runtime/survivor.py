@@ -430,7 +430,7 @@ class Survivor:
             if trainee.newest > step:
                 trainee.undo()
             assert trainee.newest == step, f"{self.member} is at {trainee.newest}, and said that it has {step}"
-        step = trainee.meet(network, step)
+        step = trainee.enter(network, step)
         if restore == "checkpoint":
             self._fresh = False
         elif holders[self.member]:

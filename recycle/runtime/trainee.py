@@ -43,7 +43,7 @@ class Trainee(Protocol):
     def undo(self) -> None:
         """Go back to the version before the newest."""
 
-    def meet(self, network: Network, step: int) -> int:
+    def enter(self, network: Network, step: int) -> int:
         """Enter a view: find out with all others whether the last step was right, and make it so.
 
         Args:

@@ -112,7 +112,7 @@ class TorchUpdate:
         """Whether all stages wait for each other before the next step."""
         return not self._method.staggered if self._validation is None else not self._validation.guesses
 
-    def meet(self, network: Network, step: int) -> int:
+    def enter(self, network: Network, step: int) -> int:
         """Enter a view: find out whether the last step before it was right, and make it so.
 
         Args:

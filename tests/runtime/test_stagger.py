@@ -81,7 +81,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01):
             job.depth,
             method,
         )
-        update.meet(network, 0)
+        update.enter(network, 0)
         update.connect(network)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         result = Result([], "", (0, 0, 0), [])

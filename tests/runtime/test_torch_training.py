@@ -61,7 +61,7 @@ def train(plan, dropout=0.0, clip=None):
         update = TorchUpdate(
             stage.parameters(), optimizer, job.pipelines, server.stage, job.depth, Method(clip, staggered)
         )
-        update.meet(network, 0)
+        update.enter(network, 0)
         update.connect(network)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         result = Result([], [], [], [])
