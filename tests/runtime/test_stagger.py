@@ -54,7 +54,8 @@ def fingerprint(update):
     return content.hexdigest()
 
 
-def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01):
+def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=()):
+    """Every server's result; before some steps, all enter another view, with whatever is still to be found out."""
     view = View.of(plan)
     job = plan.job
     results = {}
@@ -72,7 +73,6 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01):
             1 / job.micro_batches,
         )
         stage.spoiled = dict(spoiled)
-        network = Network(member.store(), view, server)
         update = TorchUpdate(
             stage.parameters(),
             lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
@@ -81,11 +81,19 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01):
             job.depth,
             method,
         )
-        update.enter(network, 0)
-        update.connect(network)
-        worker = Worker(plan, server, stage, update, network, Recorder(server))
         result = Result([], "", (0, 0, 0), [])
+        store = member.store()
+        epoch = -1
         for step in range(steps):
+            if step in (0, *changes):
+                epoch += 1
+                network = Network(store, view._replace(epoch=epoch), server)
+                update.drop()
+                update.enter(network, step)
+                update.connect(network)
+                worker = Worker(plan, server, stage, update, network, Recorder(server))
+            while update.versions.newest < step:
+                worker.run(update.versions.newest)
             result.losses.append(worker.run(step).losses)
         worker.settle(steps)
         result.state = fingerprint(update)
@@ -148,6 +156,17 @@ def test_stepping_at_once_ends_as_waiting_does(kind, clip, spoiled, wrong):
             assert result.counts == (steps, 0, 0), "nobody waits where nothing clips"
         assert result.counts == next(iter(guessed.values())).counts
     assert all(result.counts == (0, 0, steps) for result in waited.values())
+
+
+def test_what_is_still_to_be_found_out_is_found_out_in_the_next_view():
+    plan = plan_of("W1_1", mode=Mode("fused"))
+    addends = JOB.pipelines * JOB.micro_batches
+    spoiled = {5: NAN, 12: 1e6}
+    waited = train(plan, 16, Method(0.25, addends=addends), spoiled=spoiled)
+    # Of the first iteration and of step 12 the sums are not fit, of step 5 the gradient is not finite.
+    guessed = train(plan, 16, Method(0.25, True, addends), spoiled=spoiled, changes=[1, 3, 6, 13])
+    assert summary(guessed) == summary(waited)
+    assert all(result.versions == [16, 15] for result in guessed.values())
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
