@@ -23,7 +23,7 @@ from recycle.runtime.recording import Recorder
 from recycle.runtime.seeds import seed_of, seeded
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.torch_stage import TorchStage, boundaries, cut
-from recycle.runtime.update import TorchUpdate
+from recycle.runtime.update import Method, TorchUpdate
 from recycle.runtime.worker import Worker
 
 WIDTH, ROWS = 32, 8
@@ -61,7 +61,8 @@ def main() -> None:
         boundary = boundaries(stages, inputs(MicroBatch(0, 0, 0)))[server.stage]
         module, loss = stages[server.stage], torch.nn.functional.mse_loss
         stage = TorchStage(module, server.stage, boundary, inputs, targets, loss, scale=1 / JOB.micro_batches)
-        update = TorchUpdate(stage.parameters(), torch.optim.AdamW, JOB.pipelines, staggered=True)
+        place, method = (JOB.pipelines, server.stage, JOB.depth), Method(staggered=True)
+        update = TorchUpdate(stage.parameters(), torch.optim.AdamW, *place, method)
         update.connect(network)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         sums = [sum(worker.run(step).losses) for step in range(options.steps)]
@@ -71,7 +72,6 @@ def main() -> None:
     reports: dict[int, list[float]] = {}
     launch(len(view.servers), serve, lambda rank, content: reports.update({rank: msgspec.json.decode(content)}))
     for step, losses in enumerate(zip(*reports.values(), strict=True)):
-        # Every server of the last stage knows the losses of the whole batch.
         print(f"step {step}: loss {max(losses) / JOB.pipelines / JOB.micro_batches:.5f}")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from recycle.cli.console import make_console
 from recycle.cli.losses import marks_of
@@ -81,6 +82,7 @@ LONGEST_RUN = 24 * 3600.0
     "--address", default="127.0.0.1", show_default=True, help="Of this machine; the store and all servers bind to it."
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
+@click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option(
     "--emulate", type=parse_seconds, metavar="DURATION", help="Train nothing: sleep the plan, a slot for so long."
 )
@@ -103,6 +105,7 @@ def command(
     silence: float,
     address: str,
     unprotected: bool,
+    exact: bool,
     emulate: float | None,
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
@@ -134,6 +137,8 @@ def command(
     from recycle.runtime.totals import StepTotal, Totals
 
     model = load_model(model_file)
+    if exact:
+        model = msgspec.structs.replace(model, exact=True)
     protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
     if protected and catalogue is None:
         catalogue = prepare_catalogue(job, plan.mode, output / "plans.zip")
@@ -151,6 +156,7 @@ def command(
         catalogue=catalogue,
         host=address,
         durations=Durations(beat=silence / 8, silence=silence, answer=max(30.0, 2 * silence)),
+        waiting=None if model.clip is None else make_waiting(plan),
     )
     faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
     make = planner(job, plan.mode)
@@ -198,6 +204,21 @@ def command(
 
 def ignore(*_: object) -> None:
     """What is done with events that nobody wants to see."""
+
+
+def make_waiting(plan: Plan) -> Plan | None:
+    """For a staggered plan, one with a global optimizer; None for another one."""
+    if plan.mode.optimizer == "global":
+        return None
+    return make_now(plan.job, plan.failed, msgspec.structs.replace(plan.mode, optimizer="global"))
+
+
+def make_now(job: Job, failed: Sequence[Server], mode: Mode) -> Plan:
+    """A plan made before training begins."""
+    from recycle.planner.improve import MaxMoves
+    from recycle.planner.make import Effort, make_plan
+
+    return make_plan(job, failed, mode, Effort((MaxMoves(20_000),), "20000 moves"))
 
 
 def planner(job: Job, mode: Mode) -> Callable[[Sequence[Server]], Plan]:
@@ -251,10 +272,7 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         UserError: the plan is illegal, or for another job or other servers than asked for.
     """
     if path is None:
-        from recycle.planner.improve import MaxMoves
-        from recycle.planner.make import Effort, make_plan
-
-        return make_plan(job, dead, Mode(), Effort((MaxMoves(20_000),), "20000 moves"))
+        return make_now(job, dead, Mode())
     plan = load_legal_plan(path)
     shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
     if shapes[0] != shapes[1]:

@@ -10,27 +10,49 @@ from megatron.core.utils import get_attr_wrapped_model
 from recycle.megatron.ties import Tie
 from recycle.runtime.errors import RunError
 from recycle.runtime.network import Network
+from recycle.runtime.stage import Redo
 
 Tokens = Callable[[], torch.Tensor]
 
 
-class WholeGradients:
+class FinalizedGradients:
+    """What is the same however gradients are finalized: the optimizer is not stepped here.
+
+    Attributes:
+        force_all_reduce: what the training code asks for in this iteration.
+    """
+
+    waits = False
+
+    def __init__(self) -> None:
+        self.force_all_reduce = False
+
+    def collect(self) -> None:
+        """Nothing: Megatron's buffers add up by themselves."""
+
+    def validate(self) -> Redo:
+        """Nothing: the training code steps its optimizer, and knows."""
+        return Redo.NOTHING
+
+    def step(self) -> Redo:
+        """Nothing: the training code steps its optimizer when the schedule returns."""
+        return Redo.NOTHING
+
+
+class WholeGradients(FinalizedGradients):
     """Megatron finalizes its gradients itself, which takes every server; those without work have added nothing.
 
     Args:
         model: the chunk.
         config: its configuration.
         tokens: how many tokens the loss functions counted here.
-
-    Attributes:
-        force_all_reduce: what the training code asks for in this iteration.
     """
 
     def __init__(self, model: torch.nn.Module, config: Any, tokens: Tokens) -> None:
+        super().__init__()
         self._model = model
         self._config = config
         self._tokens = tokens
-        self.force_all_reduce = False
 
     def reduce(self) -> None:
         """Give every server of the stage the gradient of the whole batch."""
@@ -43,11 +65,8 @@ class WholeGradients:
             force_all_reduce=self.force_all_reduce,
         )
 
-    def step(self) -> None:
-        """Nothing: the training code steps its optimizer when the schedule returns."""
 
-
-class LiveGradients:
+class LiveGradients(FinalizedGradients):
     """Where servers are dead, Megatron's groups would hang, so the same is done over the live ones.
 
     The factors are the same, then come a sum over the peers, the sum of tied embeddings, and the division by the
@@ -60,14 +79,12 @@ class LiveGradients:
         network: of the server.
         depth: P.
 
-    Attributes:
-        force_all_reduce: without effect: all gradients are.
-
     Raises:
         RunError: the model is not wrapped.
     """
 
     def __init__(self, model: torch.nn.Module, config: Any, tokens: Tokens, network: Network, depth: int) -> None:
+        super().__init__()
         if not hasattr(model, "expert_parallel_buffers"):
             raise RunError("model: with dead servers, gradients are reduced in Megatron's DDP buffers; wrap it in DDP")
         self._model = model
@@ -77,7 +94,6 @@ class LiveGradients:
         self._depth = depth
         self._buffers: list[Any] = getattr(model, "buffers")  # noqa: B009 - DDP's list has the name of a method
         self._tie = self._make_tie()
-        self.force_all_reduce = False
 
     def reduce(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
@@ -92,9 +108,6 @@ class LiveGradients:
             self._network.all.sum(tokens)
             for buffer in self._buffers:
                 buffer.scale_gradients(1.0 / tokens.item())
-
-    def step(self) -> None:
-        """Nothing: the training code steps its optimizer when the schedule returns."""
 
     def _make_tie(self) -> Tie | None:
         tied = get_attr_wrapped_model(self._model, "share_embeddings_and_output_weights")

@@ -1,5 +1,6 @@
 """The model provider: a GPT of Megatron's local layers, cut into stages."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from recycle.runtime.errors import RunError
+from recycle.runtime.optimizers import Decay, Kind, Schedule, make_optimizer
 from recycle.runtime.seeds import seed_of, seeded
 from recycle.runtime.stage import MicroBatch
 
@@ -29,9 +31,16 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tied: whether the language-model head is the embedding.
         dropout: share of activations and of attention that is dropped.
         seed: of parameters, data and dropout.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
-        clip: the largest norm of the whole gradient; none by default. It needs a plan with a global optimizer.
+        optimizer: what steps.
+        learning_rate: after the warm-up.
+        least_rate: the learning rate when the decay is over.
+        warm_up: steps in which the learning rate rises from zero.
+        decay: how it falls after the warm-up.
+        decay_steps: the step after which it has fallen; it must be greater than the warm-up if the rate falls.
+        momentum: of SGD.
+        weight_decay: of matrices; norms and biases do not decay.
+        clip: the largest norm of the whole gradient; none by default.
+        exact: whether sums of gradients have the same bits whoever is alive.
         bf16: whether the model computes in bfloat16; gradients are added up and parameters stepped in float32.
         per_token_loss: whether every token of the batch counts the same; otherwise every micro-batch does.
     """
@@ -45,11 +54,27 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tied: bool = False
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     seed: int = 0
+    optimizer: Kind = "adamw"
     learning_rate: Annotated[float, msgspec.Meta(gt=0)] = 1e-3
+    least_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    warm_up: Annotated[int, msgspec.Meta(ge=0)] = 0
+    decay: Decay = "constant"
+    decay_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.1
     clip: Annotated[float, msgspec.Meta(gt=0)] | None = None
     bf16: bool = False
     per_token_loss: bool = False
+    exact: bool = False
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate by the number of steps."""
+        return Schedule(self.learning_rate, self.least_rate, self.warm_up, self.decay_steps, self.decay)
+
+    def make_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of some parameters."""
+        return make_optimizer(self.optimizer, parameters, self.learning_rate, self.weight_decay, self.momentum)
 
 
 def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int = 1, **changes: Any) -> Any:
@@ -64,6 +89,11 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
         raise RunError(
             f"heads is {options.heads}: it must divide hidden ({options.hidden}) and be a multiple of the "
             f"tensor-parallel size ({tensor_parallel})"
+        )
+    if options.decay != "constant" and options.decay_steps <= options.warm_up:
+        raise RunError(
+            f"decay_steps is {options.decay_steps}: a {options.decay} decay ends after the warm-up, which takes "
+            f"{options.warm_up} steps"
         )
     precision = torch.bfloat16 if options.bf16 else torch.float32
     settings = {

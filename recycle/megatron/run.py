@@ -15,7 +15,9 @@ from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.network import LOOPBACK
 
-PLAN, SETTINGS = "plan.json", "run.json"
+PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
+# They have files of their own, or are where the files are.
+NOT_SAVED = ("plan", "waiting", "folder")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -35,6 +37,7 @@ class Run(msgspec.Struct, frozen=True):
         catalogue: plans made before; None to make them when servers fail.
         host: the address that this machine's part of the run binds to.
         durations: how long servers wait for each other.
+        waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
     """
 
     plan: Plan
@@ -50,6 +53,7 @@ class Run(msgspec.Struct, frozen=True):
     catalogue: Path | None = None
     host: str = LOOPBACK
     durations: Durations = Durations()
+    waiting: Plan | None = None
 
     @property
     def events(self) -> Path:
@@ -90,7 +94,10 @@ class Run(msgspec.Struct, frozen=True):
             UserError: it cannot be written.
         """
         save_plan(self.plan, self.folder / PLAN)
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("plan", "folder")}
+        (self.folder / WAITING).unlink(missing_ok=True)
+        if self.waiting is not None:
+            save_plan(self.waiting, self.folder / WAITING)
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in NOT_SAVED}
         write_whole(self.folder / SETTINGS, msgspec.json.format(msgspec.json.encode(fields, enc_hook=str)))
 
     @classmethod
@@ -105,7 +112,13 @@ class Run(msgspec.Struct, frozen=True):
             saved = msgspec.json.decode(read_bytes(folder / SETTINGS), type=_Saved, dec_hook=_path)
         except msgspec.DecodeError as error:
             raise RunError(f"{folder / SETTINGS}: this is no run of this release: {error}") from error
-        return cls(plan=plan, folder=folder, **{name: getattr(saved, name) for name in saved.__struct_fields__})
+        waiting = load_plan(folder / WAITING) if (folder / WAITING).exists() else None
+        return cls(
+            plan=plan,
+            folder=folder,
+            waiting=waiting,
+            **{name: getattr(saved, name) for name in saved.__struct_fields__},
+        )
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -36,7 +36,7 @@ from recycle.runtime.recording import Recorder
 from recycle.runtime.text import VALIDATION, TokenText
 from recycle.runtime.tokens import TokenTotal
 from recycle.runtime.trainee import Listener
-from recycle.runtime.update import TorchUpdate
+from recycle.runtime.update import Method, TorchUpdate
 from recycle.runtime.worker import Worker
 
 
@@ -93,13 +93,17 @@ class GptServer:
         )
         self._update = TorchUpdate(
             self._stage.parameters(),
-            lambda parameters: torch.optim.AdamW(
-                parameters, lr=options.learning_rate, weight_decay=options.weight_decay
-            ),
+            options.make_optimizer,
             job.pipelines,
-            options.clip,
-            run.plan.mode.optimizer == "staggered",
-            keep,
+            server.stage,
+            job.depth,
+            Method(
+                options.clip,
+                run.plan.mode.optimizer == "staggered",
+                job.pipelines * job.micro_batches if options.exact else 0,
+                keep,
+                options.schedule.at,
+            ),
         )
 
     @property
@@ -122,11 +126,15 @@ class GptServer:
         if self._worker is not None:
             self._worker.close()
         self._stage.drop()
-        self._update.gradients.zero()
+        self._update.drop()
 
     def undo(self) -> None:
         """See Trainee."""
         self._update.undo()
+
+    def enter(self, network: Network, step: int) -> int:
+        """See Trainee."""
+        return self._update.enter(network, step)
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """See Trainee."""
@@ -172,18 +180,27 @@ class GptServer:
             after_reduction = tie.reduce
             if self.newest == 0:
                 tie.copy_from_first()
+                self._update.main.copy_here()
         tokens = TokenTotal(network, job.depth, self._stage.take_tokens) if options.per_token_loss else None
         self._update.connect(network, after_reduction, tokens)
-        self._worker = Worker(plan, self._server, self._stage, self._update, network, self.recorder, hooks, bulletin)
+        waiting = self._run.waiting if plan.failed == self._run.plan.failed else None
+        self._worker = Worker(
+            plan, self._server, self._stage, self._update, network, self.recorder, hooks, bulletin, waiting
+        )
 
     def between(self, step: int, *, save: bool) -> None:
         """See Trainee."""
         run = self._run
         due = step == run.iterations or (run.checkpoint_every > 0 and step % run.checkpoint_every == 0)
+        looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
+        assert self._worker is not None
+        if due or save or looks:
+            self._worker.settle(step)
         if step and (due or save) and not folder_of(run.checkpoints, step).exists():
             self._save(step)
-        if run.evaluate_every and (step % run.evaluate_every == 0 or step == run.iterations):
-            assert self._worker is not None
+        if step == run.iterations and self._update.speculation is not None and self._leads:
+            self._teller.tell(InstantLine("norm", _now(), str(self._server), str(self._update.speculation)))
+        if looks:
             losses = list(self._worker.evaluate())
             self._teller.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
 
@@ -192,6 +209,9 @@ class GptServer:
         start = time.monotonic()
         self.recorder.clear()
         assert self._worker is not None
+        while self.newest < step:
+            # All servers took back the last step before this view, because no gradient was fit for it.
+            self._worker.run(self.newest)
         report = self._worker.run(step)
         seconds = time.monotonic() - start
         line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
@@ -201,6 +221,11 @@ class GptServer:
     def gradients(self) -> Sequence[torch.Tensor]:
         """See Trainee."""
         return self._update.gradients.buffers
+
+    @property
+    def _leads(self) -> bool:
+        assert self.network is not None
+        return self._server == self.network.view.servers[0] and self._tensor_rank == 0
 
     @property
     def _epoch(self) -> int:
@@ -227,7 +252,7 @@ class GptServer:
                 if step == self._run.iterations:
                     raise  # there is no later one
                 self._warn(str(error))
-        if not self._sum(failures) and self._server == view.servers[0] and self._tensor_rank == 0:
+        if not self._sum(failures) and self._leads:
             try:
                 complete(self._run.checkpoints, Manifest(VERSION, step, self._settings))
             except RunError as error:
@@ -235,8 +260,7 @@ class GptServer:
         self._sum(torch.zeros(1))
 
     def _warn(self, text: str) -> None:
-        now = time.monotonic() * 1e6
-        self._teller.tell(InstantLine("warning", now, str(self._server), text))
+        self._teller.tell(InstantLine("warning", _now(), str(self._server), text))
 
     def _sum(self, tensor: torch.Tensor) -> float:
         """Over all ranks: those of one place in their servers meet, and then those of each server."""
@@ -246,6 +270,10 @@ class GptServer:
             torch.distributed.all_reduce(tensor)
             self.network.all.sum(tensor)
         return tensor.item()
+
+
+def _now() -> float:
+    return time.monotonic() * 1e6
 
 
 def _nothing() -> None:

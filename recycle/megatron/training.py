@@ -67,6 +67,11 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
             f"clip is {run.model.clip:g}: the norm of a gradient is not taken over tensor-parallel ranks; do without "
             "clipping, or with --tensor-parallel 1"
         )
+    if run.model.exact and (run.tensor_parallel > 1 or (run.model.tied and run.plan.job.depth == 1)):
+        raise RunError(
+            "exact is on: sums are not exact over tensor-parallel ranks, nor where one stage uses the embedding twice; "
+            "do without it, or with --tensor-parallel 1 and at least two stages"
+        )
     text = load_text(run.text, run.model)
     newest = _newest(run, text.fingerprint) if run.resume else None
     _refuse_to_overwrite(run)
@@ -200,6 +205,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     if newest is not None:
         trainee.load(newest)
     network = Network(store, view, server, tensor_rank)
+    trainee.enter(network, trainee.newest)
     trainee.connect(run.plan, network, (), None)
     if process.rank == 0:
         teller.tell(first_view(run.plan, view.epoch, trainee.newest))

@@ -9,7 +9,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction
 
 LaneName = Literal["compute", "communication"]
-InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end"]
+InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end", "norm"]
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):

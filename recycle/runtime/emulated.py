@@ -5,13 +5,15 @@ the presence of real messages.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
 from recycle.job import Job, Server
 from recycle.runtime.network import Network
-from recycle.runtime.stage import Held, MicroBatch, TensorSpec
+from recycle.runtime.speculation import Speculation
+from recycle.runtime.stage import Held, MicroBatch, Redo, TensorSpec
+from recycle.runtime.validation import Validation
 
 # A sleep ends late by a tenth of a millisecond, and a process that shares its core is late by more. Such delays are
 # the emulation's and not the plan's, so an instruction that follows at once is timed from when the last should have
@@ -152,27 +154,77 @@ class EmulatedUpdate:
         network: of the server.
         slot: seconds for one unit of the job's time.
         sleeper: the stage's.
+        norm: of an iteration's whole gradient, of which 1 is allowed; None if nobody asks for it.
+
+    Attributes:
+        steps: how many steps were made and not taken back.
+        speculation: what the past says about guesses; None if nobody asks for norms.
     """
 
-    def __init__(self, job: Job, staggered: bool, network: Network, slot: float, sleeper: Sleeper) -> None:
+    def __init__(
+        self,
+        job: Job,
+        staggered: bool,
+        network: Network,
+        slot: float,
+        sleeper: Sleeper,
+        norm: Callable[[int], float] | None = None,
+    ) -> None:
         self._staggered = staggered
         self._cost = job.stages[network.server.stage]
         self._network = network
         self._slot = slot
         self._sleeper = sleeper
+        self._norm = norm
+        self._pending = False
+        self._validation: Validation | None = None
+        if norm is not None:
+            self._validation = Validation(network.server.stage, job.depth, 1.0, staggered)
+            self._validation.connect(network, 0)
         self.steps = 0
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """See above."""
+        return self._validation.speculation if self._validation else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether all stages wait for each other before the next step."""
+        return not self._staggered if self._validation is None else not self._validation.guesses
+
+    def collect(self) -> None:
+        """Nothing: there are no gradients."""
+
+    def validate(self) -> Redo:
+        """Sleep another optimizer step, if the last one was not right."""
+        if not self._pending:
+            return Redo.NOTHING
+        assert self._validation is not None
+        self._pending = False
+        if self._validation.hear(guessed=True).as_guessed:
+            return Redo.NOTHING
+        self._sleeper.sleep(self._cost.optimizer * self._slot)
+        return Redo.THIS
 
     def reduce(self) -> None:
         """Meet the peers, and sleep the reduction."""
-        if not self._staggered:
+        if self._validation is None and not self._staggered:
             self._network.barrier()
         count = torch.ones(1)
         self._network.peers.sum(count)
         peers = len(self._network.view.peers(self._network.server.stage))
         assert count.item() == peers, f"{count.item():g} of {peers} peers were in the reduction"
         self._sleeper.sleep(self._cost.reduction * self._slot)
+        if self._validation is not None and self._norm is not None:
+            self._pending = self._validation.guesses
+            first = self._network.server.stage == 0
+            self._validation.tell(self.steps, self._norm(self.steps) ** 2 if first else 0.0, fits=True)
+            if not self._pending:
+                self._validation.hear(guessed=False)
 
-    def step(self) -> None:
+    def step(self) -> Redo:
         """Sleep the optimizer step."""
         self._sleeper.sleep(self._cost.optimizer * self._slot)
         self.steps += 1
+        return Redo.NOTHING

@@ -20,6 +20,7 @@ from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
+from recycle.runtime.stage import Redo
 from recycle.runtime.trainee import Listener
 from recycle.runtime.worker import Worker
 
@@ -93,6 +94,10 @@ class EmulatedServer:
             self._listener.undone()
         self._version -= 1
         self._kept = False
+
+    def enter(self, network: Network, step: int) -> int:
+        """See Trainee: every step is right."""
+        return step
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """See Trainee."""
@@ -175,6 +180,18 @@ class CountedUpdate:
         self._network = network
         self._version = version
 
+    @property
+    def waits(self) -> bool:
+        """See StageUpdate."""
+        return self._update.waits
+
+    def collect(self) -> None:
+        """See StageUpdate."""
+
+    def validate(self) -> Redo:
+        """See StageUpdate."""
+        return self._update.validate()
+
     def reduce(self) -> None:
         """Compare, and sleep the reduction."""
         total = self._version.clone()
@@ -183,10 +200,10 @@ class CountedUpdate:
         assert int(total) == peers * int(self._version), f"peers are at other versions than {int(self._version)}"
         self._update.reduce()
 
-    def step(self) -> None:
+    def step(self) -> Redo:
         """Sleep the step, and count it."""
         if self.listener is not None:
             self.listener.stepping((self._version,))
-        self._update.step()
         self._version += 1
         self.stepped = True
+        return self._update.step()

@@ -1,5 +1,7 @@
 """A whole emulated run on this machine: a process per live server of a plan, and the measured time line."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from recycle.control.view import View
@@ -9,6 +11,7 @@ from recycle.runtime.emulated import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder, measured_timeline
+from recycle.runtime.speculation import Speculation
 from recycle.runtime.worker import Worker
 
 
@@ -20,12 +23,14 @@ class ServerReport(msgspec.Struct, frozen=True):
         peak_memory: the most that it held, in the job's unit.
         oversleep: mean time by which a sleep ended late, in seconds.
         steps: how many optimizer steps it made.
+        speculation: how often it guessed the norm; None if nobody asked for it.
     """
 
     spans: list[Span]
     peak_memory: int
     oversleep: float
     steps: int
+    speculation: Speculation | None
 
 
 class Emulation(msgspec.Struct, frozen=True):
@@ -42,7 +47,15 @@ class Emulation(msgspec.Struct, frozen=True):
     reports: tuple[ServerReport, ...]
 
 
-def emulate(plan: Plan, slot: float, iterations: int, warm_up: int = 1, size: int = 1024) -> Emulation:
+def emulate(
+    plan: Plan,
+    slot: float,
+    iterations: int,
+    warm_up: int = 1,
+    size: int = 1024,
+    norm: Callable[[int], float] | None = None,
+    waiting: Plan | None = None,
+) -> Emulation:
     """Run a plan with a process per live server, each sleeping its planned durations.
 
     Args:
@@ -51,6 +64,8 @@ def emulate(plan: Plan, slot: float, iterations: int, warm_up: int = 1, size: in
         iterations: how many iterations are measured.
         warm_up: how many are run before, to connect all servers.
         size: numbers in a message.
+        norm: of an iteration's gradient, warm-up included; a step must be made with what it is when 1 is allowed.
+        waiting: what is run instead of the plan while steps wait for the norm.
 
     Raises:
         RunError: the plan cannot run.
@@ -65,9 +80,9 @@ def emulate(plan: Plan, slot: float, iterations: int, warm_up: int = 1, size: in
         network = Network(member.store(), view, server)
         recorder = Recorder(server)
         sleeper = Sleeper()
-        update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper)
+        update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper, norm)
         stage = EmulatedStage(plan.job, server, slot, sleeper, size)
-        worker = Worker(plan, server, stage, update, network, recorder)
+        worker = Worker(plan, server, stage, update, network, recorder, waiting=waiting)
         peak = 0
         for step in range(warm_up + iterations):
             if step == warm_up:
@@ -75,10 +90,11 @@ def emulate(plan: Plan, slot: float, iterations: int, warm_up: int = 1, size: in
                 recorder.clear()
                 sleeper.restart()
             peak = max(peak, worker.run(step - warm_up).peak_memory)
+        worker.settle(iterations)
         network.barrier()
-        member.report(
-            encoder.encode(ServerReport(recorder.spans(0), peak, sleeper.mean_oversleep, update.steps - warm_up))
-        )
+        steps = update.steps - warm_up
+        report = ServerReport(recorder.spans(0), peak, sleeper.mean_oversleep, steps, update.speculation)
+        member.report(encoder.encode(report))
 
     launch(
         len(view.servers),

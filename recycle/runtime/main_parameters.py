@@ -4,7 +4,7 @@ A model in bfloat16 would lose small updates to rounding, and the small terms in
 added up in full precision, a copy in full precision is stepped, and the model gets its rounded values.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -20,20 +20,38 @@ class MainParameters:
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._main = {each: _main(each) for each in parameters if each.requires_grad}
+        for model, main in self._main.items():
+            if main is not model:
+                model.register_post_accumulate_grad_hook(_move_gradient)  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[torch.nn.Parameter]:
         return iter(self._main.values())
 
-    def collect_gradients(self) -> None:
-        """From now on, add every gradient to that of the main parameter, as soon as autograd has it.
+    def use(self, gradients: Sequence[torch.Tensor]) -> None:
+        """From now on, these are the gradients: autograd adds to them, and the optimizer steps with them.
 
-        The gradients of the main parameters must be there, and stay the same tensors.
+        Args:
+            gradients: one per main parameter, in their order.
         """
-        for model, main in self._main.items():
+        for (model, main), gradient in zip(self._main.items(), gradients, strict=True):
+            main.grad = gradient
             if main is not model:
                 # The name by which Megatron knows it, and the queue of weight gradients.
-                model.main_grad = main.grad  # type: ignore[attr-defined]
-                model.register_post_accumulate_grad_hook(_move_gradient)  # type: ignore[no-untyped-call]
+                model.main_grad = gradient  # type: ignore[attr-defined]
+
+    def counted(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients that count in a norm: where a parameter is another stage's as well, only one of the two does.
+
+        Megatron marks those that do not.
+        """
+        return [each for model, each in zip(self._main, gradients, strict=True) if not getattr(model, "shared", False)]
+
+    def copy_here(self) -> None:
+        """Take the values of the model."""
+        with torch.no_grad():
+            for model, main in self._main.items():
+                if main is not model:
+                    main.copy_(model)
 
     def copy_back(self) -> None:
         """Give the model the values of the main parameters, rounded to its precision."""

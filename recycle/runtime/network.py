@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo, Store, Work
+from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, ReduceOp, Store, Work
 
 from recycle.control.view import View
 from recycle.job import Server
@@ -47,7 +47,7 @@ class Transfer:
 
 
 class Sum:
-    """A sum over servers that is under way.
+    """A sum, or another reduction, over servers that is under way.
 
     A sum in which somebody is gone is not always given up by gloo before its time-out, even where all its connections
     are closed. So the wait for it is interrupted now and then, to see whether anybody has raised the alarm.
@@ -100,6 +100,20 @@ class Circle:
     def start_sum(self, tensor: torch.Tensor) -> Sum:
         """Start to sum a tensor in place; it must stay as it is until that was waited for."""
         return Sum(_begin(lambda: self._group.allreduce([tensor])), self._check)
+
+    def maximum(self, tensor: torch.Tensor) -> None:
+        """Take the greatest value of each element over the servers, in place; what is no number may get lost.
+
+        Raises:
+            ViewBroken: somebody in it is gone.
+        """
+        self.start_maximum(tensor).wait()
+
+    def start_maximum(self, tensor: torch.Tensor) -> Sum:
+        """Start to do so; the tensor must stay as it is until that was waited for."""
+        options = AllreduceOptions()
+        options.reduceOp = ReduceOp(ReduceOp.MAX)
+        return Sum(_begin(lambda: self._group.allreduce([tensor], options)), self._check)
 
 
 class Network:

@@ -1,5 +1,6 @@
 """What the runtime knows of a model: a stage that computes, and an update that reduces and steps."""
 
+import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -87,14 +88,37 @@ class PipelineStage(Protocol):
         """Forget all micro-batches and losses of an iteration that is not finished."""
 
 
+class Redo(enum.Enum):
+    """What must be made again."""
+
+    NOTHING = enum.auto()
+    THIS = enum.auto()
+    """The iteration that is being made."""
+    LAST = enum.auto()
+    """The one before it as well: its gradient cannot be used."""
+
+
 class StageUpdate(Protocol):
     """What a stage does with its gradients at the end of an iteration.
 
     Where the plan's optimizer is global, it is here that stages wait for each other.
     """
 
+    @property
+    def waits(self) -> bool:
+        """Whether all stages wait for each other before the next step."""
+
+    def collect(self) -> None:
+        """A micro-batch's gradients, or a part of them, were added."""
+
+    def validate(self) -> Redo:
+        """Find out whether the last step was right, once the next iteration has nothing left to do but to reduce.
+
+        If it was not, it is now, and the gradients of that next iteration are forgotten.
+        """
+
     def reduce(self) -> None:
         """Sum the gradients over the stage's live peers, to the gradient of the whole batch."""
 
-    def step(self) -> None:
-        """Update the parameters, and start the next iteration with gradients of zero."""
+    def step(self) -> Redo:
+        """Update the parameters, and start the next iteration with gradients of zero; or say that it cannot be."""

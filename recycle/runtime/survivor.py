@@ -417,6 +417,10 @@ class Survivor:
             if trainee.newest > step:
                 trainee.undo()
             assert trainee.newest == step, f"{self.member} is at {trainee.newest}, and said that it has {step}"
+        step = trainee.enter(network, step)
+        if restore == "checkpoint":
+            self._fresh = False
+        elif holders[self.member]:
             # The state is at rest here, so peers that lack it can have it.
             lacking = [each for each, holds in holders.items() if not holds]
             sources = [each for each, holds in holders.items() if holds]

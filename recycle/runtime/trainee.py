@@ -53,6 +53,20 @@ class Trainee(Protocol):
     def undo(self) -> None:
         """Go back to the version before the newest."""
 
+    def enter(self, network: Network, step: int) -> int:
+        """Enter a view: find out with all others whether the last step was right, and make it so.
+
+        Args:
+            network: of the view.
+            step: the version that a server has or will get from a peer.
+
+        Returns:
+            The version that it is: one less if that step has to be made again, and so has the iteration before it.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+
     def state(self) -> Mapping[str, torch.Tensor]:
         """The newest version, by name."""
 

@@ -2,58 +2,46 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.errors import NotFinite, RunError
+from recycle.runtime.errors import NotFinite
+from recycle.runtime.exact import NOTHING, ExactSums
+from recycle.runtime.gradients import FlatGradients, square
 from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
+from recycle.runtime.optimizers import require_supported, set_rate, steps_made
+from recycle.runtime.speculation import Speculation
+from recycle.runtime.stage import Redo
 from recycle.runtime.trainee import Listener
+from recycle.runtime.validation import Validation, Verdict
 from recycle.runtime.versions import Versions
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-class FlatGradients:
-    """All gradients of a stage in one buffer per type, so that one reduction carries them.
+class Method(NamedTuple):
+    """How gradients become steps.
 
-    Args:
-        parameters: whose ``grad`` becomes a view of a buffer; autograd adds to it in place.
+    Attributes:
+        clip: the largest norm that the gradient of the whole model may have; None for no limit.
+        staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
+        addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
+        keep: whether the state before the last step is kept, so that the step can be undone.
+        rate: the learning rate by the number of steps; None for the optimizer's own.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        groups: dict[torch.dtype, list[torch.nn.Parameter]] = {}
-        for parameter in parameters:
-            if parameter.requires_grad:
-                groups.setdefault(parameter.dtype, []).append(parameter)
-        self.buffers: list[torch.Tensor] = []
-        for dtype, members in groups.items():
-            buffer = torch.zeros(sum(each.numel() for each in members), dtype=dtype)
-            place = 0
-            for each in members:
-                each.grad = buffer[place : place + each.numel()].view_as(each)
-                place += each.numel()
-            self.buffers.append(buffer)
+    clip: float | None = None
+    staggered: bool = False
+    addends: int = 0
+    keep: bool = False
+    rate: Callable[[int], float] | None = None
 
-    def squared_norm(self) -> torch.Tensor:
-        """The sum of all squares, in double precision."""
-        return torch.stack([buffer.double().square().sum() for buffer in self.buffers]).sum()
-
-    def are_finite(self) -> bool:
-        """Whether every value is a finite number."""
-        return all(
-            bool(torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))) for buffer in self.buffers if len(buffer)
-        )
-
-    def scale(self, factor: float) -> None:
-        """Multiply every gradient."""
-        for buffer in self.buffers:
-            buffer.mul_(factor)
-
-    def zero(self) -> None:
-        """Start the next iteration."""
-        for buffer in self.buffers:
-            buffer.zero_()
+    @property
+    def validated(self) -> bool:
+        """Whether something must be known of all stages before a step is surely right."""
+        return self.clip is not None or self.addends > 0
 
 
 class TorchUpdate:
@@ -63,22 +51,26 @@ class TorchUpdate:
     a sum over tokens, only their number in the whole batch is. So the sum over whoever is alive is the fault-free
     gradient. Megatron applies 1 / D before the sum. Here it comes after: powers of two give the same bits, and the
     rounding of others does not depend on who is alive. Sums of gradients in bfloat16 hardly round at all in float32,
-    so that training in bfloat16 is mostly the same to the bit.
+    so that training in bfloat16 is mostly the same to the bit; with exact sums, all training is.
+
+    Where the norm of the whole gradient matters, a staggered stage steps before it is known, if it can be guessed that
+    the gradient will be used as it is. ``validate`` finds out, one iteration later; a wrong step is taken back, and
+    made again from the gradient, which is kept for that. So every step is in the end the one that would have been made
+    by waiting, to the bit.
 
     Args:
         parameters: the stage's.
         make_optimizer: makes the optimizer of some parameters.
         pipelines: D of the full job.
-        clip: the largest norm that the gradient of the whole model may have; None for no limit. It needs the norms of
-            all stages, so it goes with a global optimizer only.
-        staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
-        keep: whether the state before the last step is kept, so that the step can be undone.
+        stage: which stage of how many.
+        depth: P.
+        method: how gradients become steps.
 
     Attributes:
         listener: hears of every step; None for nobody.
 
     Raises:
-        RunError: clipping with a staggered optimizer.
+        RunError: nobody knows how to undo a step of this optimizer.
     """
 
     def __init__(
@@ -86,25 +78,67 @@ class TorchUpdate:
         parameters: Iterable[torch.nn.Parameter],
         make_optimizer: MakeOptimizer,
         pipelines: int,
-        clip: float | None = None,
-        staggered: bool = False,
-        keep: bool = False,
+        stage: int,
+        depth: int,
+        method: Method = Method(),  # noqa: B008 - immutable
     ) -> None:
-        if clip is not None and staggered:
-            raise RunError(
-                f"clip is {clip:g}: the norm of the whole gradient is known only when every stage is done, and this "
-                "plan's stages step on their own; make the plan with --optimizer global, or do without clipping"
-            )
         self.main = MainParameters(parameters)
-        self.gradients = FlatGradients(self.main)
-        self.main.collect_gradients()
         self.optimizer = make_optimizer(list(self.main))
+        require_supported(self.optimizer)
         self.versions = Versions(list(self.main), self.optimizer)
         self.listener: Listener | None = None
-        self._keep = keep
+        self._method = method
         self._pipelines = pipelines
-        self._clip = clip
-        self._staggered = staggered
+        self._stage = stage
+        self._divisor: Callable[[], int] = lambda: self._pipelines
+        self._validation: Validation | None = None
+        self._sums: ExactSums | None = None
+        self.gradients = self._reduced = FlatGradients(self.main)
+        guessing = method.validated and method.staggered
+        if guessing or method.addends:
+            self._reduced = FlatGradients(self.main)
+        if method.validated:
+            self._validation = Validation(stage, depth, method.clip, guessing)
+        if method.addends:
+            self._sums = ExactSums(self.gradients.views, method.addends)
+        self._keeps = method.keep or guessing
+        self._bounds: list[int] = []
+        self._verdict: Verdict | None = None
+        self._pending = False
+        self.main.use(self.gradients.views)
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """What the past says about guesses; None where nothing is to be guessed."""
+        return self._validation.speculation if self._validation else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether all stages wait for each other before the next step."""
+        return not self._method.staggered if self._validation is None else not self._validation.guesses
+
+    def enter(self, network: Network, step: int) -> int:
+        """Enter a view: find out whether the last step before it was right, and make it so.
+
+        Args:
+            network: of the server.
+            step: the version that this server has or will get from a peer: the first iteration.
+
+        Returns:
+            The version that it is: one less where the gradient was not fit for the step, which all have taken back.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        if self._validation is None:
+            return step
+        verdict = self._validation.connect(network, step)
+        # Who has another version gets this one from a peer.
+        if self._pending and self.versions.newest == step:
+            assert verdict is not None, "a step was made, and somebody who made it must be alive in every stage"
+            self._correct(verdict)
+        self._pending = False
+        return step if verdict is None or verdict.fits else step - 1
 
     def connect(
         self,
@@ -121,59 +155,155 @@ class TorchUpdate:
         """
         self._network = network
         self._after_reduction = after_reduction
-        self._divisor = tokens or (lambda: self._pipelines)
-        self.gradients.zero()
+        if tokens is not None:
+            self._divisor = tokens
+        self._begin()
+
+    def collect(self) -> None:
+        """A micro-batch's gradients, or a part of them, were added."""
+        if self._sums is not None:
+            self._sums.collect()
 
     def reduce(self) -> None:
-        """Sum over the peers; then limit the norm, if it is to be limited.
+        """Sum over the peers.
 
         Raises:
-            NotFinite: the sum holds a value that is no finite number.
+            NotFinite: the sum holds a value that is no finite number, and nobody looks at the norm.
         """
-        if not self._staggered:
+        if not self._method.staggered and self._validation is None:
             self._network.barrier()
+        fits = self._sum_exactly(self._sums) if self._sums is not None else self._sum()
+        self.main.use(self._reduced.views)
+        self._after_reduction()
+        if self._validation is None:
+            if not self._reduced.are_finite():
+                raise NotFinite(f"the gradient of stage {self._stage} is not finite")
+            return
+        finite = self._sums is None or self._sums.finite
+        part = square(self.main.counted(self._reduced.views)) if fits else 0.0
+        guesses = self._validation.guesses
+        self._validation.tell(self.versions.newest, part if finite else math.inf, fits)
+        self._verdict = None if guesses else self._validation.hear(guessed=False)
+
+    def step(self) -> Redo:
+        """Update the parameters, and set the gradients to zero; unless it is known that nobody can."""
+        if self._verdict is None:
+            self._apply(1.0)
+            self._pending = self._validation is not None
+            if self._pending:
+                self._tell_undone()  # perhaps it will be, and then who follows must not have made it
+        elif self._verdict.fits:
+            self._apply(self._verdict.factor)
+        else:
+            self._repeat()
+            return Redo.THIS
+        return Redo.NOTHING
+
+    def validate(self) -> Redo:
+        """Find out whether the last step was right; if not, make it so, and forget all gradients since."""
+        if not self._pending:
+            return Redo.NOTHING
+        assert self._validation is not None
+        return self._correct(self._validation.hear(guessed=True))
+
+    def follow(self, parts: Sequence[torch.Tensor]) -> None:
+        """Make the step of a peer whose listener got these."""
+        *gradients, bounds, steps = parts
+        self.main.use(self._reduced.views)
+        for own, other in zip(self._reduced.buffers, gradients, strict=True):
+            own.copy_(other)
+        self._bounds = bounds.tolist()
+        self._apply(1.0 if bool(steps) else 0.0)
+
+    def undo(self) -> None:
+        """Take the last step back."""
+        self._pending = False
+        self._tell_undone()
+        self.versions.undo()
+        self.main.copy_back()
+        if self._validation is not None:
+            self._validation.forget(self.versions.newest)
+
+    def _correct(self, verdict: Verdict) -> Redo:
+        """Make the last step what it should have been."""
+        self._pending = False
+        if verdict.as_guessed:
+            return Redo.NOTHING
+        self._tell_undone()
+        self.versions.undo()
+        self.main.copy_back()
+        if not verdict.fits:
+            self._repeat()
+            return Redo.LAST
+        self.main.use(self._reduced.views)
+        self._apply(verdict.factor)
+        return Redo.THIS
+
+    def _repeat(self) -> None:
+        """Begin the iteration again, with bounds that its addends fit."""
+        assert self._validation is not None
+        self._validation.forget(self.versions.newest)
+        self._begin(self._bounds)
+
+    def adopt(self, step: int) -> None:
+        """The main parameters and the optimizer's state were replaced by those of a step."""
+        self._pending = False
+        self.versions.adopt(step)
+        self.main.copy_back()
+        self._begin()
+
+    def drop(self) -> None:
+        """Forget all gradients of an iteration that was not finished."""
+        self._begin()
+
+    def _tell_undone(self) -> None:
+        if self.listener is not None:
+            self.listener.undone()
+
+    def _sum(self) -> bool:
         for buffer in self.gradients.buffers:
             self._network.peers.sum(buffer)
         divisor = self._divisor()
         if divisor > 1:
             self.gradients.scale(1 / divisor)
-        self._after_reduction()
-        if not self.gradients.are_finite():
-            raise NotFinite(f"the gradient of stage {self._network.server.stage} is not finite")
-        if self._clip is None:
-            return
-        peers = len(self._network.view.peers(self._network.server.stage))
-        total = self.gradients.squared_norm() / peers
-        self._network.all.sum(total)
-        norm = math.sqrt(total.item())
-        if norm > self._clip:
-            self.gradients.scale(self._clip / norm)
+        self.gradients, self._reduced = self._reduced, self.gradients
+        return True
 
-    def step(self) -> None:
-        """Update the parameters, and set the gradients to zero."""
-        if self._keep:
+    def _sum_exactly(self, sums: ExactSums) -> bool:
+        sums.reduce(self._network.peers)
+        sums.mean(self._divisor(), self._reduced.views)
+        self._bounds = sums.next_bounds()
+        return sums.fits
+
+    def _apply(self, factor: float) -> None:
+        """Make a step with the reduced gradient times a factor; with 0, only count it."""
+        if self._keeps:
             self.versions.keep()
+        if factor not in (0.0, 1.0):
+            self._reduced.scale(factor)
         if self.listener is not None:
-            self.listener.stepping(self.gradients.buffers)
-        self.optimizer.step()
-        self.main.copy_back()
+            bounds, steps = torch.tensor(self._bounds, dtype=torch.int64), torch.tensor([factor != 0])
+            self.listener.stepping((*self._reduced.buffers, bounds, steps))
+        if factor:
+            if self._method.rate is not None:
+                set_rate(self.optimizer, self._method.rate(steps_made(self.optimizer)))
+            self.optimizer.step()
+            for parameter, bound in zip(self.main, self._bounds, strict=False):
+                # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
+                self.optimizer.state[parameter]["bound"] = torch.tensor(bound)
+            self.main.copy_back()
         self.versions.advance()
+        self._begin()
+
+    def _begin(self, bounds: list[int] | None = None) -> None:
+        """Begin an iteration with gradients of zero.
+
+        Args:
+            bounds: of the addends; those of the present version if None.
+        """
+        self._verdict = None
         self.gradients.zero()
-
-    def follow(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Make the step of a peer whose listener got these."""
-        for own, other in zip(self.gradients.buffers, gradients, strict=True):
-            own.copy_(other)
-        self.step()
-
-    def undo(self) -> None:
-        """Take the last step back."""
-        if self.listener is not None:
-            self.listener.undone()
-        self.versions.undo()
-        self.main.copy_back()
-
-    def adopt(self, step: int) -> None:
-        """The main parameters and the optimizer's state were replaced by those of a step."""
-        self.versions.adopt(step)
-        self.main.copy_back()
+        self.main.use(self.gradients.views)
+        if self._sums is not None:
+            states = (self.optimizer.state.get(each, {}) for each in self.main)
+            self._sums.start(bounds or [int(state.get("bound", NOTHING)) for state in states])

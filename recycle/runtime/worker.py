@@ -15,7 +15,7 @@ from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.executor import Executor, Hooks
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
-from recycle.runtime.stage import MicroBatch, PipelineStage, StageUpdate
+from recycle.runtime.stage import MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.transport import Transport
 
 FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
@@ -35,6 +35,14 @@ class IterationReport(NamedTuple):
     peak_memory: int
 
 
+class _Program:
+    """A list in two parts: what belongs to single micro-batches, and what comes when all of them are done."""
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self.work = [each for each in instructions if not each.op.is_update]
+        self.update = [each for each in instructions if each.op.is_update]
+
+
 class Worker:
     """Runs a server's instruction list over a stage.
 
@@ -47,6 +55,8 @@ class Worker:
         recorder: gets the start and end of every instruction.
         hooks: what is told of every instruction.
         bulletin: what servers tell each other in every reduction, if they do.
+        waiting: a plan in which the same servers are alive; it is run where all stages wait for each other anyway, and
+            may be quicker there.
 
     Raises:
         RunError: the plan cannot run on this stage.
@@ -62,8 +72,10 @@ class Worker:
         recorder: Recorder,
         hooks: Sequence[Hooks] = (),
         bulletin: Bulletin | None = None,
+        waiting: Plan | None = None,
     ) -> None:
-        self._program = require_program(plan, server, stage)
+        self._program = _Program(require_program(plan, server, stage))
+        self._waiting = _Program(require_program(waiting, server, stage)) if waiting else self._program
         self._depth = plan.job.depth
         self._micro_batches = plan.job.micro_batches
         self._pipelines = plan.job.pipelines
@@ -72,13 +84,14 @@ class Worker:
         self._bulletin = bulletin
         self._losses: tuple[float, ...] = ()
         self._update = update
+        self._redo = Redo.NOTHING
         self._recorder = recorder
         self._transport = Transport(network, plan.job, stage, recorder)
         self._results: dict[tuple[Op, int, int], torch.Tensor] = {}
         self._step = 0
         self._cost = plan.job.stages[server.stage]
         self._peak_memory = 0
-        self._forward_program = [each for each in self._program if each.op in FORWARD]
+        self._forward_program = [each for each in self._program.work if each.op in FORWARD]
         handlers = {
             Op.F: self._compute,
             Op.I: self._compute,
@@ -95,20 +108,49 @@ class Worker:
         self._evaluator = Executor(handlers | {Op.F: self._evaluate}, Recorder(server, capacity=0))
 
     def run(self, step: int) -> IterationReport:
-        """Execute the list once. Nothing of the iteration is left after it but the parameters' new values.
+        """Execute the list, and again if the step before it was not right.
+
+        Nothing of the iteration is left after it but the parameters' new values.
 
         Raises:
             InstructionFailed: an instruction raised.
             ViewBroken: somebody is gone. This worker and its stage's unfinished micro-batches are of no use then.
         """
+        while not self._attempt(step):
+            self._stage.drop()
+        return IterationReport(self._losses, self._peak_memory)
+
+    def settle(self, step: int) -> None:
+        """Find out whether the last step was right, and make it so if not; before anybody looks at the parameters.
+
+        Args:
+            step: of the next iteration.
+
+        Raises:
+            InstructionFailed: an instruction raised.
+            ViewBroken: somebody is gone.
+        """
+        while self._update.validate() is Redo.LAST:
+            self.run(step - 1)
+
+    def _attempt(self, step: int) -> bool:
+        """Execute the list once; whether that was not in vain, as far as is known."""
         self._step = self._recorder.iteration = step
         self._peak_memory = 0
-        self._transport.begin(self._program)
-        self._executor.run(self._program)
-        self._transport.finish()
+        program = self._waiting if self._update.waits else self._program
+        self._transport.begin(program.work)
+        self._executor.run(program.work)
         assert not self._results, f"computed and never sent: {list(self._results)}"
         assert self._stage.held() == (0, 0), f"left after the iteration: {self._stage.held()}"
-        return IterationReport(self._losses, self._peak_memory)
+        redo = self._update.validate()
+        if redo is Redo.NOTHING:
+            self._executor.run(program.update)
+            redo = self._redo
+        self._transport.finish()
+        if redo is Redo.LAST:
+            self._stage.drop()
+            self.run(step - 1)
+        return redo is Redo.NOTHING
 
     def evaluate(self) -> tuple[float, ...]:
         """Execute the forward part of the list on held-out data, the same each time; all losses, on the last stage.
@@ -138,10 +180,12 @@ class Worker:
             self._count_memory()
         elif op is Op.W:
             self._stage.weight_gradient(micro_batch)
+            self._update.collect()
             return
         else:
             act = self._stage.backward if op is Op.B else self._stage.input_gradient
             result = act(micro_batch, received)
+            self._update.collect()
         if result is not None:
             self._results[Op.SEND_F if op is Op.F else Op.SEND_B, home, index] = result
 
@@ -183,7 +227,7 @@ class Worker:
         return tuple(table.flatten().tolist())
 
     def _update_step(self, _: Instruction) -> None:
-        self._update.step()
+        self._redo = self._update.step()
 
 
 def require_program(plan: Plan, server: Server, stage: PipelineStage) -> tuple[Instruction, ...]:

@@ -120,11 +120,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
             weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
             tie = Tie(weight(), network, job.depth)
             tie.copy_from_first()
-        update = TorchUpdate(
-            stage.parameters(),
-            optimizer,
-            job.pipelines,
-        )
+        update = TorchUpdate(stage.parameters(), optimizer, job.pipelines, server.stage, job.depth)
         tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
         update.connect(network, tie.reduce if tie else lambda: None, tokens)
         worker = Worker(plan, server, stage, update, network, Recorder(server))

@@ -128,8 +128,8 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
 
 
 def test_what_cannot_be_trained_says_why(tmp_path):
-    with pytest.raises(RunError, match=r"clip is 1: .* make the plan with --optimizer global"):
-        losses(Run(plan(), msgspec.structs.replace(MODEL, clip=1.0), 1, tmp_path))
+    with pytest.raises(RunError, match="decay_steps is 3: a cosine decay ends after the warm-up, which takes 4 steps"):
+        losses(Run(plan(), msgspec.structs.replace(MODEL, decay="cosine", warm_up=4, decay_steps=3), 1, tmp_path))
     with pytest.raises(RunError, match="layers is 3: 2 stages need a multiple of 2"):
         losses(Run(plan(), msgspec.structs.replace(MODEL, layers=3), 1, tmp_path))
     with pytest.raises(RunError, match="vocabulary is 100: text is read as bytes"):

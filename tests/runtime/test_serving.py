@@ -19,7 +19,7 @@ from recycle.runtime.checkpoint import give_state, stage_state
 from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.following import ATTEMPTS, Follower, Joining
 from recycle.runtime.serving import Meeting, Service, Serving, server_of
-from recycle.runtime.update import TorchUpdate
+from recycle.runtime.update import Method, TorchUpdate
 
 JOINER = Member(Server(1, 0), 3)
 PEER = Member(Server(0, 0), 0)
@@ -35,7 +35,7 @@ class Stage:
         torch.manual_seed(seed)
         self.module = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.LayerNorm(size))
         self.update = TorchUpdate(
-            self.module.parameters(), lambda each: torch.optim.AdamW(each, lr=0.01), pipelines=2, keep=True
+            self.module.parameters(), lambda each: torch.optim.AdamW(each, lr=0.01), 2, 0, 2, Method(keep=True)
         )
         self.pause = pause
 

@@ -16,7 +16,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.torch_stage import TorchStage, cut
-from recycle.runtime.update import TorchUpdate
+from recycle.runtime.update import Method, TorchUpdate
 from recycle.runtime.worker import Worker
 from tests.examples import QUICK, paper_job
 from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole
@@ -58,7 +58,10 @@ def train(plan, dropout=0.0, clip=None):
         )
         network = Network(member.store(), view, server)
         staggered = plan.mode.optimizer == "staggered"
-        update = TorchUpdate(stage.parameters(), optimizer, job.pipelines, clip, staggered)
+        update = TorchUpdate(
+            stage.parameters(), optimizer, job.pipelines, server.stage, job.depth, Method(clip, staggered)
+        )
+        update.enter(network, 0)
         update.connect(network)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         result = Result([], [], [], [])

@@ -1,0 +1,53 @@
+"""Gradients of a stage, in one buffer per type."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+
+class FlatGradients:
+    """Room for all gradients of a stage, in one buffer per type, so that one reduction carries them.
+
+    Args:
+        parameters: whose gradients.
+
+    Attributes:
+        buffers: one per type.
+        views: the part of each parameter, in the parameters' order and of their shapes.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        members = list(parameters)
+        sizes: dict[torch.dtype, int] = {}
+        for each in members:
+            sizes[each.dtype] = sizes.get(each.dtype, 0) + each.numel()
+        room = {dtype: torch.zeros(size, dtype=dtype) for dtype, size in sizes.items()}
+        self.buffers = list(room.values())
+        self.views: list[torch.Tensor] = []
+        places = dict.fromkeys(sizes, 0)
+        for each in members:
+            place = places[each.dtype]
+            places[each.dtype] = place + each.numel()
+            self.views.append(room[each.dtype][place : place + each.numel()].view_as(each))
+
+    def are_finite(self) -> bool:
+        """Whether every value is a finite number."""
+        return all(
+            bool(torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))) for buffer in self.buffers if len(buffer)
+        )
+
+    def scale(self, factor: float) -> None:
+        """Multiply every gradient."""
+        for buffer in self.buffers:
+            buffer.mul_(factor)
+
+    def zero(self) -> None:
+        """Set every gradient to zero."""
+        for buffer in self.buffers:
+            buffer.zero_()
+
+
+def square(gradients: Iterable[torch.Tensor]) -> float:
+    """The sum of all squares, in double precision."""
+    return math.fsum(each.double().square_().sum().item() for each in gradients)

@@ -1,0 +1,183 @@
+"""Stepping before the norm is known against waiting for it, and exact sums against each other, to the bit."""
+
+import hashlib
+
+import msgspec
+import pytest
+import torch
+
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.launcher import launch
+from recycle.runtime.network import Network
+from recycle.runtime.optimizers import make_optimizer
+from recycle.runtime.recording import Recorder
+from recycle.runtime.torch_stage import TorchStage, cut
+from recycle.runtime.update import Method, TorchUpdate
+from recycle.runtime.worker import Worker
+from tests.examples import QUICK, paper_job
+from tests.runtime.models import inputs, layers, stage_boundaries, targets
+
+JOB = paper_job(pipelines=3, stages=2, micro_batches=3, released=0)
+
+
+class Result(msgspec.Struct):
+    """Of one server: losses of every iteration, a hash of its state, and how often it guessed right, wrong, or not."""
+
+    losses: list[tuple[float, ...]]
+    state: str
+    counts: tuple[int, int, int]
+    versions: list[int]
+
+
+class SpoiledStage(TorchStage):
+    """Some micro-batches leave something in a gradient that is no number, or far too great."""
+
+    spoiled = {}  # noqa: RUF012 - by step, what comes into the first stage's gradients
+
+    def backward(self, micro_batch, received):
+        result = super().backward(micro_batch, received)
+        value = self.spoiled.get(micro_batch.step)
+        if value is not None and self.input is None and micro_batch[1:] == (1, 1):
+            next(iter(self.parameters())).grad.view(-1)[0] += value
+        return result
+
+
+def fingerprint(update):
+    content = hashlib.sha256()
+    for parameter in update.main:
+        content.update(parameter.detach().numpy().tobytes())
+        for name, value in sorted(update.optimizer.state[parameter].items()):
+            content.update(name.encode() + value.numpy().tobytes())
+    return content.hexdigest()
+
+
+def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=()):
+    """Every server's result; before some steps, all enter another view, with whatever is still to be found out."""
+    view = View.of(plan)
+    job = plan.job
+    results = {}
+
+    def body(member):
+        server = view.servers[member.rank]
+        model = layers(job.depth, 0.1)
+        stage = SpoiledStage(
+            cut(model, job.depth)[server.stage],
+            server.stage,
+            stage_boundaries(model, job.depth)[server.stage],
+            inputs,
+            targets,
+            torch.nn.functional.mse_loss,
+            1 / job.micro_batches,
+        )
+        stage.spoiled = dict(spoiled)
+        update = TorchUpdate(
+            stage.parameters(),
+            lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
+            job.pipelines,
+            server.stage,
+            job.depth,
+            method,
+        )
+        result = Result([], "", (0, 0, 0), [])
+        store = member.store()
+        epoch = -1
+        for step in range(steps):
+            if step in (0, *changes):
+                epoch += 1
+                network = Network(store, view._replace(epoch=epoch), server)
+                update.drop()
+                update.enter(network, step)
+                update.connect(network)
+                worker = Worker(plan, server, stage, update, network, Recorder(server))
+            while update.versions.newest < step:
+                worker.run(update.versions.newest)
+            result.losses.append(worker.run(step).losses)
+        worker.settle(steps)
+        result.state = fingerprint(update)
+        result.versions = [update.versions.newest, update.versions.oldest]
+        if update.speculation is not None:
+            past = update.speculation
+            result.counts = (past.right, past.wrong, past.waits)
+        network.barrier()
+        member.report(msgspec.msgpack.encode(result))
+
+    launch(
+        len(view.servers),
+        body,
+        lambda rank, content: results.update({view.servers[rank]: msgspec.msgpack.decode(content, type=Result)}),
+    )
+    return results
+
+
+def plan_of(*failed, mode=Mode(), job=JOB):  # noqa: B008 - immutable
+    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
+
+
+def summary(results):
+    """Losses of each iteration, and each stage's state; peers must agree."""
+    states, losses = {}, set()
+    for server, result in results.items():
+        assert states.setdefault(server.stage, result.state) == result.state, f"peers of stage {server.stage} differ"
+        if any(result.losses):
+            losses.add(tuple(map(tuple, result.losses)))
+    (curve,) = losses
+    return curve, states
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("clip", "spoiled", "wrong"),
+    [
+        (1e9, {}, 0),
+        (1e9, {0: NAN, 17: INF, 18: -INF, 33: NAN}, 3),
+        (1e-3, {}, 1),
+        (0.25, {5: 1e6, 21: NAN}, None),
+    ],
+    ids=["calm", "not finite", "always clipped", "sometimes clipped"],
+)
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_stepping_at_once_ends_as_waiting_does(kind, clip, spoiled, wrong):
+    plan = plan_of("W1_1")
+    steps = 50
+    waited = train(plan, steps, Method(clip, staggered=False), kind, spoiled)
+    guessed = train(plan, steps, Method(clip, staggered=True), kind, spoiled)
+    assert summary(guessed) == summary(waited)
+    for result in guessed.values():
+        assert result.versions == [steps, steps - 1]
+        assert sum(result.counts) == steps
+        if wrong is not None:
+            assert result.counts[1] == wrong
+        if wrong == 0:
+            assert result.counts == (steps, 0, 0), "nobody waits where nothing clips"
+        assert result.counts == next(iter(guessed.values())).counts
+    assert all(result.counts == (0, 0, steps) for result in waited.values())
+
+
+def test_what_is_still_to_be_found_out_is_found_out_in_the_next_view():
+    plan = plan_of("W1_1", mode=Mode("fused"))
+    addends = JOB.pipelines * JOB.micro_batches
+    spoiled = {5: NAN, 12: 1e6}
+    waited = train(plan, 16, Method(0.25, addends=addends), spoiled=spoiled)
+    # Of the first iteration and of step 12 the sums are not fit, of step 5 the gradient is not finite.
+    guessed = train(plan, 16, Method(0.25, True, addends), spoiled=spoiled, changes=[1, 3, 6, 13])
+    assert summary(guessed) == summary(waited)
+    assert all(result.versions == [16, 15] for result in guessed.values())
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_exact_sums_make_every_plan_end_with_the_same_bits(kind):
+    addends = JOB.pipelines * JOB.micro_batches
+    spoiled = {4: NAN, 7: 1e4, 9: 1e30}  # the second is far above all bounds, and the third above those of the second
+    ways = [
+        (plan_of(mode=Mode("fused", "global")), Method(0.05, addends=addends)),
+        (plan_of("W1_1", mode=Mode("fused")), Method(0.05, staggered=True, addends=addends)),
+        (plan_of("W0_0", "W2_0", mode=Mode("fused", routing="free")), Method(0.05, staggered=True, addends=addends)),
+    ]
+    expected, *others = [summary(train(plan, 15, method, kind, spoiled)) for plan, method in ways]
+    for other in others:
+        assert other == expected
