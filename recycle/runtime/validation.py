@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.network import Network, Transfer
+from recycle.runtime.network import Network, Sum
 from recycle.runtime.speculation import Speculation, factor_of
 
 # What stands where a server knows nothing; squares are never below zero.
@@ -50,7 +50,7 @@ class Validation:
         self._depth = depth
         self._clip = clip
         self._eager = eager
-        self._asked: tuple[int, torch.Tensor, Transfer] | None = None
+        self._asked: tuple[int, torch.Tensor, Sum] | None = None
         self._known: dict[int, torch.Tensor] = {}
         self.speculation = Speculation()
 
