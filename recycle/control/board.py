@@ -197,7 +197,8 @@ class Board:
             members: who is in it, or still asks to be; what is kept about anybody else goes.
         """
         names = {str(member) for member in members}
-        for key in self._store.keys(""):
+        # Requests first: a joiner whose death is forgotten must not look as if it was waiting.
+        for key in sorted(self._store.keys(""), key=lambda key: not key.startswith(_join(""))):
             kind, _, rest = key.partition("/")
             name = rest.partition("/")[0]
             if (kind in _OF_EPOCHS and name.isdecimal() and int(name) < epoch) or (

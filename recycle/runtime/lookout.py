@@ -145,15 +145,19 @@ class Lookout:
 
     def _look_for_joiners(self, board: Board, epoch: int) -> None:
         asked = (epoch, board.asked())
-        if asked != self._asked:
-            self._joins = board.joins()
-            self._asked = asked
+        if asked == self._asked and not self._joins:
+            return
+        # Before the requests are read: who is forgotten is forgotten as a joiner first, and then as dead.
+        dead = board.declared_dead()
+        joins = self._joins if asked == self._asked else board.joins()
+        self._joins = tuple(each for each in joins if each.member not in dead)
+        self._asked = asked
         network = self._network
         taken = network.view.servers if network is not None else ()
-        joins = {Member.parse(each.member): each for each in self._joins}
-        joiners = [each for each in joins if each.server not in taken and board.death(each) is None]
+        requests = {Member.parse(each.member): each for each in self._joins}
+        joiners = [each for each in requests if each.server not in taken]
         # Nobody is told by a joiner's agent that it died with its worker.
         silent = self._joiners.observe(time.monotonic(), board.beats(joiners))
         with self._changed:
             if epoch == self._epoch:
-                self.requests = tuple(joins[each] for each in joiners if each not in silent)
+                self.requests = tuple(requests[each] for each in joiners if each not in silent)

@@ -197,13 +197,7 @@ class Service:
         send_state(pair, step, state)
         state.clear()
         level = False
-        while True:
-            with self._changed:
-                if level:
-                    self._changed.wait_for(lambda: self.over or self._waiting)
-                if self.over:
-                    return
-                item = self._waiting.popleft() if self._waiting else _Item(Word.LEVEL, step)
+        while (item := self._next(step, level)) is not None:
             word, step, parts = item
             pair.send(torch.tensor([word, step])).wait()
             level = level or word is Word.LEVEL
@@ -211,6 +205,15 @@ class Service:
                 send_state(pair, step, {str(place): each for place, each in enumerate(parts)})
             elif word is Word.END:
                 return
+
+    def _next(self, step: int, level: bool) -> _Item | None:
+        """What is sent next; None if it is over."""
+        with self._changed:
+            if level:
+                self._changed.wait_for(lambda: self._over or self._waiting)
+            if self._over:
+                return None
+            return self._waiting.popleft() if self._waiting else _Item(Word.LEVEL, step)
 
 
 class Serving:
