@@ -268,7 +268,7 @@ class Survivor:
         reported = board.reported(epoch) if leads or overdue else frozenset()
         if leads:
             # Before the members, with whose last report everything is decided.
-            self._look_for_joiners(epoch, reported)
+            self._look_for_joiners(epoch, reported - dead)
         for member in machine.view.members:
             name = str(member)
             if name in dead:

@@ -19,7 +19,7 @@ from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member
 
 TOKEN = "token"
-DURATIONS = Durations(beat=0.05, silence=1.0)
+DURATIONS = Durations(beat=0.05, silence=5.0)
 FIRST, SECOND, THIRD, FOURTH = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
 MEMBERS = (FIRST, SECOND, THIRD, FOURTH)
 CONTEXT = get_context("fork")
@@ -152,7 +152,7 @@ def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, ev
     death, alarm = run.board.death(SECOND), run.board.wait_alarm(0, 30)
     assert death is not None
     assert alarm is not None
-    assert alarm.cause.startswith("W0_1#0 has given no sign of life for 1.")
+    assert alarm.cause.startswith("W0_1#0 has given no sign of life for 5.")
     assert run.board.death(THIRD) is None
     assert run.board.death(FIRST) is None
 
