@@ -58,11 +58,11 @@ def test_a_short_sleep_harms_nobody(tmp_path):
 
 
 def test_a_slow_server_is_not_declared_dead(tmp_path):
-    slow = fault(Kind.SLOW, factor=20.0)
+    slow = fault(Kind.SLOW, factor=5.0)
     result = Scenario(tmp_path, slow, iterations=8).run()
     result.require_fired(slow)
     result.require_kept(*lives(), iterations=8)
-    assert [each.epoch for each in result.views] == [0]
+    assert result.deaths == {}
 
 
 def test_one_instruction_may_last_longer_than_the_silence_that_means_death(tmp_path):
