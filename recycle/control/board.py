@@ -179,13 +179,13 @@ class Board:
 
     # The end.
 
-    def finish(self, member: Member) -> None:
-        """Say that a member has reached the end of training."""
-        self._write(_finished(member), True)
+    def finish(self, epoch: int, member: Member) -> None:
+        """Say that a member has reached the end of training in an epoch."""
+        self._write(_finished(member), epoch)
 
-    def is_finished(self, member: Member) -> bool:
-        """Whether a member has reached the end of training."""
-        return self._read(_finished(member), bool) or False
+    def is_finished(self, epoch: int, member: Member) -> bool:
+        """Whether a member has reached the end of training in this very epoch."""
+        return self._read(_finished(member), int) == epoch
 
     # Tidiness.
 

@@ -191,12 +191,16 @@ class Survivor:
         if self._machine.state is State.UNPROTECTED:
             self._network.barrier()
             return
-        self._board.finish(self.member)
-        waiting = set(self._view.members)
-        while waiting:
-            waiting -= {each for each in waiting if self._board.is_finished(each) or self._board.death(each)}
+        self._board.finish(self._view.epoch, self.member)
+        while not self._are_others_finished():
             self._lookout.check()
             time.sleep(5 * LOOK)
+
+    def _are_others_finished(self) -> bool:
+        """Whether nobody in this view has to be helped any more, so that who is finished leaves or has left already."""
+        board, view = self._board, self._view
+        others = (each for each in view.members if each != self.member)
+        return all(board.is_finished(view.epoch, each) or board.death(each) for each in others)
 
     # The way from one view to the next.
 
@@ -253,6 +257,10 @@ class Survivor:
                 self._halt()
                 continue
             try:
+                if self._trainee.newest >= self._trainee.last and self._are_others_finished():
+                    # Somebody died at the very end; those who saw it before the alarm do not take part in a recovery.
+                    self._end = DONE
+                    return
                 self._look(epoch, time.monotonic() - began > self._durations.answer)
             except StoreLost:
                 self._end_with(STOPPED, "the store was lost during a recovery: resume from the last checkpoint")

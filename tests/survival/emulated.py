@@ -223,6 +223,20 @@ class ScenarioServer(EmulatedServer):
             self._enough = bool(votes)
 
 
+class Once:
+    """Does something at the first event that is meant."""
+
+    def __init__(self, meant, act):
+        self.meant = meant
+        self.act = act
+        self.done = False
+
+    def __call__(self, event):
+        if not self.done and self.meant(event):
+            self.done = True
+            self.act()
+
+
 class _Survivor(Survivor):
     trainee: ScenarioServer
 

@@ -24,6 +24,7 @@ from recycle.megatron.training import join_run
 from recycle.plan.instruction import Op
 from recycle.plan.recording import DeathLine, IterationLine, ViewLine
 from recycle.runtime.supervisor import JOIN_FILE
+from tests.survival.emulated import Once
 from tests.survival.trained import MODEL, Trained, fault, make
 
 pytestmark = pytest.mark.timeout(150)
@@ -85,20 +86,6 @@ def when_ready(folder, path):
                 time.sleep(0.02)
 
     threading.Thread(target=look, daemon=True).start()
-
-
-class Once:
-    """Does something at the first event that is meant."""
-
-    def __init__(self, meant, act):
-        self.meant = meant
-        self.act = act
-        self.done = False
-
-    def __call__(self, event):
-        if not self.done and self.meant(event):
-            self.done = True
-            self.act()
 
 
 def test_the_command_brings_a_server_back(tmp_path, reference, text, waits):

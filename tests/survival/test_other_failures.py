@@ -10,7 +10,7 @@ from recycle.job import Server
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.injection import EXIT_STATUS
 from recycle.runtime.survivor import STOPPED
-from tests.survival.emulated import EVERYBODY, PATIENT, Doom, Scenario, lives, never, settled
+from tests.survival.emulated import EVERYBODY, PATIENT, Doom, Once, Scenario, lives, never, settled
 
 pytestmark = pytest.mark.timeout(90)
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -31,10 +31,9 @@ def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path):
 
 
 def test_who_wakes_up_after_it_was_declared_dead_leaves_by_itself(tmp_path):
-    def wake(event):
-        if isinstance(event, ViewLine) and event.epoch == 1:
-            scenario.signal(NAME, signal.SIGCONT)
-
+    wake = Once(
+        lambda event: isinstance(event, ViewLine) and event.epoch == 1, lambda: scenario.signal(NAME, signal.SIGCONT)
+    )
     others_go_on = settled("W1_0")
 
     def fenced(event):
@@ -59,11 +58,11 @@ def test_a_short_sleep_harms_nobody(tmp_path):
 
 
 def test_a_slow_server_is_not_declared_dead(tmp_path):
-    slow = fault(Kind.SLOW, factor=20.0)
+    slow = fault(Kind.SLOW, factor=5.0)
     result = Scenario(tmp_path, slow, iterations=8).run()
     result.require_fired(slow)
     result.require_kept(*lives(), iterations=8)
-    assert [each.epoch for each in result.views] == [0]
+    assert result.deaths == {}
 
 
 def test_one_instruction_may_last_longer_than_the_silence_that_means_death(tmp_path):
@@ -145,12 +144,10 @@ def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_p
 
 
 def test_a_failure_together_with_the_store_is_the_end_too(tmp_path):
-    def both(event):
-        if isinstance(event, IterationLine) and event.step == 3 and not done:
-            done.append(True)
-            scenario.signal(NAME, signal.SIGKILL)
-
-    done = []
+    both = Once(
+        lambda event: isinstance(event, IterationLine) and event.step == 3,
+        lambda: scenario.signal(NAME, signal.SIGKILL),
+    )
     loss = Fault(Kind.STORE_LOSS, step=3)
     scenario = Scenario(tmp_path, loss, until=never, on_event=both, durations=PATIENT)
     result = scenario.run()

@@ -1,56 +1,54 @@
-"""What this release of gloo does when its connections are cut: every thread that waits in the group is freed."""
+"""What this release of gloo does when connections are cut below it: every thread that waits in a network is freed."""
 
 import threading
 from datetime import timedelta
-from typing import NamedTuple
 
 import pytest
 import torch
-from torch.distributed import HashStore, PrefixStore, ProcessGroupGloo
+from torch.distributed import HashStore
 
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.injection import _cut_connections
 from recycle.runtime.launcher import launch
-from recycle.runtime.unblock import Connections, open_sockets, unblock
+from recycle.runtime.network import Network
+from recycle.runtime.unblock import unblock
 
 pytestmark = pytest.mark.timeout(60)
 FOR_EVER = timedelta(seconds=50)
+SERVERS = [Server(pipeline, 0) for pipeline in range(3)]
 
 WAITS = {
-    "receive": lambda group, partner: group.recv([torch.zeros(4)], partner, 5).wait(FOR_EVER),
-    "send": lambda group, partner: group.send([torch.zeros(1 << 20)], partner, 5).wait(FOR_EVER),
-    "sum": lambda group, _: group.allreduce([torch.zeros(4)]).wait(),
-    "barrier": lambda group, _: group.barrier().wait(),
+    "receive": lambda network, peer: network.receive(torch.zeros(4), peer, 5).wait(),
+    "send": lambda network, peer: network.send(torch.zeros(1 << 20), peer, 5).wait(),
+    "sum": lambda network, _: network.peers.sum(torch.zeros(4)),
+    "barrier": lambda network, _: network.barrier(),
 }
 
 
-class Group(NamedTuple):
-    backend: ProcessGroupGloo
-    connections: Connections
+class Freed:
+    """A network in which the main thread waits until another one frees it."""
 
-    @classmethod
-    def of(cls, store, rank, size, keep=()):
-        before = open_sockets()
-        backend = ProcessGroupGloo(store, rank, size, FOR_EVER)
-        return cls(backend, Connections(before, frozenset(keep)))
+    def __init__(self, store, rank, epoch=0):
+        self.alarm = threading.Event()
+        view = View.among(SERVERS, epoch)
+        self.network = Network(store, view, SERVERS[rank], transfer=FOR_EVER, keep=[store.port], check=self.check)
 
-    def free(self):
-        unblock(self.backend, self.connections)
+    def check(self):
+        if self.alarm.is_set():
+            raise Interrupted("somebody else raised the alarm")
 
+    def wait_and_be_freed(self, wait, peer):
+        def free():
+            self.alarm.set()
+            self.network.unblock()
 
-def wait_and_be_freed(group, wait, partner):
-    """Wait in the main thread, while another one frees it until that worked."""
-    freed = threading.Event()
-
-    def free():
-        while not freed.wait(0.1):
-            group.free()
-
-    thread = threading.Thread(target=free)
-    thread.start()
-    with pytest.raises(RuntimeError):
-        wait(group.backend, partner)
-    freed.set()
-    thread.join()
+        timer = threading.Timer(0.3, free)
+        timer.start()
+        with pytest.raises(ViewBroken):
+            wait(self.network, peer)
+        timer.join()
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
@@ -60,12 +58,12 @@ def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
 
     def body(member):
         store = member.store()
-        group = Group.of(store, member.rank, 3, [store.port])
-        group.backend.allreduce([torch.zeros(1)]).wait()
+        freed = Freed(store, member.rank)
+        freed.network.barrier()
         if member.rank == 0:
             if first_partner_is_gone:
                 store.wait(["gone"], FOR_EVER)
-            wait_and_be_freed(group, wait, partner=2 if first_partner_is_gone else 1)
+            freed.wait_and_be_freed(wait, SERVERS[2 if first_partner_is_gone else 1])
             member.report(b"freed")
             store.set("over", "")
             return
@@ -79,28 +77,32 @@ def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
     assert heard == {0: b"freed"}
 
 
-def test_nobody_waits_in_a_group_of_one():
-    group = Group.of(HashStore(), 0, 1)
-    group.free()
-    total = torch.ones(1)
-    group.backend.allreduce([total]).wait()
-    assert total.item() == 1
-
-
-def test_other_groups_of_the_process_go_on():
+def test_the_next_view_of_the_same_processes_is_unharmed():
     heard = {}
 
     def body(member):
         store = member.store()
-        spoiled, other = (Group.of(PrefixStore(name, store), member.rank, 2, [store.port]) for name in ("a", "b"))
+        first = Freed(store, member.rank)
+        first.network.barrier()
         if member.rank == 0:
-            wait_and_be_freed(spoiled, WAITS["receive"], partner=1)
+            first.wait_and_be_freed(WAITS["receive"], SERVERS[1])
+        second = Freed(store, member.rank, epoch=1)
+        if member.rank == 1:
+            first.network.unblock()
         total = torch.ones(1)
-        other.backend.allreduce([total]).wait()
+        second.network.all.sum(total)
         member.report(str(total.item()).encode())
 
-    launch(2, body, lambda rank, content: heard.update({rank: content}))
-    assert heard == {0: b"2.0", 1: b"2.0"}
+    launch(3, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == dict.fromkeys(range(3), b"3.0")
+
+
+def test_nobody_waits_in_a_network_of_one():
+    network = Network(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
+    network.unblock()
+    total = torch.ones(1)
+    network.peers.sum(total)
+    assert total.item() == 1
 
 
 class Abortable:
