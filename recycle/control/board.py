@@ -159,14 +159,6 @@ class Board:
         key = _offer(epoch, member, attempt)
         return self._store.wait(key, timeout) and (self._read(key, bool) or False)
 
-    def set_pause(self, epoch: int, step: int) -> int:
-        """Ask all members to halt before an iteration, so that joiners can be admitted; gives what was asked first."""
-        return self._put_once(_pause(epoch), step)
-
-    def pause(self, epoch: int) -> int | None:
-        """The iteration before which all members halt in this epoch, if one was asked for."""
-        return self._read(_pause(epoch), int)
-
     # Plans.
 
     def publish_plan(self, epoch: int, author: Member, plan: bytes) -> None:
@@ -219,7 +211,7 @@ class Board:
 
 
 # ``epoch/<n>/`` is where the process groups of a view meet.
-_OF_EPOCHS = {"alarm", "bell", "report", "pause", "plan", "epoch", "offer"}
+_OF_EPOCHS = {"alarm", "bell", "report", "plan", "epoch", "offer"}
 _OF_MEMBERS = {"death", "beat", "join", "finished"}
 
 
@@ -233,10 +225,6 @@ def _alarm(epoch: int) -> str:
 
 def _report(epoch: int, member: Member | str) -> str:
     return f"report/{epoch}/{member}"
-
-
-def _pause(epoch: int) -> str:
-    return f"pause/{epoch}"
 
 
 def _plan(epoch: int, author: Member) -> str:

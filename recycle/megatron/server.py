@@ -28,6 +28,7 @@ from recycle.runtime.checkpoint import (
     stage_state,
     write_stage,
 )
+from recycle.runtime.chronicle import now
 from recycle.runtime.errors import RunError
 from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
@@ -199,7 +200,7 @@ class GptServer:
         if step and (due or save) and not folder_of(run.checkpoints, step).exists():
             self._save(step)
         if step == run.iterations and self._update.speculation is not None and self._leads:
-            self._teller.tell(InstantLine("norm", _now(), str(self._server), str(self._update.speculation)))
+            self._teller.tell(InstantLine("norm", now(), str(self._server), str(self._update.speculation)))
         if looks:
             losses = list(self._worker.evaluate())
             self._teller.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
@@ -260,7 +261,7 @@ class GptServer:
         self._sum(torch.zeros(1))
 
     def _warn(self, text: str) -> None:
-        self._teller.tell(InstantLine("warning", _now(), str(self._server), text))
+        self._teller.tell(InstantLine("warning", now(), str(self._server), text))
 
     def _sum(self, tensor: torch.Tensor) -> float:
         """Over all ranks: those of one place in their servers meet, and then those of each server."""
@@ -270,10 +271,6 @@ class GptServer:
             torch.distributed.all_reduce(tensor)
             self.network.all.sum(tensor)
         return tensor.item()
-
-
-def _now() -> float:
-    return time.monotonic() * 1e6
 
 
 def _nothing() -> None:

@@ -1,7 +1,6 @@
 """Training a GPT on text by a plan: a process per live server of this machine, with events and checkpoints."""
 
 import os
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +28,7 @@ from recycle.plan.history import load_history
 from recycle.plan.plan import Plan
 from recycle.plan.recording import InstantLine, ViewLine
 from recycle.runtime.checkpoint import checkpoints, read_manifest
+from recycle.runtime.chronicle import now
 from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.events import Event, EventFile, Teller
@@ -39,7 +39,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.plans import FIRST, Maker, Plans
 from recycle.runtime.reports import connect_reporter
 from recycle.runtime.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, Door, Setting, Supervisor
-from recycle.runtime.survivor import MICROSECONDS, Survivor
+from recycle.runtime.survivor import Survivor
 from recycle.runtime.text import TokenText
 from recycle.runtime.torchrun import join, under_torchrun
 
@@ -225,8 +225,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
 def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
     """What is told of the view that a run begins with."""
     servers = [str(each) for each in sorted(plan.programs)]
-    now = time.monotonic() * MICROSECONDS
-    return ViewLine(epoch, now, servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
+    return ViewLine(epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
 
 
 def _next_epoch(run: Run) -> int:

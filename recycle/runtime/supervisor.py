@@ -24,13 +24,14 @@ from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Job
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
+from recycle.runtime.chronicle import now
 from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import RunError
 from recycle.runtime.events import Event, EventFile
 from recycle.runtime.nursery import News, Nursery
 from recycle.runtime.plans import FIRST
 from recycle.runtime.reports import Hub, Said
-from recycle.runtime.survivor import DONE, MICROSECONDS, STOPPED
+from recycle.runtime.survivor import DONE, STOPPED
 
 EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
 LOOK = 0.02
@@ -152,7 +153,7 @@ class Supervisor:
                 self._open_board()
             else:
                 self._store_due = time.monotonic() + self._setting.durations.silence
-                self._tell(InstantLine("warning", _now(), None, "the store's process is gone"))
+                self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
             return
         member = Member.parse(news.name)
         if news.kind == "started":
@@ -183,7 +184,7 @@ class Supervisor:
             folder.mkdir(exist_ok=True)
             (folder / f"{member}.txt").write_bytes(content)
             text = f"{member.server} failed: {last_line(content.decode())}; {folder / f'{member}.txt'} says where"
-            self._tell(InstantLine("warning", _now(), str(member.server), text))
+            self._tell(InstantLine("warning", now(), str(member.server), text))
             return
         event: Event = msgspec.json.decode(content, type=Event)
         if isinstance(event, ViewLine):
@@ -243,10 +244,10 @@ class Supervisor:
             return
         self._faults.remove(fault)
         if not targets and fault.kind is not Kind.JOIN:
-            self._tell(InstantLine("warning", _now(), None, f"{fault}: nobody is left whom it could befall"))
+            self._tell(InstantLine("warning", now(), None, f"{fault}: nobody is left whom it could befall"))
             return
         FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
-        self._tell(InstantLine("fault", _now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
+        self._tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
         for server in fault.servers if fault.kind is Kind.JOIN else ():
             self.start_replacement(Member(server, 0))
         for pid in targets:
@@ -271,7 +272,7 @@ class Supervisor:
         """Start a new life of a server."""
         if self._board is None or self._store_due is not None:
             text = f"{member.server} cannot be replaced while the store is lost"
-            self._tell(InstantLine("warning", _now(), str(member.server), text))
+            self._tell(InstantLine("warning", now(), str(member.server), text))
             return
         life = Member(member.server, self._board.new_incarnation(member.server))
         self._nursery.start_server(str(life), self._port)
@@ -284,7 +285,7 @@ class Supervisor:
         alive = [each for each in self._agents if each.server.stage == stage and each not in self._ended]
         if not alive and self._setting.durable():
             text = f"no live server of stage {stage} is left: {member.server} is started again"
-            self._tell(InstantLine("warning", _now(), str(member.server), text))
+            self._tell(InstantLine("warning", now(), str(member.server), text))
             self.start_replacement(member)
 
     def _mend_store(self) -> None:
@@ -299,10 +300,6 @@ def last_line(detail: str) -> str:
     """The error itself, without where it came from and the rows around it."""
     errors = [line for line in detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
     return errors[-1] if errors else "it says nothing"
-
-
-def _now() -> float:
-    return time.monotonic() * MICROSECONDS
 
 
 def _signal(pid: int, number: int) -> None:

@@ -9,10 +9,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
 
 import msgspec
-import torch
 from torch.distributed import TCPStore
 
 from recycle.control.agent import FENCED
@@ -55,18 +53,17 @@ from recycle.control.view import Member, View
 from recycle.errors import UserError
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
-from recycle.plan.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
 from recycle.runtime.bulletin import Bulletin, Notices
+from recycle.runtime.chronicle import Chronicle
 from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
 from recycle.runtime.following import Joining
-from recycle.runtime.handover import receive_state, send_state
 from recycle.runtime.lookout import Lookout
-from recycle.runtime.network import Network, Transfer
+from recycle.runtime.network import Network
 from recycle.runtime.plans import Plans
-from recycle.runtime.recording import NANOSECONDS
+from recycle.runtime.restoring import find_holders, restore_state
 from recycle.runtime.serving import Serving
 from recycle.runtime.trainee import Trainee
 
@@ -74,8 +71,6 @@ DONE, STOPPED = 0, 74
 """How a worker's process ends, besides FENCED: training is done; the run cannot go on."""
 
 LOOK = 0.001
-MICROSECONDS = 1e6
-HANDOVER_TAG = 2**31 - 3
 
 
 class Survivor:
@@ -111,7 +106,6 @@ class Survivor:
         self._endpoint = endpoint
         self._durations = durations
         self._plans = plans
-        self._teller = teller
         self._fresh = member.incarnation > 0
         self._machine = Machine(member, job)
         self._store = endpoint.connect()
@@ -125,7 +119,7 @@ class Survivor:
         self._bulletin: Bulletin | None = None
         self._plan: Plan | None = None
         self._verdict: Verdict | None = None
-        self._times = _Times()
+        self._chronicle = Chronicle(member, teller)
         self._cause = "the run begins"
         self._spoiled: set[int] = set()
         self._stop = ""
@@ -160,7 +154,7 @@ class Survivor:
         while self._step < trainee.last:
             trainee.iterate(self._step)
             self._step += 1
-            self._tell_recovery()
+            self._chronicle.tell_recovery(self._view.epoch, self._step - 1, self._trainee.recorder)
             self._at_boundary()
         self._finish()
 
@@ -214,7 +208,7 @@ class Survivor:
         self._gather()
 
     def _recover(self, error: ViewBroken) -> None:
-        self._times = _Times(noticed=self._lookout.noticed or time.monotonic())
+        self._chronicle.notice(self._lookout.noticed)
         epoch = self._view.epoch
         self._cause = self._lookout.cause or str(error)
         if isinstance(error, NotFinite):
@@ -334,9 +328,13 @@ class Survivor:
                 self._prepare(view)
             case WaitForJoiners(stages):
                 names = ", ".join(map(str, stages))
-                self._warn(f"no live server of stage {names} is left: waiting for a replacement (recycle join)")
+                self._chronicle.warn(
+                    f"no live server of stage {names} is left: waiting for a replacement (recycle join)"
+                )
             case WarnUnprotected():
-                self._warn("the store is lost: training goes on, but no failure can be survived until it is back")
+                self._chronicle.warn(
+                    "the store is lost: training goes on, but no failure can be survived until it is back"
+                )
             case SaveCheckpoint():
                 pass  # every server hears of it in the next reduction
             case Exit(reason):
@@ -361,7 +359,7 @@ class Survivor:
         self._tell_machine(Decided(next(self._ids), stored))
 
     def _rebuild(self, view: View, step: int, restore: str) -> None:
-        self._times.agreed = time.monotonic()
+        self._chronicle.times.agreed = time.monotonic()
         self._serving.abort()
         self._lookout.follow(view.epoch)
         self._lookout.bury(self._network)
@@ -370,7 +368,7 @@ class Survivor:
         assert verdict is not None
         assert verdict.epoch == view.epoch, f"epoch {view.epoch} is over already"
         try:
-            holders = self._holders(view, step)
+            holders = find_holders(self._board, view, self.member.server.stage, step)
             text = b""
             choice, _, author = verdict.plan.partition(" by ")
             if author:
@@ -388,8 +386,9 @@ class Survivor:
             )
             self._network = network
             self._lookout.follow(view.epoch, network)
-            self._times.rebuilt = time.monotonic()
-            self._restore(network, view, step, restore, holders)
+            self._chronicle.times.rebuilt = time.monotonic()
+            restore_state(self._trainee, self.member, network, step, restore, holders)
+            self._fresh = False
             self._plan = self._plans.find(choice, self._failed(view), server, text)
             self._bulletin = Bulletin(network)
             self._trainee.connect(self._plan, network, self._hooks, self._bulletin)
@@ -398,10 +397,10 @@ class Survivor:
             self._cause = str(error)
             self._tell_machine(BuildFailed(next(self._ids), view.epoch, str(error)))
             return
-        self._times.restored = time.monotonic()
+        self._chronicle.times.restored = time.monotonic()
         self._verdict = verdict
         self._lookout.end_buried()
-        self._tell_view(verdict)
+        self._chronicle.tell_view(verdict, self._plan, self._cause)
         dead = self._board.declared_dead()
         for member in view.members:
             # Who proposed the view may not have heard of a death that came at the same moment.
@@ -410,39 +409,6 @@ class Survivor:
         self._tell_machine(Built(next(self._ids), view.epoch))
         if self._machine.leader == self.member:
             self._tidy(view)
-
-    def _holders(self, view: View, step: int) -> Mapping[Member, bool]:
-        """Who of the stage's members has the version; in the first view, all have."""
-        stage = [each for each in view.members if each.server.stage == self.member.server.stage]
-        reports = {each: self._board.report(view.epoch - 1, each) for each in stage}
-        return {each: report is None or step in report.versions for each, report in reports.items()}
-
-    def _restore(self, network: Network, view: View, step: int, restore: str, holders: Mapping[Member, bool]) -> None:
-        trainee = self._trainee
-        if restore == "checkpoint":
-            trainee.load(step)
-        elif holders[self.member]:
-            if trainee.newest > step:
-                trainee.undo()
-            assert trainee.newest == step, f"{self.member} is at {trainee.newest}, and said that it has {step}"
-        step = trainee.enter(network, step)
-        if restore == "checkpoint":
-            self._fresh = False
-        elif holders[self.member]:
-            # The state is at rest here, so peers that lack it can have it.
-            lacking = [each for each, holds in holders.items() if not holds]
-            sources = [each for each, holds in holders.items() if holds]
-            for place, each in enumerate(lacking):
-                if sources[place % len(sources)] == self.member:
-                    send_state(_Way(network, each.server), step, trainee.state())
-        else:
-            lacking = [each for each, holds in holders.items() if not holds]
-            sources = [each for each, holds in holders.items() if holds]
-            source = sources[lacking.index(self.member) % len(sources)]
-            received, state = receive_state(_Way(network, source.server))
-            assert received == step, f"{source} sent version {received} instead of {step}"
-            trainee.adopt(step, state)
-        self._fresh = False
 
     def _meeting(self) -> TCPStore:
         """Where groups are built: torch's own store, waiting for nobody longer than a rebuild may take."""
@@ -506,75 +472,16 @@ class Survivor:
             self._board = Board(self._store, self._endpoint.token)
             stored = self._board.propose(self._verdict)
             self._tell_machine(StoreBack(next(self._ids), stored))
-            self._warn("the store is back: failures can be survived again")
+            self._chronicle.warn("the store is back: failures can be survived again")
 
     def _give_up(self, error: ViewBroken) -> None:
         durable = self._trainee.durable()
         remedy = "there is no checkpoint" if durable is None else f"go on from step {durable} with --resume"
         self._end_with(STOPPED, f"a server failed ({error}) while the store was lost: {remedy}")
 
-    # What others hear of it.
-
-    def _tell_view(self, verdict: Verdict) -> None:
-        if self.member not in verdict.view.members[:2]:
-            return
-        assert self._plan is not None
-        for death in verdict.deaths:
-            member = Member.parse(death.member)
-            self._teller.tell(
-                DeathLine(
-                    str(member.server),
-                    member.incarnation,
-                    death.time * MICROSECONDS,
-                    death.reason,
-                    death.noticed,
-                    verdict.epoch,
-                )
-            )
-        causes = "; ".join(f"{Member.parse(each.member).server} {each.reason}" for each in verdict.deaths)
-        self._teller.tell(
-            ViewLine(
-                verdict.epoch,
-                time.monotonic() * MICROSECONDS,
-                [str(each) for each in verdict.view.servers],
-                [str(Member.parse(each).server) for each in verdict.joined],
-                verdict.step,
-                causes or self._cause,
-                verdict.restore,
-                self._plan.period,
-                self._plan.retention,
-                verdict.plan,
-            )
-        )
-
-    def _tell_recovery(self) -> None:
-        """After the first iteration in a view, say what the way there took."""
-        times, self._times = self._times, _Times()
-        if not times.restored or not times.noticed:
-            return
-        entries = self._trainee.recorder.entries
-        resumed = entries[0].start / NANOSECONDS if entries else times.restored * MICROSECONDS
-        now = time.monotonic()
-        self._teller.tell(
-            RecoveryLine(
-                str(self.member.server),
-                self._view.epoch,
-                self._step - 1,
-                times.noticed * MICROSECONDS,
-                times.agreed * MICROSECONDS,
-                times.rebuilt * MICROSECONDS,
-                times.restored * MICROSECONDS,
-                resumed,
-                now * MICROSECONDS,
-            )
-        )
-
-    def _warn(self, text: str) -> None:
-        self._teller.tell(InstantLine("warning", time.monotonic() * MICROSECONDS, str(self.member.server), text))
-
     def _end_with(self, status: int, reason: str) -> None:
         self._end = status
-        self._teller.tell(InstantLine("end", time.monotonic() * MICROSECONDS, str(self.member.server), reason))
+        self._chronicle.end(reason)
 
     @property
     def _view(self) -> View:
@@ -584,28 +491,5 @@ class Survivor:
         return self._job.failed_set(set(self._job.servers()) - set(view.servers))
 
 
-class _Times:
-    """When a change of views came how far, on this machine's monotonic clock in seconds; 0 for not yet."""
-
-    def __init__(self, noticed: float = 0.0) -> None:
-        self.noticed = noticed
-        self.agreed = 0.0
-        self.rebuilt = 0.0
-        self.restored = 0.0
-
-
 class _Admission(ViewBroken):
     """Nothing is broken: all halt at a boundary, so that others can come in."""
-
-
-class _Way(NamedTuple):
-    """A Wire to one server of the view."""
-
-    network: Network
-    server: Server
-
-    def send(self, tensor: torch.Tensor) -> Transfer:
-        return self.network.send(tensor, self.server, HANDOVER_TAG)
-
-    def receive(self, tensor: torch.Tensor) -> Transfer:
-        return self.network.receive(tensor, self.server, HANDOVER_TAG)

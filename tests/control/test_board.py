@@ -28,11 +28,10 @@ def verdict(epoch: int, step: int = 0, *members: Member) -> Verdict:
 def test_what_is_written_is_read_by_another_connection(store: Store, board: Board) -> None:
     other = Board(store.clone(), TOKEN)
     report, death = Report(str(A), 2, 5, 4, 3), Death(str(B), "died", "agent", 1.0)
-    assert (other.report(2, A), other.death(B), other.alarm_of(2), other.pause(2), other.plan(2, A)) == (None,) * 5
+    assert (other.report(2, A), other.death(B), other.alarm_of(2), other.plan(2, A)) == (None,) * 4
     board.publish_report(report)
     board.publish_death(death)
     board.alarm(2, "cause", "source")
-    board.set_pause(2, 8)
     board.publish_plan(2, A, b"\0plan\xff")
     assert other.report(2, A) == report
     assert other.report(1, A) is None
@@ -40,17 +39,15 @@ def test_what_is_written_is_read_by_another_connection(store: Store, board: Boar
     alarm = other.alarm_of(2)
     assert alarm is not None
     assert (alarm.epoch, alarm.cause, alarm.source) == (2, "cause", "source")
-    assert other.pause(2) == 8
     assert other.plan(2, A) == b"\0plan\xff"
     assert other.plan(2, B) is None
 
 
-def test_the_first_alarm_death_pause_and_description_stay(board: Board) -> None:
+def test_the_first_alarm_death_and_description_stay(board: Board) -> None:
     board.alarm(1, "first", "a")
     assert board.alarm(1, "second", "b").cause == "first"
     board.publish_death(Death(str(A), "first", "agent", 1.0))
     assert board.publish_death(Death(str(A), "second", "answer", 2.0)).reason == "first"
-    assert (board.set_pause(1, 5), board.set_pause(1, 6)) == (5, 5)
     first = Description({"model": "a"}, paper_job())
     assert (
         board.describe(first)
@@ -158,7 +155,6 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
             board.request_join(JoinRequest(str(member), {}))
         board.publish_death(Death(str(gone), "died", "agent", 0.0))
         board.alarm(epoch, "cause", "source")
-        board.set_pause(epoch, epoch)
         board.publish_plan(epoch, A, b"plan")
         board.forget(epoch, lives)
         sizes.append(len(store.keys("")))

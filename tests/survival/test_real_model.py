@@ -12,7 +12,7 @@ from recycle.plan.instruction import Op
 from recycle.plan.recording import DeathLine, EvaluationLine, IterationLine
 from recycle.runtime.checkpoint import checkpoints
 from tests.survival.emulated import PATIENT
-from tests.survival.trained import ITERATIONS, Trained, fault
+from tests.survival.trained import ITERATIONS, SAME, Trained, fault
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -71,14 +71,18 @@ def test_a_gradient_that_is_spoiled_twice_ends_the_run(tmp_path, monkeypatch):
     assert "also when it was made again" in run.error
 
 
-def test_a_full_disk_is_a_warning_and_leaves_the_checkpoint_before(tmp_path, reference):
-    full = fault(Kind.DISK_FULL, "W0_0", step=5)
-    run = Trained(tmp_path / "run", full, checkpoint_every=4)
-    run.require_same(reference)
+def test_a_full_disk_is_a_warning_until_the_last_checkpoint_and_leaves_the_one_before(tmp_path, reference):
+    run = Trained(tmp_path / "run", fault(Kind.DISK_FULL, "W0_0", step=5), checkpoint_every=4)
+    (warning,) = run.texts("warning")
+    for step, text in ((8, warning), (12, run.error)):
+        assert f"step-{step:08d}" in text
+        assert "cannot be written" in text
+        assert "Earlier checkpoints are as they were" in text
     assert run.steps == [4]
-    assert any(
-        "cannot be written" in each and "Earlier checkpoints are as they were" in each for each in run.texts("warning")
-    )
+    assert run.of(DeathLine) == []
+    told, expected = run.losses(), reference.losses()
+    assert list(told) == list(expected)
+    assert all(losses == pytest.approx(expected[step], rel=SAME) for step, losses in told.items())
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch):

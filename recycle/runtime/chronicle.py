@@ -1,0 +1,112 @@
+"""What a survivor tells of the views that it goes through."""
+
+import time
+
+from recycle.control.messages import Verdict
+from recycle.control.view import Member
+from recycle.plan.plan import Plan
+from recycle.plan.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
+from recycle.runtime.events import Teller
+from recycle.runtime.recording import NANOSECONDS, Recorder
+
+MICROSECONDS = 1e6
+
+# So many members tell of a view, in case that one of them dies meanwhile.
+TELLERS = 2
+
+
+class Times:
+    """When a change of views came how far, on this machine's monotonic clock in seconds; 0 for not yet."""
+
+    def __init__(self, noticed: float = 0.0) -> None:
+        self.noticed = noticed
+        self.agreed = 0.0
+        self.rebuilt = 0.0
+        self.restored = 0.0
+
+
+class Chronicle:
+    """Tells whoever watches the run.
+
+    Args:
+        member: who tells.
+        teller: passes it on.
+
+    Attributes:
+        times: of the present change of views.
+    """
+
+    def __init__(self, member: Member, teller: Teller) -> None:
+        self.times = Times()
+        self._member = member
+        self._server = str(member.server)
+        self._teller = teller
+
+    def notice(self, when: float) -> None:
+        """The view is over; ``when`` is 0 where that was noticed just now."""
+        self.times = Times(when or time.monotonic())
+
+    def tell_view(self, verdict: Verdict, plan: Plan, cause: str) -> None:
+        """A view has begun."""
+        if self._member not in verdict.view.members[:TELLERS]:
+            return
+        for death in verdict.deaths:
+            member = Member.parse(death.member)
+            when = death.time * MICROSECONDS
+            self._teller.tell(
+                DeathLine(str(member.server), member.incarnation, when, death.reason, death.noticed, verdict.epoch)
+            )
+        causes = "; ".join(f"{Member.parse(each.member).server} {each.reason}" for each in verdict.deaths)
+        self._teller.tell(
+            ViewLine(
+                verdict.epoch,
+                now(),
+                [str(each) for each in verdict.view.servers],
+                [str(Member.parse(each).server) for each in verdict.joined],
+                verdict.step,
+                causes or cause,
+                verdict.restore,
+                plan.period,
+                plan.retention,
+                verdict.plan,
+            )
+        )
+
+    def tell_recovery(self, epoch: int, step: int, recorder: Recorder) -> None:
+        """After the first iteration in a view, say what the way there took.
+
+        Args:
+            epoch: of the view.
+            step: the iteration.
+            recorder: what was executed in it.
+        """
+        times, self.times = self.times, Times()
+        if not times.restored or not times.noticed:
+            return
+        entries = recorder.entries
+        self._teller.tell(
+            RecoveryLine(
+                self._server,
+                epoch,
+                step,
+                times.noticed * MICROSECONDS,
+                times.agreed * MICROSECONDS,
+                times.rebuilt * MICROSECONDS,
+                times.restored * MICROSECONDS,
+                entries[0].start / NANOSECONDS if entries else times.restored * MICROSECONDS,
+                now(),
+            )
+        )
+
+    def warn(self, text: str) -> None:
+        """Something that the user should know."""
+        self._teller.tell(InstantLine("warning", now(), self._server, text))
+
+    def end(self, reason: str) -> None:
+        """This process ends before the run does."""
+        self._teller.tell(InstantLine("end", now(), self._server, reason))
+
+
+def now() -> float:
+    """The time, in microseconds of the clock that all processes of a machine share."""
+    return time.monotonic() * MICROSECONDS
