@@ -15,6 +15,9 @@ from recycle.plan.instruction import Instruction
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.network import Network
 
+# Seconds until a thread that is still not free is freed again.
+AGAIN = 0.05
+
 
 class Door(Protocol):
     """The way to the store."""
@@ -57,6 +60,7 @@ class Lookout:
         self._joins: tuple[JoinRequest, ...] = ()
         self._asked = (-1, 0)
         self._joiners = Watchlist(durations.silence)
+        self._halted = False
         self._stopped = False
         self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
 
@@ -80,7 +84,7 @@ class Lookout:
         with self._changed:
             if epoch != self._epoch:
                 self._epoch = epoch
-                self.noticed, self.cause = 0.0, ""
+                self.noticed, self.cause, self._halted = 0.0, "", False
                 self.requests = ()
             self._network = network
             self._changed.notify_all()
@@ -94,6 +98,15 @@ class Lookout:
         """End them, now that nobody else has them."""
         buried, self._buried = self._buried, []
         threading.Thread(target=buried.clear, name="undertaker", daemon=True).start()
+
+    def halt(self) -> None:
+        """The main thread has left the iteration, and waits for nothing in its groups."""
+        with self._changed:
+            self._halted = True
+            self._changed.notify_all()
+
+    def _is_halted(self, epoch: int) -> bool:
+        return self._halted or self._stopped or epoch != self._epoch
 
     def check(self) -> None:
         """Raise if there is an alarm.
@@ -140,8 +153,10 @@ class Lookout:
             self.cause = alarm.cause
             self.noticed = time.monotonic()
             network = self._network
-        if network is not None:
+        while network is not None and not self._is_halted(epoch):
             network.unblock()
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_halted(epoch), AGAIN)
 
     def _look_for_joiners(self, board: Board, epoch: int) -> None:
         asked = (epoch, board.asked())

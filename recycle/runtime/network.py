@@ -158,7 +158,8 @@ class Network:
         self._keep = frozenset(keep)
         gloo: Any = ProcessGroupGloo
         self._device = gloo.create_device(hostname=address)
-        self._sockets = open_sockets()
+        self._before = self._sockets = open_sockets()
+        self._unblocked = False
         self._groups: list[tuple[Any, Connections]] = []
         self._all = self._make_group("all", view.servers)
         self._check = check
@@ -190,9 +191,15 @@ class Network:
         self.all.sum(torch.zeros(1))
 
     def unblock(self) -> None:
-        """Make every wait in these groups raise; for another thread than the one that waits."""
+        """Make every wait in these groups raise; for another thread than the one that waits.
+
+        If it has to be done again, a connection came up after its group: then all go that were made since.
+        """
         for group, connections in list(self._groups):
             unblock(group, connections)
+        if self._unblocked:
+            Connections(self._before, open_sockets(), self._keep).cut()
+        self._unblocked = True
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
         store = PrefixStore(name, self._store)

@@ -139,7 +139,10 @@ class Survivor:
                     self._train()
                     self._end = DONE
                 except ViewBroken as error:
-                    self._recover(error)
+                    try:
+                        self._recover(error)
+                    except StoreLost:
+                        self._give_up(error)
             return self._end
         finally:
             self._serving.abort()
@@ -185,10 +188,13 @@ class Survivor:
         if self._machine.state is State.UNPROTECTED:
             self._network.barrier()
             return
-        self._board.finish(self._view.epoch, self.member)
-        while not self._are_others_finished():
-            self._lookout.check()
-            time.sleep(5 * LOOK)
+        try:
+            self._board.finish(self._view.epoch, self.member)
+            while not self._are_others_finished():
+                self._lookout.check()
+                time.sleep(5 * LOOK)
+        except StoreLost:
+            self._network.barrier()
 
     def _are_others_finished(self) -> bool:
         """Whether nobody in this view has to be helped any more, so that who is finished leaves or has left already."""
@@ -209,6 +215,7 @@ class Survivor:
 
     def _recover(self, error: ViewBroken) -> None:
         self._chronicle.notice(self._lookout.noticed)
+        self._lookout.halt()
         epoch = self._view.epoch
         self._cause = self._lookout.cause or str(error)
         if isinstance(error, NotFinite):
@@ -232,6 +239,7 @@ class Survivor:
 
     def _halt(self) -> None:
         trainee = self._trainee
+        self._lookout.halt()
         trainee.drop()
         newest, oldest = (NOTHING, NOTHING) if self._fresh else (trainee.newest, trainee.oldest)
         halted = Halted(next(self._ids), self._view.epoch, newest, oldest, trainee.durable(), self._stop)

@@ -54,7 +54,7 @@ def test_small_gradients_and_small_updates_are_not_lost():
     model = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     main = MainParameters([model])
     gradients = FlatGradients(main)
-    main.collect_gradients()
+    main.use(gradients.views)
     for factor in (256.0, 0.5, 0.5):
         (model * factor).backward()
     assert model.grad is None

@@ -13,7 +13,7 @@ import pytest
 
 from recycle.control.agent import FENCED
 from recycle.control.board import Board
-from recycle.control.errors import ControlError
+from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.tcp_store import TorchStore
 from recycle.errors import UserError
@@ -82,7 +82,7 @@ def when_ready(folder, path):
                     time.sleep(0.02)
                 path.touch()
                 return
-            except UserError:
+            except (UserError, StoreLost):
                 time.sleep(0.02)
 
     threading.Thread(target=look, daemon=True).start()
