@@ -122,6 +122,11 @@ class GptServer:
         """See Trainee."""
         return self._run.iterations
 
+    @property
+    def can_be_followed(self) -> bool:
+        """See Trainee."""
+        return self._update.speculation is None
+
     def drop(self) -> None:
         """See Trainee."""
         if self._worker is not None:

@@ -81,6 +81,11 @@ class EmulatedServer:
         """See Trainee."""
         return self._emulated.iterations
 
+    @property
+    def can_be_followed(self) -> bool:
+        """See Trainee."""
+        return True
+
     def drop(self) -> None:
         """See Trainee."""
         if self._worker is not None:

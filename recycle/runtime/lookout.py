@@ -152,9 +152,11 @@ class Lookout:
                 return
             self.cause = alarm.cause
             self.noticed = time.monotonic()
+        while not self._is_halted(epoch):
+            # There may be none yet, and then the main thread may wait in the next one.
             network = self._network
-        while network is not None and not self._is_halted(epoch):
-            network.unblock()
+            if network is not None:
+                network.unblock()
             with self._changed:
                 self._changed.wait_for(lambda: self._is_halted(epoch), AGAIN)
 

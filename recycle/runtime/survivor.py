@@ -394,6 +394,7 @@ class Survivor:
             )
             self._network = network
             self._lookout.follow(view.epoch, network)
+            self._lookout.check()
             self._chronicle.times.rebuilt = time.monotonic()
             restore_state(self._trainee, self.member, network, step, restore, holders)
             self._fresh = False

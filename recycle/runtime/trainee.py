@@ -47,6 +47,10 @@ class Trainee(Protocol):
     def gradients(self) -> Sequence[torch.Tensor]:
         """Where gradients are added up."""
 
+    @property
+    def can_be_followed(self) -> bool:
+        """Whether a joiner can make the steps of a peer as they are made; not where they may be taken back."""
+
     def drop(self) -> None:
         """Forget the iteration that was not finished: gradients, graphs, transfers."""
 
