@@ -49,6 +49,8 @@ class World:
         self.board = Board(MemoryStore(), "token")
         self.verdicts: dict[int, Verdict] = {}
         self.begun: dict[tuple[int, int], set[Member]] = {}
+        # The notice by which all halt before the same iteration, by epoch.
+        self.pauses: dict[int, int] = {}
         self.building: dict[int, set[Member]] = {}
         self.resumed: dict[int, History] = {}
         self.durable: dict[int, History] = {}
@@ -171,7 +173,7 @@ class Simulated:
         self.held = {step: self.held[step], step + 1: (*self.held[step], (step, epoch))}
         if epoch == self.world.newest().epoch:
             self.world.reached = max(self.world.reached, step + 1)
-        if self.world.board.pause(epoch) == step + 1 and not self.interrupted:
+        if self.world.pauses.get(epoch) == step + 1 and not self.interrupted:
             self.tell(Pause(f"pause/{epoch}", epoch, step + 1))
             self.interrupted = True
         else:
@@ -228,7 +230,7 @@ class Simulated:
         if self.iteration and self.machine.leader == self.member:
             for event in self.offers():
                 if isinstance(event, JoinReady) and Member.parse(event.report.member).server in self.world.vacant():
-                    self.world.board.set_pause(self.iteration[0], self.iteration[1] + 2)
+                    self.world.pauses.setdefault(self.iteration[0], self.iteration[1] + 2)
 
     # What it is asked to do.
 
