@@ -147,6 +147,8 @@ def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, ev
     run.start(FIRST)
     run.start(SECOND)
     run.start(THIRD)
+    everybody = [FIRST, SECOND, THIRD]
+    eventually(lambda: all(run.board.beats(everybody).values()))
     os.kill(run.workers[SECOND], signal.SIGSTOP)
     eventually(lambda: run.board.death(SECOND) is not None)
     death, alarm = run.board.death(SECOND), run.board.wait_alarm(0, 30)
