@@ -57,7 +57,7 @@ def waits(monkeypatch):
         while path is not None and not path.exists():
             time.sleep(0.01)
         if len(server.network.view.servers) < 6:
-            time.sleep(0.1)
+            time.sleep(0.25)
         iterate(server, step)
 
     monkeypatch.setattr(GptServer, "iterate", patient)
@@ -71,14 +71,14 @@ def join(folder, *options, before=()):
 
 
 def when_ready(folder, path):
-    """Make a file as soon as the joiner can be admitted."""
+    """Make a file as soon as the joiner has asked to be admitted; its state is copied while the others train."""
 
     def look():
         while True:
             try:
                 door = JoinFile.read(folder / JOIN_FILE)
                 board = Board(TorchStore(door.host, door.port), door.token)
-                while f"{JOINER}#1" not in board.reported(board.verdict().epoch):
+                while not any(each.member == f"{JOINER}#1" for each in board.joins()):
                     time.sleep(0.02)
                 path.touch()
                 return
