@@ -450,6 +450,8 @@ class Survivor:
     def _prepare(self, view: View) -> None:
         self._fresh = True
         self._joining.begin(view, self._board)
+        if self._joining.ready:
+            self._halt()
 
     def _await_joiners(self, epoch: int) -> None:
         """Before this member, which leads, says that it has halted: who is let in has to say what it holds."""

@@ -190,7 +190,6 @@ def host():
     made.__exit__()
 
 
-@pytest.mark.xfail(run=False, reason="runs into its time-out since joiners are served in the background; why is open")
 def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_returns(
     tmp_path, reference, text, waits, host
 ):
