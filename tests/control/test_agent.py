@@ -144,19 +144,16 @@ def test_a_worker_dies_with_its_agent_and_others_notice_the_silence(run: Run, ev
 
 
 def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, eventually: Eventually) -> None:
-    run.start(FIRST)
-    run.start(SECOND)
-    run.start(THIRD)
-    everybody = [FIRST, SECOND, THIRD]
-    eventually(lambda: all(run.board.beats(everybody).values()))
+    for member in MEMBERS:
+        run.start(member)
+    eventually(lambda: all(run.board.beats(MEMBERS).values()))
     os.kill(run.workers[SECOND], signal.SIGSTOP)
     eventually(lambda: run.board.death(SECOND) is not None)
     death, alarm = run.board.death(SECOND), run.board.wait_alarm(0, 30)
     assert death is not None
     assert alarm is not None
     assert alarm.cause.startswith("W0_1#0 has given no sign of life for 5.")
-    assert run.board.death(THIRD) is None
-    assert run.board.death(FIRST) is None
+    assert [run.board.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
 
 
 def test_the_watch_goes_beyond_neighbours_that_died_together(run: Run, eventually: Eventually) -> None:
