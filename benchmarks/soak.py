@@ -103,7 +103,7 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         mine = faults.of_worker(member.server, member.incarnation)
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
         plans = Plans(plan, None, planner(job, plan.mode))
-        return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, teller, {"soak": "1"}, hooks).run()
+        return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, teller, hooks).run()
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 

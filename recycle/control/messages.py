@@ -137,17 +137,15 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         member: who asks.
-        fingerprint: what it would run; it must be what the run runs.
-        state: it asks for its stage's state; it is ready to be admitted; or it was refused.
-        reason: why it was refused.
+        epoch: of the view in which it asks; in a later one it asks again.
         attempt: how often it has asked.
+        state: it asks for its stage's state, or it is ready to be admitted.
     """
 
     member: MemberName
-    fingerprint: Fingerprint
-    state: Literal["asking", "synced", "refused"] = "asking"
-    reason: Line = ""
+    epoch: Number
     attempt: Number = 0
+    state: Literal["asking", "synced"] = "asking"
 
     def __post_init__(self) -> None:
         Member.parse(self.member)

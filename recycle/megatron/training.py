@@ -181,7 +181,6 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             run.durations,
             Plans(run.plan, catalogue, make),
             teller,
-            run.fingerprint(text.fingerprint),
             hooks,
         )
         return survivor.run()

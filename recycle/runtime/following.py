@@ -1,7 +1,6 @@
 """A joiner's way to the version that all others have: it asks, is served, and follows, until it can be let in."""
 
 import threading
-from collections.abc import Mapping
 
 import msgspec
 import torch
@@ -114,23 +113,20 @@ class Joining:
         trainee: its training.
         endpoint: of the store.
         durations: how long is waited for what.
-        fingerprint: what it would run.
 
     Attributes:
         ready: whether it can be admitted in this view, be it with nothing.
         arrived: whether it holds the version of the others.
     """
 
-    def __init__(
-        self, member: Member, trainee: Trainee, endpoint: Endpoint, durations: Durations, fingerprint: Mapping[str, str]
-    ) -> None:
+    def __init__(self, member: Member, trainee: Trainee, endpoint: Endpoint, durations: Durations) -> None:
         self.ready = self.arrived = False
         self._trainee = trainee
         self._endpoint = endpoint
         self._durations = durations
         self._member = member
-        self._request = JoinRequest(str(member), fingerprint)
         self._view = View(-1, ())
+        self._attempt = 0
         self._tries = 0
         self._follower: Follower | None = None
 
@@ -171,13 +167,14 @@ class Joining:
 
     def _ask(self, board: Board) -> None:
         self._tries += 1
-        self._request = msgspec.structs.replace(self._request, attempt=self._request.attempt + 1)
-        board.request_join(self._request)
-        meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._request.attempt)
-        self._follower = Follower(meeting, self._trainee, self._request)
+        self._attempt += 1
+        request = JoinRequest(str(self._member), self._view.epoch, self._attempt)
+        board.request_join(request)
+        meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt)
+        self._follower = Follower(meeting, self._trainee, request)
 
     def _come_with_nothing(self, board: Board) -> None:
-        board.request_join(msgspec.structs.replace(self._request, state="synced"))
+        board.request_join(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced"))
         self.ready = True
 
     def _has_peer(self, board: Board) -> bool:

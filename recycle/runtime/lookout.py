@@ -43,7 +43,7 @@ class Lookout:
         noticed: when the alarm of the present epoch was seen, on the monotonic clock in seconds; 0 if it was not.
         cause: of that alarm.
         store_lost: whether the store does not answer.
-        requests: of those who want to be let into the present view, and are alive.
+        requests: that were made in the present epoch by those who are alive, for places that are vacant.
     """
 
     def __init__(self, door: Door, durations: Durations) -> None:
@@ -172,7 +172,7 @@ class Lookout:
         network = self._network
         taken = network.view.servers if network is not None else ()
         requests = {Member.parse(each.member): each for each in self._joins}
-        joiners = [each for each in requests if each.server not in taken]
+        joiners = [each for each, request in requests.items() if request.epoch == epoch and each.server not in taken]
         # Nobody is told by a joiner's agent that it died with its worker.
         silent = self._joiners.observe(time.monotonic(), board.beats(joiners))
         with self._changed:

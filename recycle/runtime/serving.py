@@ -239,7 +239,7 @@ class Serving:
 
         Args:
             view: of the member.
-            requests: of joiners, perhaps not the latest.
+            requests: of joiners in this view, perhaps not the latest.
         """
         if self._service is not None:
             if not self._service.over:

@@ -6,7 +6,7 @@ thread, waits for the alarm of the present epoch and frees the main thread from 
 
 import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -84,7 +84,6 @@ class Survivor:
         durations: how long is waited for what.
         plans: where plans come from.
         teller: gets what happens.
-        fingerprint: what must be the same in all processes of the run.
         hooks: what looks on while instructions are executed.
     """
 
@@ -97,7 +96,6 @@ class Survivor:
         durations: Durations,
         plans: Plans,
         teller: Teller,
-        fingerprint: Mapping[str, str],
         hooks: Sequence[Hooks] = (),
     ) -> None:
         self.member = member
@@ -112,7 +110,7 @@ class Survivor:
         self._board = Board(self._store, endpoint.token)
         self._lookout = Lookout(endpoint, durations)
         self._serving = Serving(member, trainee, endpoint, durations)
-        self._joining = Joining(member, trainee, endpoint, durations, fingerprint)
+        self._joining = Joining(member, trainee, endpoint, durations)
         self._hooks = (*hooks, self._lookout)
         self._ids = (f"{member}/{number}" for number in itertools.count())
         self._network: Network | None = None
@@ -278,7 +276,9 @@ class Survivor:
         reported = board.reported(epoch) if leads or overdue else frozenset()
         if leads:
             # Before the members, with whose last report everything is decided.
-            self._look_for_joiners(epoch, reported - dead)
+            for joiner, report in self._ready_joiners(epoch):
+                if report is not None:
+                    self._tell_machine(JoinReady(f"join/{epoch}/{joiner}", report))
         for member in machine.view.members:
             name = str(member)
             if name in dead:
@@ -293,14 +293,6 @@ class Survivor:
                 return
         if leads:
             time.sleep(LOOK)
-
-    def _look_for_joiners(self, epoch: int, reported: Collection[str]) -> None:
-        for request in self._board.joins():
-            name = request.member
-            if request.state == "synced" and name in reported and self._is_news(f"join/{epoch}/{name}"):
-                report = self._board.report(epoch, Member.parse(name))
-                if report is not None:
-                    self._tell_machine(JoinReady(f"join/{epoch}/{name}", report))
 
     def _is_news(self, name: str) -> bool:
         """Whether this epoch's machine has not been told yet."""
@@ -461,7 +453,7 @@ class Survivor:
             missing = False
             for joiner, report in self._ready_joiners(epoch):
                 if report is not None:
-                    self._tell_machine(JoinReady(f"join/{joiner}/{report}", report))
+                    self._tell_machine(JoinReady(f"join/{epoch}/{joiner}", report))
                 else:
                     missing = True
             time.sleep(LOOK)
@@ -470,8 +462,7 @@ class Survivor:
         """Those who are ready to be let in, and what they report."""
         for request in self._board.joins():
             joiner = Member.parse(request.member)
-            vacant = joiner.server not in self._view.servers
-            if request.state == "synced" and vacant and self._board.death(joiner) is None:
+            if (request.state, request.epoch) == ("synced", epoch) and self._board.death(joiner) is None:
                 yield joiner, self._board.report(epoch, joiner)
 
     # The loss of the store.

@@ -246,7 +246,7 @@ class Simulated:
             case PublishReport(report=report):
                 board.publish_report(report)
                 if self.machine.state is State.JOINING:
-                    board.request_join(JoinRequest(report.member, {}, "synced"))
+                    board.request_join(JoinRequest(report.member, report.epoch, state="synced"))
             case Propose(verdict=verdict):
                 board.propose(verdict)
                 self.world.look()

@@ -121,11 +121,11 @@ def test_every_life_of_a_server_has_its_own_number(store: Store, board: Board) -
 
 
 def test_requests_to_join_are_listed_and_foreign_ones_are_not(store: Store, board: Board) -> None:
-    board.request_join(JoinRequest(str(C), {"model": "a"}))
-    Board(store.clone(), "another token").request_join(JoinRequest("W1_0#1", {"model": "a"}))
-    assert board.joins() == (JoinRequest(str(C), {"model": "a"}),)
-    board.request_join(JoinRequest(str(C), {"model": "a"}, "refused", "no"))
-    assert [request.state for request in board.joins()] == ["refused"]
+    board.request_join(JoinRequest(str(C), 4))
+    Board(store.clone(), "another token").request_join(JoinRequest("W1_0#1", 4))
+    assert board.joins() == (JoinRequest(str(C), 4),)
+    board.request_join(JoinRequest(str(C), 4, 2, "synced"))
+    assert [(request.attempt, request.state) for request in board.joins()] == [(2, "synced")]
 
 
 def test_who_lacks_the_token_is_not_believed(store: Store, board: Board) -> None:
@@ -152,7 +152,7 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         for member in (gone, *lives):
             board.beat(member, 1)
             board.publish_report(Report(str(member), epoch, epoch, epoch))
-            board.request_join(JoinRequest(str(member), {}))
+            board.request_join(JoinRequest(str(member), 4))
         board.publish_death(Death(str(gone), "died", "agent", 0.0))
         board.alarm(epoch, "cause", "source")
         board.publish_plan(epoch, A, b"plan")

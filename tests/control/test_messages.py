@@ -22,7 +22,7 @@ REPORT = Report("W1_2#0", 3, 7, 6, None)
 
 def test_a_sealed_message_is_read_back() -> None:
     verdict = Verdict(2, ("W0_0#0", "W0_1#3"), 5, "checkpoint", (Death("W1_1#0", "died", "agent", 1.5),), ("W0_1#3",))
-    for message in (REPORT, verdict, JoinRequest("W1_2#1", {"model": "a"})):
+    for message in (REPORT, verdict, JoinRequest("W1_2#1", 4)):
         assert unseal(TOKEN, "key", seal(TOKEN, "key", message), type(message)) == message
 
 
@@ -76,9 +76,9 @@ def test_a_verdict_names_every_server_once_and_in_order(members: tuple[str, ...]
 
 
 def test_long_texts_and_large_messages_are_refused() -> None:
-    long = msgspec.structs.replace(JoinRequest("W1_2#1", {}), reason="x" * 2001)
+    long = msgspec.structs.replace(REPORT, stop="x" * 2001)
     with pytest.raises(ControlError, match="2000"):
-        unseal(TOKEN, "key", seal(TOKEN, "key", long), JoinRequest)
+        unseal(TOKEN, "key", seal(TOKEN, "key", long), Report)
     with pytest.raises(ControlError, match="at most"):
         unseal(TOKEN, "key", bytes(LARGEST_MESSAGE + 100), Report)
 

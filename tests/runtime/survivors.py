@@ -130,7 +130,7 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
             trainee = make_trainee(member.server, teller)
             trainee.prepare(member, folder, ends, trouble)
             plans = Plans(plan, None, lambda failed: make_plan(job, failed, Mode(), QUICK))
-            survivor = Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, teller, {}, hooks(trainee))
+            survivor = Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, teller, hooks(trainee))
             return survivor.run()
         except BaseException:
             report(FAILURE + traceback.format_exc().encode())

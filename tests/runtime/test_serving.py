@@ -98,7 +98,7 @@ def eventually(condition):
 
 
 def request(attempt=1):
-    return JoinRequest(str(JOINER), {}, attempt=attempt)
+    return JoinRequest(str(JOINER), 4, attempt)
 
 
 def is_ready(board):
@@ -205,7 +205,7 @@ def test_who_serves_is_left_as_it_was(door):
 
 def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door):
     peer, joiner = Stage(1), Stage(2)
-    joining = Joining(JOINER, joiner, door, DURATIONS, {})
+    joining = Joining(JOINER, joiner, door, DURATIONS)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, DURATIONS)
     peer.train(2)
@@ -228,7 +228,7 @@ def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door)
 
 def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(board, door):
     peer, joiner = Stage(1), Stage(2)
-    joining = Joining(JOINER, joiner, door, DURATIONS, {})
+    joining = Joining(JOINER, joiner, door, DURATIONS)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, DURATIONS)
     seen = set()
@@ -243,7 +243,7 @@ def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(boar
 
 
 def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
-    joining = Joining(JOINER, Stage(2), door, DURATIONS, {})
+    joining = Joining(JOINER, Stage(2), door, DURATIONS)
     joining.begin(VIEW, board)
     joining.wait(board)
     assert not joining.ready
@@ -256,7 +256,7 @@ def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
 
 def test_a_new_view_ends_what_was_begun_and_the_joiner_asks_in_it(board, door):
     peer, joiner = Stage(1), Stage(2)
-    joining = Joining(JOINER, joiner, door, DURATIONS, {})
+    joining = Joining(JOINER, joiner, door, DURATIONS)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, DURATIONS)
     serving.look(VIEW, board.joins())
@@ -282,7 +282,7 @@ def test_joiners_of_a_stage_are_spread_over_its_servers_and_served_in_turn(board
     assert server_of(view, Member(Server(3, 2), 1)) is None
     peer = Stage(1)
     serving = Serving(MORE, peer, door, DURATIONS)
-    requests = [JoinRequest(str(each), {}, attempt=1) for each in others]
+    requests = [JoinRequest(str(each), 4, 1) for each in others]
     for expected in (others[0], others[2]):
         for _ in range(2):
             serving.look(view, requests)

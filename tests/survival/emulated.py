@@ -368,7 +368,6 @@ class Scenario:
                 self.durations,
                 Plans(self.plan, None, make),
                 teller,
-                {},
                 [Injector(mine, tell, lambda: (), ports)],
             )
             survivor.trainee = trainee
