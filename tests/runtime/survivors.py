@@ -8,6 +8,8 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.view import Member, View
@@ -124,6 +126,7 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
     plan = make_plan(job, (), Mode(), QUICK)
 
     def work(member, door):
+        torch.set_num_threads(1)  # others' threads would have been lost in the fork
         report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
         try:
             teller = Teller(EventFile(folder / "events", str(member), "test"), lambda each: report(EVENT + each))
