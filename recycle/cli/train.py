@@ -144,7 +144,7 @@ def command(
     if exact:
         model = msgspec.structs.replace(model, exact=True)
     faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
-    durations = Durations(beat=silence / 8, silence=silence, answer=max(30.0, 2 * silence))
+    durations = Durations(beat=silence / 6, silence=silence, answer=max(30.0, 2 * silence))
     protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
     if protected and catalogue is None:
         catalogue = prepare_catalogue(job, plan.mode, output / "plans.zip")
