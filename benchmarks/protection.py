@@ -4,8 +4,8 @@ Usage: python -m benchmarks.protection [--turns 6] [--iterations 40]
 
 Protected and unprotected runs of 12 processes with the real model take turns. Of each run the first iterations, in
 which processes still start, are left out; each protected run is compared with the two unprotected ones around it. Where
-others use the machine, the processor's time says more than the clock: where all cores are busy, as with 12 processes on a
-few cores, the two go together.
+others use the machine, the processor's time says more than the clock; with 12 processes on a few cores, all of which
+are busy, the two go together.
 """
 
 import argparse
