@@ -100,7 +100,7 @@ def _train_protected(run: Run, text: TokenText, newest: int | None, watch: Watch
         fingerprint=run.fingerprint(text.fingerprint),
         durations=run.durations,
         host=run.host,
-        faults=faults.of_launcher(),
+        faults=faults,
         folder=run.folder,
         durable=lambda: bool(checkpoints(run.checkpoints)),
     )
