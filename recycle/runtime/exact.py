@@ -107,7 +107,7 @@ class ExactSums:
             greatest <= 2.0**bound for greatest, bound in zip(self._greatest.tolist(), self._bounds, strict=True)
         )
 
-    def mean(self, divisor: int, means: Sequence[torch.Tensor]) -> None:
+    def mean(self, divisor: float, means: Sequence[torch.Tensor]) -> None:
         """Write the sums, divided and then rounded, into tensors of the gradients' sizes."""
         place = 0
         for mean in means:

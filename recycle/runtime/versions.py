@@ -13,14 +13,14 @@ class Versions:
     """Keeps the state before each optimizer step in a second set of tensors, which ``undo`` swaps with the first.
 
     Args:
-        parameters: what the optimizer steps.
+        parameters: what the optimizer steps, and whatever else a step changes.
         optimizer: whose state belongs to it.
 
     Attributes:
         newest: how many optimizer steps the present state has behind it.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
         self.newest = 0
         self._parameters = list(parameters)
         self._optimizer = optimizer
