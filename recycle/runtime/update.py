@@ -130,6 +130,15 @@ class TorchUpdate:
         skipped = self.versions.newest - steps_made(self.optimizer)
         return f"{self.speculation}; the loss scale is {self.loss_scale.value:.0f}, and {skipped} steps were skipped"
 
+    def state_bytes(self) -> int:
+        """What it holds from its first step on: parameters, moments, gradients, exact sums, and their copies."""
+        moments = [each for state in self.optimizer.state.values() for each in state.values()]
+        gradients = [*self.gradients.buffers, *self._reduced.buffers]
+        sums = [] if self._sums is None else [self._sums.totals]
+        tensors = [*self.main.tensors(), *moments, *self.versions.copies, *gradients, *sums]
+        storages = [each.untyped_storage() for each in tensors if isinstance(each, torch.Tensor)]
+        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+
     @property
     def waits(self) -> bool:
         """Whether all stages wait for each other before the next step."""
