@@ -95,11 +95,13 @@ def test_failures_leave_no_trace(tmp_path):
         server = Server.parse(name)
         return Fault(Kind.KILL, (server,), step=step, instruction=InstructionPattern.parse(f"{server.stage}{op}"))
 
-    # One dies while the overflow of the step before is still to be found out, and one between REDUCE and STEP.
+    # One dies while the overflow of the step before is still to be found out, and one between REDUCE and STEP. A slow
+    # one gives the joiner time to come in between, however busy the machine is.
     faults = Faults(
         (
             kill("W1_0", skipped[0] + 1, "F"),
             Fault(Kind.JOIN, (Server(1, 0),), step=skipped[0] + 3),
+            Fault(Kind.SLOW, (Server(2, 0),), step=skipped[0] + 3, factor=8.0),
             kill("W0_1", 37, "STEP"),
         )
     )
