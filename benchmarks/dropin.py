@@ -10,7 +10,6 @@ optimizer. A machine on which the stock schedule's own times differ too much get
 import argparse
 import os
 import runpy
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,9 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.pairs import judge
+
 ALLOWED = 1.03
-MOST_SPREAD = 0.25
 WARM_UP = 3
 SCRIPT = Path(__file__).parents[1] / "tests" / "megatron" / "scripts" / "pretrain_small_gpt.py"
 SIZE = (
@@ -119,22 +119,7 @@ def main() -> int:
         work(options.report, rest)
         return 0
     stock, flagged = measure(options.pairs)
-    quarters = statistics.quantiles(stock, n=4)
-    spread = (quarters[2] - quarters[0]) / quarters[1]
-    load = os.getloadavg()[0]
-    if spread > MOST_SPREAD:
-        print(
-            f"the middle half of the stock times spreads over {spread:.0%} of their median (load {load:.1f}): "
-            "that says more of this machine than of the schedules; run it again when less else is running",
-            file=sys.stderr,
-        )
-        return 2
-    ratio = statistics.median(one / other for one, other in zip(flagged, stock, strict=True))
-    print(f"PP 2 x DP 2, 4 layers of 256, {options.pairs} pairs, load {load:.1f}")
-    print(f"stock        {statistics.median(stock) * 1e3:8.1f} ms, middle half spreads over {spread:.0%}")
-    print(f"flag         {statistics.median(flagged) * 1e3:8.1f} ms")
-    print(f"median ratio {ratio:8.3f}, and {ALLOWED} is allowed")
-    return int(ratio > ALLOWED)
+    return judge("PP 2 x DP 2, 4 layers of 256", ("stock", "flag"), (stock, flagged), ALLOWED)
 
 
 if __name__ == "__main__":

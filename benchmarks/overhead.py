@@ -7,8 +7,6 @@ A machine on which the stock schedule's own times differ too much gets no figure
 """
 
 import argparse
-import os
-import statistics
 import sys
 import time
 
@@ -21,6 +19,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from benchmarks.equivalence import job, plan
+from benchmarks.pairs import judge
 from recycle.megatron.adapter import ScheduleAdapter, this_server
 from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt import forward_step, load_text
@@ -31,7 +30,6 @@ from recycle.runtime.stage import MicroBatch
 
 OPTIONS = ModelOptions(layers=4, hidden=256, heads=8, sequence=128, micro_batch_size=2)
 ALLOWED = 1.03
-MOST_SPREAD = 0.25
 
 
 def body(member: Member, pairs: int) -> None:
@@ -84,22 +82,8 @@ def main() -> int:
         lambda _, content: found.append(msgspec.json.decode(content, type=list[list[float]])),
     )
     stock, ours = found[0]
-    quarters = statistics.quantiles(stock, n=4)
-    spread = (quarters[2] - quarters[0]) / quarters[1]
-    load = os.getloadavg()[0]
-    if spread > MOST_SPREAD:
-        print(
-            f"the middle half of the stock times spreads over {spread:.0%} of their median (load {load:.1f}): "
-            "that says more of this machine than of the schedules; run it again when less else is running",
-            file=sys.stderr,
-        )
-        return 2
-    ratio = statistics.median(one / other for one, other in zip(ours, stock, strict=True))
-    print(f"PP 2 x DP 2, {OPTIONS.layers} layers of {OPTIONS.hidden}, {pairs} pairs, load {load:.1f}")
-    print(f"stock 1F1B   {statistics.median(stock) * 1e3:8.1f} ms, middle half spreads over {spread:.0%}")
-    print(f"fused plan   {statistics.median(ours) * 1e3:8.1f} ms")
-    print(f"median ratio {ratio:8.3f}, and {ALLOWED} is allowed")
-    return int(ratio > ALLOWED)
+    title = f"PP 2 x DP 2, {OPTIONS.layers} layers of {OPTIONS.hidden}"
+    return judge(title, ("stock 1F1B", "fused plan"), (stock, ours), ALLOWED)
 
 
 if __name__ == "__main__":

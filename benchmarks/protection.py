@@ -19,8 +19,6 @@ from recycle.faults.menu import Faults
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.plan.recording import IterationLine, Line
-from recycle.planner.improve import MaxMoves
-from recycle.planner.make import Effort, make_plan
 
 ALLOWED = 1.02
 WARM_UP = 8
@@ -33,7 +31,7 @@ def median_iteration(iterations: int, protected: bool) -> float:
     from recycle.megatron.training import train
 
     job = load_job(Path("schedules/paper.toml"), {})
-    plan = make_plan(job, (), Mode(), Effort((MaxMoves(2000),), "2000 moves"))
+    plan = planner(job, Mode())(())
     lengths: dict[int, list[float]] = {}
 
     def watch(line: Line) -> None:

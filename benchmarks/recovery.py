@@ -27,8 +27,6 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.plan.recording import Line, RecoveryLine, load_lines
-from recycle.planner.improve import MaxMoves
-from recycle.planner.make import Effort, make_plan
 
 ALLOWED_MEDIAN, ALLOWED_WORST = 150.0, 600.0
 FIRST, APART = 3, 12
@@ -128,7 +126,7 @@ def main() -> int:
     from recycle.megatron.training import train
 
     job = load_job(Path("schedules/paper.toml"), {})
-    plan = make_plan(job, (), Mode(), Effort((MaxMoves(2000),), "2000 moves"))
+    plan = planner(job, Mode())(())
     faults = choose_faults(job, plan, arguments.kills, arguments.seed)
     steps = FIRST + APART * arguments.kills + 2
     last = {"step": -1}

@@ -32,8 +32,6 @@ from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.plan.recording import IterationLine, Line, ViewLine
-from recycle.planner.improve import MaxMoves
-from recycle.planner.make import Effort, make_plan
 from recycle.runtime.emulated_server import Emulated, EmulatedServer
 from recycle.runtime.events import EventFile, Teller
 from recycle.runtime.plans import Plans
@@ -133,7 +131,7 @@ def main() -> int:
     arguments = parser.parse_args()
     quiet()
     job = load_job(Path("schedules/paper.toml"), {"stages": 2, "micro_batches": 4})
-    plan = make_plan(job, (), Mode(), Effort((MaxMoves(2000),), "2000 moves"))
+    plan = planner(job, Mode())(())
     faults = choose_faults(job, arguments.kills, arguments.seed)
     iterations = APART * (arguments.kills + 2)
     views: dict[int, ViewLine] = {}

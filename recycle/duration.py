@@ -4,7 +4,8 @@ import re
 
 from recycle.errors import UserError
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TEXT = re.compile(r"(\d{1,10}(?:\.\d{1,30})?)\s*(ms|s|m|h)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_duration(text: str) -> float:
@@ -13,7 +14,7 @@ def parse_duration(text: str) -> float:
     Raises:
         UserError: it is none.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text)
+    match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise UserError(f"{text!r} is no duration: write 500ms, 2s, 1m or 1h")
-    return float(match[1]) * UNITS[match[2]]
+    return float(match[1]) * _SECONDS[match[2]]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -29,7 +30,10 @@ from recycle.plan.plan import Plan
 from recycle.plan.recording import Line
 from recycle.view.losses import draw_losses
 
-MOVES_IN_RECOVERY = 2_000
+if TYPE_CHECKING:
+    from recycle.planner.make import Effort
+
+MOVES_BEFORE, MOVES_IN_RECOVERY = 20_000, 2_000
 PLANNING_AHEAD = 3.0
 LONGEST_RUN = 24 * 3600.0
 
@@ -117,7 +121,7 @@ def command(
     and one with several tensor-parallel ranks per server, ends with the first failure.
 
     \b
-    recycle train schedules/paper.toml --faults schedules/faults/two-kills.toml --iterations 60
+    recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60
     recycle train schedules/paper.toml --mtbf 30s --seed 1
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
     recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
@@ -139,6 +143,8 @@ def command(
     model = load_model(model_file)
     if exact:
         model = msgspec.structs.replace(model, exact=True)
+    faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
+    durations = Durations(beat=silence / 8, silence=silence, answer=max(30.0, 2 * silence))
     protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
     if protected and catalogue is None:
         catalogue = prepare_catalogue(job, plan.mode, output / "plans.zip")
@@ -155,10 +161,9 @@ def command(
         protected,
         catalogue=catalogue,
         host=address,
-        durations=Durations(beat=silence / 8, silence=silence, answer=max(30.0, 2 * silence)),
+        durations=durations,
         waiting=None if model.clip is None else make_waiting(plan),
     )
-    faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
     make = planner(job, plan.mode)
     if not is_leader():
         train(run, ignore, make, faults)
@@ -215,37 +220,37 @@ def make_waiting(plan: Plan) -> Plan | None:
 
 def make_now(job: Job, failed: Sequence[Server], mode: Mode) -> Plan:
     """A plan made before training begins."""
+    return planner(job, mode, MOVES_BEFORE)(failed)
+
+
+def planner(job: Job, mode: Mode, moves: int = MOVES_IN_RECOVERY) -> Callable[[Sequence[Server]], Plan]:
+    """What makes a plan when servers have failed, by default in a time for which training can stand still."""
+    from recycle.planner.make import make_plan
+
+    return lambda failed: make_plan(job, failed, mode, effort_of(moves))
+
+
+def effort_of(moves: int) -> "Effort":
+    """What a planner does that may make so many moves."""
     from recycle.planner.improve import MaxMoves
-    from recycle.planner.make import Effort, make_plan
+    from recycle.planner.make import Effort
 
-    return make_plan(job, failed, mode, Effort((MaxMoves(20_000),), "20000 moves"))
-
-
-def planner(job: Job, mode: Mode) -> Callable[[Sequence[Server]], Plan]:
-    """What makes a plan when servers have failed, in about the time that training stands still for it."""
-    from recycle.planner.improve import MaxMoves
-    from recycle.planner.make import Effort, make_plan
-
-    effort = Effort((MaxMoves(MOVES_IN_RECOVERY),), f"{MOVES_IN_RECOVERY} moves")
-    return lambda failed: make_plan(job, failed, mode, effort)
+    return Effort((MaxMoves(moves),), f"{moves} moves")
 
 
 def prepare_catalogue(job: Job, mode: Mode, path: Path) -> Path | None:
     """Plans for as many failures as can be planned in a few seconds, at most two; None if that is none."""
     from recycle.planner.catalogue import failure_vectors, make_catalogue
-    from recycle.planner.improve import MaxMoves
-    from recycle.planner.make import Effort, make_plan
 
-    effort = Effort((MaxMoves(MOVES_IN_RECOVERY),), f"{MOVES_IN_RECOVERY} moves")
     if job.pipelines == 1:
         return None
     begin = time.monotonic()
-    make_plan(job, job.servers()[:1], mode, effort)
+    planner(job, mode)(job.servers()[:1])
     each = time.monotonic() - begin
     for failures in (2, 1):
         if each * sum(1 for _ in failure_vectors(job, failures)) < PLANNING_AHEAD:
             path.parent.mkdir(parents=True, exist_ok=True)
-            make_catalogue(path, job, mode, failures, effort, "lowered", ignore)
+            make_catalogue(path, job, mode, failures, effort_of(MOVES_IN_RECOVERY), "lowered", ignore)
             return path
     return None
 

@@ -1,11 +1,9 @@
-"""Durations as people write them."""
+"""Times and durations of faults."""
 
-import re
-
+from recycle import duration
+from recycle.errors import UserError
 from recycle.faults.errors import FaultError
 
-_TEXT = re.compile(r"(\d{1,10}(?:\.\d{1,30})?)\s*(ms|s|m|h)", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 LARGEST = 1e9
 DECIMALS = 9
 
@@ -21,10 +19,10 @@ def parse_duration(value: str | float, field: str) -> float:
         FaultError: it is no duration, or it is negative.
     """
     if isinstance(value, str):
-        match = _TEXT.fullmatch(value.strip())
-        if match is None:
-            raise FaultError(f"{field} is {value!r}: write a duration such as 500ms, 2s, 1m or 1h")
-        value = float(match[1]) * _SECONDS[match[2]]
+        try:
+            value = duration.parse_duration(value)
+        except UserError as error:
+            raise FaultError(f"{field}: {error}") from error
     if not 0 <= value <= LARGEST:
         raise FaultError(f"{field} is {value:g}: give seconds, from 0 to {LARGEST:g}")
     return round(float(value), DECIMALS)

@@ -122,11 +122,6 @@ class GptServer:
         """See Trainee."""
         return self._run.iterations
 
-    @property
-    def can_be_followed(self) -> bool:
-        """See Trainee."""
-        return self._update.speculation is None
-
     def drop(self) -> None:
         """See Trainee."""
         if self._worker is not None:
@@ -194,13 +189,13 @@ class GptServer:
             plan, self._server, self._stage, self._update, network, self.recorder, hooks, bulletin, waiting
         )
 
-    def between(self, step: int, *, save: bool) -> None:
+    def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Trainee."""
         run = self._run
         due = step == run.iterations or (run.checkpoint_every > 0 and step % run.checkpoint_every == 0)
         looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
         assert self._worker is not None
-        if due or save or looks:
+        if due or save or looks or settle:
             self._worker.settle(step)
         if step and (due or save) and not folder_of(run.checkpoints, step).exists():
             self._save(step)

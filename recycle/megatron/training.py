@@ -209,10 +209,10 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     if process.rank == 0:
         teller.tell(first_view(run.plan, view.epoch, trainee.newest))
     try:
-        trainee.between(trainee.newest, save=False)
+        trainee.between(trainee.newest, save=False, settle=False)
         for step in range(trainee.newest, run.iterations):
             trainee.iterate(step)
-            trainee.between(step + 1, save=False)
+            trainee.between(step + 1, save=False, settle=False)
     except NotFinite as error:
         raise RunError(
             f"iteration {trainee.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "

@@ -81,11 +81,6 @@ class EmulatedServer:
         """See Trainee."""
         return self._emulated.iterations
 
-    @property
-    def can_be_followed(self) -> bool:
-        """See Trainee."""
-        return True
-
     def drop(self) -> None:
         """See Trainee."""
         if self._worker is not None:
@@ -145,7 +140,7 @@ class EmulatedServer:
         self._epoch = network.view.epoch
         self._worker = Worker(plan, self._server, self._stage, counted, network, self.recorder, hooks, bulletin)
 
-    def between(self, step: int, *, save: bool) -> None:
+    def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Trainee: nothing is due."""
 
     def iterate(self, step: int) -> None:

@@ -136,10 +136,7 @@ class Joining:
         self.ready = self.arrived = False
         self._view = view
         self._tries = 0
-        if self._trainee.can_be_followed:
-            self._ask(board)
-        else:
-            self._come_with_nothing(board)
+        self._ask(board)
 
     def wait(self, board: Board) -> bool:
         """Wait for a beat, or until it is ready; says whether it is."""

@@ -157,7 +157,7 @@ def _watch(
             if kind == FAILURE:
                 _require_alive(processes)
                 detail = content.decode()
-                raise ProcessFailed(f"process {rank} of {len(processes)} failed: {_last_line(detail)}", detail)
+                raise ProcessFailed(f"process {rank} of {len(processes)} failed: {last_line(detail)}", detail)
             receive(rank, content)
 
 
@@ -169,7 +169,7 @@ def _require_alive(processes: list[ForkProcess]) -> None:
             raise ProcessFailed(f"process {rank} of {len(processes)} was killed by signal {-process.exitcode}")
 
 
-def _last_line(detail: str) -> str:
+def last_line(detail: str) -> str:
     """The error itself, without where it came from and the rows around it."""
     errors = [line for line in detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
     return errors[-1] if errors else "it says nothing"

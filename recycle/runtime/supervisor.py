@@ -22,12 +22,13 @@ from recycle.control.messages import Description, Verdict
 from recycle.control.view import Member, View
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Kind
-from recycle.job import Job
+from recycle.job import Job, Server
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.chronicle import now
 from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import RunError
 from recycle.runtime.events import Event, EventFile
+from recycle.runtime.launcher import last_line
 from recycle.runtime.nursery import News, Nursery
 from recycle.runtime.plans import FIRST
 from recycle.runtime.reports import Hub, Said
@@ -107,7 +108,6 @@ class Supervisor:
         self._agents: dict[Member, int] = {}
         self._workers: dict[Member, int] = {}
         self._ended: dict[Member, int] = {}
-        self._view = setting.view
         self._began = 0.0
         self._step = setting.step
         self._faults = list(setting.faults)
@@ -203,7 +203,9 @@ class Supervisor:
     # How a run ends.
 
     def _is_over(self) -> bool:
-        if len(self._ended) == len(self._agents) and self._agents:
+        if not self._ended:
+            return False
+        if len(self._ended) == len(self._agents):
             return True
         verdict = self._verdict()
         members = verdict.view.members if verdict else self._setting.view.members
@@ -226,14 +228,14 @@ class Supervisor:
     # What the launcher does to the run, and for it.
 
     def _do_faults(self) -> None:
-        now = time.monotonic()
-        for due, pid in [each for each in self._wakes if each[0] <= now]:
+        time_now = time.monotonic()
+        for due, pid in [each for each in self._wakes if each[0] <= time_now]:
             self._wakes.remove((due, pid))
             _signal(pid, signal.SIGCONT)
         if not self._began:
             return
         for fault in list(self._faults):
-            if (fault.at is not None and now - self._began >= fault.at) or (
+            if (fault.at is not None and time_now - self._began >= fault.at) or (
                 fault.step is not None and self._step >= fault.step
             ):
                 self._do(fault)
@@ -249,7 +251,7 @@ class Supervisor:
         FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
         self._tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
         for server in fault.servers if fault.kind is Kind.JOIN else ():
-            self.start_replacement(Member(server, 0))
+            self._start_replacement(server)
         for pid in targets:
             _signal(pid, signal.SIGSTOP if fault.kind is Kind.STOP else signal.SIGKILL)
             if fault.duration is not None:
@@ -268,13 +270,13 @@ class Supervisor:
         pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
         return [pids[each] for each in alive] if all(each in pids for each in alive) else None
 
-    def start_replacement(self, member: Member) -> None:
+    def _start_replacement(self, server: Server) -> None:
         """Start a new life of a server."""
         if self._board is None or self._store_due is not None:
-            text = f"{member.server} cannot be replaced while the store is lost"
-            self._tell(InstantLine("warning", now(), str(member.server), text))
+            text = f"{server} cannot be replaced while the store is lost"
+            self._tell(InstantLine("warning", now(), str(server), text))
             return
-        life = Member(member.server, self._board.new_incarnation(member.server))
+        life = Member(server, self._board.new_incarnation(server))
         self._nursery.start_server(str(life), self._port)
 
     def _replace_last(self, member: Member) -> None:
@@ -286,7 +288,7 @@ class Supervisor:
         if not alive and self._setting.durable():
             text = f"no live server of stage {stage} is left: {member.server} is started again"
             self._tell(InstantLine("warning", now(), str(member.server), text))
-            self.start_replacement(member)
+            self._start_replacement(member.server)
 
     def _mend_store(self) -> None:
         """A new store takes the place of one that was lost, when everybody has seen that it is."""
@@ -294,12 +296,6 @@ class Supervisor:
             self._store_due = None
             self._nursery.serve_store(self._port)
             self._await_store()
-
-
-def last_line(detail: str) -> str:
-    """The error itself, without where it came from and the rows around it."""
-    errors = [line for line in detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
-    return errors[-1] if errors else "it says nothing"
 
 
 def _signal(pid: int, number: int) -> None:

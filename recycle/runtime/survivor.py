@@ -174,7 +174,7 @@ class Survivor:
 
     def _train(self) -> None:
         trainee = self._trainee
-        trainee.between(self._step, save=False)
+        trainee.between(self._step, save=False, settle=False)
         while self._step < trainee.last:
             trainee.iterate(self._step)
             self._step += 1
@@ -194,10 +194,11 @@ class Survivor:
         self._bulletin.say = Notices(int(waiting), int(self._machine.state is State.UNPROTECTED))
         save = heard.unprotected > 0 and not self._saved_unprotected
         self._saved_unprotected = heard.unprotected > 0
-        self._trainee.between(self._step, save=save)
+        admits = heard.admit > 0 and heard.unprotected == 0
+        self._trainee.between(self._step, save=save, settle=admits)
         if self._step == self._trainee.last:
             return
-        if heard.admit and not heard.unprotected:
+        if admits:
             raise _Admission("new servers are admitted")
         self._serving.look(self._view, lookout.requests)
 
@@ -469,8 +470,6 @@ class Survivor:
     def _prepare(self, view: View) -> None:
         self._fresh = True
         self._joining.begin(view, self._board)
-        if self._joining.ready:
-            self._halt()
 
     def _await_joiners(self, epoch: int) -> None:
         """Before this member, which leads, says that it has halted: who is let in has to say what it holds."""

@@ -16,10 +16,10 @@ class Listener(Protocol):
     """Who wants to know how versions become of each other."""
 
     def stepping(self, parts: Sequence[torch.Tensor]) -> None:
-        """The next optimizer step is about to be made from these. They change after this has returned."""
+        """The next optimizer step is made from these, and that is right. They change after this has returned."""
 
     def undone(self) -> None:
-        """The last step was taken back."""
+        """The last step that was told, or that was made before anybody listened, was taken back."""
 
 
 class Trainee(Protocol):
@@ -46,10 +46,6 @@ class Trainee(Protocol):
     @property
     def gradients(self) -> Sequence[torch.Tensor]:
         """Where gradients are added up."""
-
-    @property
-    def can_be_followed(self) -> bool:
-        """Whether a joiner can make the steps of a peer as they are made; not where they may be taken back."""
 
     def drop(self) -> None:
         """Forget the iteration that was not finished: gradients, graphs, transfers."""
@@ -92,12 +88,13 @@ class Trainee(Protocol):
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], bulletin: Bulletin | None) -> None:
         """Work by a plan over a network from now on."""
 
-    def between(self, step: int, *, save: bool) -> None:
+    def between(self, step: int, *, save: bool, settle: bool) -> None:
         """What is due before an iteration: a checkpoint, a look at held-out data. All servers come here.
 
         Args:
             step: the iteration.
             save: make a checkpoint though none is due.
+            settle: make sure that the last step is right; all servers ask for it, or none.
 
         Raises:
             ViewBroken: somebody is gone.

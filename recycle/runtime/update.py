@@ -67,7 +67,7 @@ class TorchUpdate:
         method: how gradients become steps.
 
     Attributes:
-        listener: hears of every step; None for nobody.
+        listener: hears of every step when it is surely right; None for nobody.
 
     Raises:
         RunError: nobody knows how to undo a step of this optimizer.
@@ -105,11 +105,12 @@ class TorchUpdate:
         self._bounds: list[int] = []
         self._verdict: Verdict | None = None
         self._pending = False
+        self._waiting: Listener | None = None
         self.main.use(self.gradients.views)
 
     @property
     def speculation(self) -> Speculation | None:
-        """What the past says about guesses; None where nothing is to be guessed."""
+        """What the past says about guesses; None where no step needs the norm."""
         return self._validation.speculation if self._validation else None
 
     @property
@@ -188,10 +189,10 @@ class TorchUpdate:
     def step(self) -> Redo:
         """Update the parameters, and set the gradients to zero; unless it is known that nobody can."""
         if self._verdict is None:
-            self._apply(1.0)
             self._pending = self._validation is not None
-            if self._pending:
-                self._tell_undone()  # perhaps it will be, and then who follows must not have made it
+            # Who begins to listen while it is pending has the state after it already.
+            self._waiting = self.listener if self._pending else None
+            self._apply(1.0)
         elif self._verdict.fits:
             self._apply(self._verdict.factor)
         else:
@@ -228,8 +229,11 @@ class TorchUpdate:
         """Make the last step what it should have been."""
         self._pending = False
         if verdict.as_guessed:
+            if self._waiting is self.listener:
+                self._tell(1.0)
             return Redo.NOTHING
-        self._tell_undone()
+        if self._waiting is not self.listener:
+            self._tell_undone()
         self.versions.undo()
         self.main.copy_back()
         if not verdict.fits:
@@ -256,6 +260,12 @@ class TorchUpdate:
         """Forget all gradients of an iteration that was not finished."""
         self._begin()
 
+    def _tell(self, factor: float) -> None:
+        """Tell of a step with the reduced gradient as it is, or of one that is only counted, if the factor is 0."""
+        if self.listener is not None:
+            bounds, steps = torch.tensor(self._bounds, dtype=torch.int64), torch.tensor([factor != 0])
+            self.listener.stepping((*self._reduced.buffers, bounds, steps))
+
     def _tell_undone(self) -> None:
         if self.listener is not None:
             self.listener.undone()
@@ -281,9 +291,8 @@ class TorchUpdate:
             self.versions.keep()
         if factor not in (0.0, 1.0):
             self._reduced.scale(factor)
-        if self.listener is not None:
-            bounds, steps = torch.tensor(self._bounds, dtype=torch.int64), torch.tensor([factor != 0])
-            self.listener.stepping((*self._reduced.buffers, bounds, steps))
+        if not self._pending:
+            self._tell(factor)
         if factor:
             if self._method.rate is not None:
                 set_rate(self.optimizer, self._method.rate(steps_made(self.optimizer)))

@@ -94,7 +94,7 @@ def test_nodes_fill_places_that_are_dead_from_the_start(load):
         ("1,add,W1_2\n", "line 1: add of W1_2, which is alive; remove it first"),
         ("1,remove,W1_2,W1_2\n", "line 1: remove of W1_2, which is dead already"),
         ("2,remove,W1_2\n1,add,W1_2\n", "line 2: its time is before that of the line above; sort the lines"),
-        ("soon,remove,W1_2\n", "line 1: time is 'soon': write a duration such as"),
+        ("soon,remove,W1_2\n", "line 1: time: 'soon' is no duration: write 500ms"),
         ("-1,remove,W1_2\n", "line 1: time is -1: give seconds, from 0"),
         ("1s,remove,node1\n", "line 1: time is '1s': a trace of nodes has milliseconds; for servers, write W0_0"),
         ("nan,remove,node1\n", "line 1: time is nan: give seconds, from 0 to"),

@@ -1,5 +1,8 @@
 """A server of a GPT joins: it holds what its peer holds, to the bit, though steps are made while it copies."""
 
+import msgspec
+import pytest
+
 from recycle.control.view import Member
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
@@ -16,8 +19,13 @@ MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, l
 PEER = Member(Server(0, 0), 0)
 
 
-def test_a_joiner_trains_on_with_the_parameters_and_moments_of_its_peer(tmp_path):
-    run = Run(make_plan(JOB, (), Mode(), QUICK), MODEL, 1, tmp_path)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"clip": 1e6}, {"clip": 1e-3}, {"clip": 1e6, "exact": True}],
+    ids=["plain", "nothing clips", "each step clips", "exact"],
+)
+def test_a_joiner_trains_on_with_the_parameters_and_moments_of_its_peer(tmp_path, changes):
+    run = Run(make_plan(JOB, (), Mode(), QUICK), msgspec.structs.replace(MODEL, **changes), 1, tmp_path)
 
     def make(server, teller):
         run_on_cpu()

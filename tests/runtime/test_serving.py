@@ -31,8 +31,6 @@ MORE = Member(Server(2, 0), 0)
 class Stage:
     """What serving needs of a Trainee: a real optimizer, whose gradients come from nowhere."""
 
-    can_be_followed = True
-
     def __init__(self, seed, size=64, pause=0.0):
         torch.manual_seed(seed)
         self.module = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.LayerNorm(size))

@@ -211,9 +211,9 @@ class ScenarioServer(EmulatedServer):
         self.meet("connect")
         super().connect(plan, network, hooks, bulletin)
 
-    def between(self, step, *, save):
+    def between(self, step, *, save, settle):
         self.meet(f"between {step}")
-        super().between(step, save=save)
+        super().between(step, save=save, settle=settle)
         if step == 2 and self._scenario.busy == str(self._member):
             time.sleep(1.25 * self._scenario.durations.silence)
         if self._scenario.until is not None:
