@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import msgspec
-from torch.distributed import TCPStore
+from torch.distributed import Store
 
 from recycle.control.agent import FENCED
 from recycle.control.beats import Heart
@@ -439,7 +439,7 @@ class Survivor:
         if self._machine.leader == self.member:
             self._tidy(view)
 
-    def _meeting(self) -> TCPStore:
+    def _meeting(self) -> Store:
         """Where groups are built: torch's own store, waiting for nobody longer than a rebuild may take."""
         store = self._store.torch_store
         store.set_timeout(timedelta(seconds=self._durations.rebuild))
