@@ -21,6 +21,19 @@ from recycle.megatron.patching import replace
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.network import Circle, Network
 
+CPU = torch.device("cpu")
+
+METHODS: Mapping[str, str] = {
+    **{name: name for name in ("allreduce", "broadcast", "allgather", "gather", "scatter", "barrier", "reduce")},
+    **{name: name for name in ("reduce_scatter", "alltoall", "allreduce_coalesced", "allgather_coalesced")},
+    **{name: name for name in ("send", "recv", "recv_anysource", "alltoall_base", "monitored_barrier")},
+    **{name: name for name in ("_allgather_base", "_reduce_scatter_base")},
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+}
+"""What torch calls of a process group, by what its backend calls it."""
+
 REDUCTIONS: Sequence[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = (
     (ReduceOp.SUM, lambda rows: rows.sum(0, dtype=rows.dtype)),
     (ReduceOp.PRODUCT, lambda rows: rows.prod(0, dtype=rows.dtype)),
@@ -233,7 +246,7 @@ def _tensor(value: Value) -> torch.Tensor:
 
 
 class LiveGroup(dist.ProcessGroup):
-    """A process group of torch's that can be handed over to a server's collectives; until then it is like any other.
+    """A process group of torch's that can be handed over to a server's collectives; until then its backend does it all.
 
     Args:
         rank: in the group.
@@ -244,6 +257,10 @@ class LiveGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # of subclasses, whose store is their backend's
         self.servers: tuple[Server, ...] = ()
         self._collectives: Collectives | None = None
+        # Torch's own methods are no way to the backend: on subclasses they keep Python's global lock, which the
+        # backend's threads may wait for.
+        for name, inner in METHODS.items():
+            setattr(self, name, partial(self._pass_on, inner))
 
     def hand_over(self, collectives: Collectives, servers: tuple[Server, ...]) -> None:
         """From now on, calls survive the death of members.
@@ -254,9 +271,8 @@ class LiveGroup(dist.ProcessGroup):
         """
         self._collectives = collectives
         self.servers = servers
-        # Torch's own methods would come back to methods of a subclass.
-        for name, action in ACTIONS.items():
-            setattr(self, name, partial(self._act, name, action))
+        for name in METHODS:
+            setattr(self, name, partial(self._act, name))
 
     def reduced(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """The sum, product, minimum or maximum of what all put in."""
@@ -268,7 +284,11 @@ class LiveGroup(dist.ProcessGroup):
         assert self._collectives is not None
         return self._collectives.gather(self.servers, tensor)
 
-    def _act(self, name: str, action: Callable[..., None] | None, *arguments: Any, **keywords: Any) -> Any:
+    def _pass_on(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        return getattr(self._get_backend(CPU), name)(*arguments, **keywords)
+
+    def _act(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        action = ACTIONS.get(name)
         if action is None:
             raise RunError(
                 f"torch.distributed: {name} is not carried through failures; do without what needs it, or train with "
@@ -333,7 +353,7 @@ def _barrier(group: LiveGroup, opts: Any) -> None:
     group.gathered(torch.zeros(1))
 
 
-ACTIONS: Mapping[str, Callable[..., None] | None] = {
+ACTIONS: Mapping[str, Callable[..., None]] = {
     "allreduce": _allreduce,
     "broadcast": _broadcast,
     "allgather": _all_gather,
@@ -341,13 +361,4 @@ ACTIONS: Mapping[str, Callable[..., None] | None] = {
     "gather": _gather,
     "scatter": _scatter,
     "barrier": _barrier,
-    # What Megatron needs nowhere but in its own schedules, and in what is refused.
-    **dict.fromkeys(
-        (
-            *("reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"),
-            *("reduce_scatter_single_coalesced", "_reduce_scatter_base", "allreduce_coalesced", "_allgather_base"),
-            *("allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
-            *("alltoall", "alltoall_base", "all_to_all_single", "send", "recv", "recv_anysource"),
-        )
-    ),
 }
