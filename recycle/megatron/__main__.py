@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> int:
     if not flags.on:
         run_script(script, others)
         return 0
+    # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.protection import find_protection
 
     protection = find_protection(flags, rest, os.environ)

@@ -97,16 +97,20 @@ class Collectives:
         server: whose.
         job: for its shape; ranks are numbered by stage, then by pipeline.
         recover: gets to the next view, or does not return.
+        complete: called when a call is complete.
 
     Attributes:
         totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes.
     """
 
-    def __init__(self, server: Server, job: Job, recover: Callable[[ViewBroken], None]) -> None:
+    def __init__(
+        self, server: Server, job: Job, recover: Callable[[ViewBroken], None], complete: Callable[[], None]
+    ) -> None:
         self.totals: dict[bytes, torch.Tensor] = {}
         self._server = server
         self._job = job
         self._recover = recover
+        self._complete = complete
         self._peers = tuple(each for each in job.servers() if each.stage == server.stage)
         self._version = 0
         self._counts: Counter[str] = Counter()
@@ -147,6 +151,7 @@ class Collectives:
                 self._known[key] = act()
             except ViewBroken as error:
                 self._recover(error)
+        self._complete()
         return self._known[key]
 
     def reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:

@@ -27,13 +27,22 @@ class Roles:
         self._server = server
         self._servers = servers
         self._played = {server}
+        self._unsaid: list[str] = []
 
     def connect(self, view: View) -> None:
-        """Take the roles of a view."""
+        """Take the roles of a view, and say what the last rank may have died of saying."""
         self._played = {self._server}
         if view.peers(self._server.stage)[0] == self._server:
             dead = (each for each in self._servers if each not in view.servers)
             self._played.update(each for each in dead if each.stage == self._server.stage)
+        if self.is_last:
+            for message in self._unsaid:
+                print(message, flush=True)  # noqa: T201 - as Megatron does
+        self._unsaid.clear()
+
+    def go_on(self) -> None:
+        """All have come as far as this: nothing that went before is unsaid."""
+        self._unsaid.clear()
 
     @property
     def is_last(self) -> bool:
@@ -55,7 +64,7 @@ class Roles:
 
     def play(self) -> None:
         """Have Megatron ask for these roles from now on."""
-        from megatron.training import utils
+        from megatron.training import training, utils
 
         own_rank = torch.distributed.get_rank
 
@@ -64,9 +73,16 @@ class Roles:
             return self.rank if group is None else own_rank(group)
 
         replace(torch.distributed, "get_rank", get_rank)
-        replace(utils, "is_last_rank", lambda: self.is_last)
+        for module in (training, utils):
+            replace(module, "print_rank_last", self._print_rank_last)
         for name in ("get_data_parallel_rank", "get_expert_data_parallel_rank"):
             replace(parallel_state, name, self._among_peers(getattr(parallel_state, name)))
+
+    def _print_rank_last(self, message: str) -> None:
+        if self.is_last:
+            print(message, flush=True)  # noqa: T201 - as Megatron does
+        else:
+            self._unsaid.append(message)
 
     def _among_peers(self, own: Callable[..., int]) -> Callable[..., int]:
         @wraps(own)

@@ -86,7 +86,7 @@ class SurvivingSchedule:
         self._protection = protection
         self._groups = groups
         self._roles = Roles(self.server, protection.servers)
-        self._collectives = Collectives(self.server, self._job, self._recover)
+        self._collectives = Collectives(self.server, self._job, self._recover, self._roles.go_on)
         self._losses = LossTable(self.server, self._job)
         self._feeds: dict[int, Feed] = {}
         self._feed: Feed | None = None
@@ -244,6 +244,7 @@ class SurvivingSchedule:
                 # If it is the verdict's version, all have it.
                 self._oldest = self._newest
         self._collectives.advance(goal)
+        self._roles.go_on()
 
     def _attempt(self) -> None:
         worker, stage = self._worker, self._stage

@@ -158,6 +158,7 @@ class Survivor:
         Args:
             error: how that was noticed, by the thread that trains.
         """
+        _forget_frames(error)
         try:
             self._recover(error)
         except StoreLost:
@@ -517,6 +518,13 @@ class Survivor:
 
     def _failed(self, view: View) -> tuple[Server, ...]:
         return self._job.failed_set(set(self._job.servers()) - set(view.servers))
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what an error's frames hold: the last to let go of a group waits for what is under way in it."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 class _Admission(ViewBroken):
