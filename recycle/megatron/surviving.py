@@ -15,6 +15,7 @@ from megatron.core.utils import get_model_config
 
 from recycle.control.board import Board
 from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
 from recycle.control.messages import Verdict
 from recycle.control.view import Member, View
 from recycle.job import Server
@@ -30,6 +31,7 @@ from recycle.plan.plan import Plan
 from recycle.plan.recording import InstantLine, ViewLine
 from recycle.plan.timeline import Span
 from recycle.runtime.bulletin import Bulletin
+from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.events import Event, Teller
 from recycle.runtime.executor import Hooks
@@ -212,7 +214,7 @@ class SurvivingSchedule:
             endpoint,
             durations,
             Plans(plan, None, self._training.make),
-            Speaker(self.server),
+            Speaker(self.server, endpoint),
         )
         # Until now everybody has set up as it liked, and from now on nobody waits for long.
         torch.distributed.barrier()
@@ -402,19 +404,27 @@ class Speaker(Teller):
 
     Args:
         server: who speaks.
+        endpoint: of the run's store, where it is noted what was said already.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, endpoint: Endpoint) -> None:
         super().__init__(None, lambda content: None)
         self._server = server
+        self._endpoint = endpoint
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """Say that a view has begun, or what went wrong."""
         if isinstance(event, ViewLine) and event.epoch > 0 and event.servers[0] == str(self._server):
             kept = f"{event.retention:.0%} of the throughput"
             self._say(f"{event.cause}; training goes on with {len(event.servers)} servers and {kept}")
-        elif isinstance(event, InstantLine):
-            self._say(f"{self._server}: {event.text}")
+        elif isinstance(event, InstantLine) and self._is_news(event.text):
+            self._say(event.text)
+
+    def _is_news(self, text: str) -> bool:
+        try:
+            return self._endpoint.connect(SILENCE).add(f"said/{text}", 1) == 1
+        except StoreLost:
+            return True
 
     def _say(self, text: str) -> None:
         sys.stderr.write(f"recycle: {text}\n")
