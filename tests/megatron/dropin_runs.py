@@ -78,7 +78,7 @@ def train(
         watch: called with the launcher's process and what was printed so far, whenever something is printed.
     """
     words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
-    launcher = subprocess.Popen(
+    with subprocess.Popen(
         [
             *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(ranks), *map(str, start), str(SCRIPT.with_name(script))),
@@ -89,12 +89,12 @@ def train(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    output = ""
-    for line in launcher.stdout:
-        output += line
-        watch(launcher, output)
-    assert launcher.wait() == 0, output[-8000:]
+    ) as launcher:
+        output = ""
+        for line in launcher.stdout:
+            output += line
+            watch(launcher, output)
+    assert launcher.returncode == 0, output[-8000:]
     return Printed(
         {int(number): (loss, norm) for number, loss, norm in TRAINED.findall(output)},
         {where.strip(): loss for where, loss in EVALUATED.findall(output)},

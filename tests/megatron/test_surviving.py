@@ -71,7 +71,7 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     assert len(deaths(survived)) == accidents.count(":") // 2
     assert losses(survived) == stock
     monkeypatch.delenv("ACCIDENTS")
-    resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 4, iterations=5))
+    resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 4, "--exit-interval", 5, iterations=LENGTH))
     assert resumed["trained", 5] == stock["trained", 5]
 
 
