@@ -8,6 +8,7 @@ made again; the last column says when every survivor was ready.
 """
 
 import argparse
+import math
 import os
 import random
 import statistics
@@ -78,17 +79,15 @@ def measure(folder: Path) -> list[Kill]:
         if isinstance(line, RecoveryLine):
             recoveries.setdefault(line.epoch, []).append(line)
     fired = [each for each in load_fired(folder / "faults.jsonl") if each.kind == Kind.KILL.value]
-    changes = [each for each in history.changes if each.deaths and each.recovery]
+    changes = [each for each in history.changes if each.recovery]
     found = []
     for each in fired:
-        change = next(
-            (
-                change
-                for change in changes
-                if any(death.server == each.by and death.incarnation == each.incarnation for death in change.deaths)
-            ),
-            None,
+        # Where the first view after the death came to nothing as well, the next one counts.
+        heard = (
+            death.epoch for death in history.deaths if (death.server, death.incarnation) == (each.by, each.incarnation)
         )
+        first = min(heard, default=math.inf)
+        change = next((change for change in changes if change.view.epoch >= first), None)
         if change is None or change.recovery is None:
             print(f"no recovery is recorded for: {each.fault}", file=sys.stderr)
             continue

@@ -153,7 +153,7 @@ def main() -> int:
         folder = Path(temporary)
         (folder / FOLDER).mkdir()
         setting = Setting(
-            job, View.of(plan), 0, "memory", {"soak": "1"}, DURATIONS, "127.0.0.1", faults.of_launcher(), folder,
+            job, View.of(plan), 0, "memory", {"soak": "1"}, DURATIONS, "127.0.0.1", faults, folder,
             lambda: False,
         )  # fmt: skip
         Supervisor(setting, partial(serve, job, plan, iterations, folder, faults), watch).run()

@@ -1,10 +1,10 @@
 """Periods with a global and a staggered optimizer, planned and measured, and what guessing the norm costs.
 
-Usage: python -m benchmarks.stagger [--slot-ms 20] [--iterations 20]
+Usage: python -m benchmarks.stagger [--slot-ms 20] [--iterations 20] [--recordings FOLDER]
 
 Emulated 3 x 4 x 6 with W1_2 dead, and an optimizer of 3 slots: staggered, the period must be that of the fault-free
 job with a global optimizer, 30 slots. Where norms never exceed their limit, nobody may wait for one; where they always
-do, the period must be that of the global optimizer within 2%.
+do, the period must be that of the global optimizer within 2%. The recordings are for ``recycle show``.
 """
 
 import argparse
@@ -12,12 +12,14 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.emulated import MOST_OVERSLEEP, periods
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.plan.recording import save_recording
 from recycle.planner.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
 from recycle.runtime.emulation import Emulation, emulate
@@ -73,6 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--slot-ms", type=float, default=20.0)
     parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--recordings", type=Path, help="where to write what was measured, a file per case")
     arguments = parser.parse_args()
     slot, iterations = arguments.slot_ms / 1000, arguments.iterations
     failed = (Server(1, 2),)
@@ -90,6 +93,12 @@ def main() -> int:
         Case("staggered, each step clips", staggered, wild, barrier),
     )
     found = [measure(case, slot, iterations) for case in cases]
+    if arguments.recordings is not None:
+        arguments.recordings.mkdir(parents=True, exist_ok=True)
+        for case, each in zip(cases, found, strict=True):
+            save_recording(
+                each.run.timeline, arguments.recordings / f"{case.name.replace(',', '').replace(' ', '-')}.jsonl"
+            )
     if max(each.run.oversleep for each in found) > MOST_OVERSLEEP:
         print("sleeps end late on this machine: run it again when less else is running", file=sys.stderr)
         return 2

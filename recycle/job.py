@@ -33,8 +33,8 @@ class Server(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
 
-class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one stage costs and holds. Every field but ``limit`` is a sum over the stage's layers.
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one stage costs and holds. Every field but ``limit`` and ``state`` is a sum over the stage's layers.
 
     Attributes:
         forward: time of F for one micro-batch.
@@ -44,7 +44,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         reduction: time of the gradients' reduction over the peers, before the optimizer step.
         held: memory that one micro-batch holds from the start of its F on.
         released_at_input_gradient: the part of ``held`` that is free when I ends; W releases the rest.
-        limit: memory for activations on each server of the stage.
+        limit: memory for activations on each server of the stage; what else it holds is not in it.
+        state: memory for all else, if that is in the account.
     """
 
     forward: int
@@ -55,6 +56,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held: int
     released_at_input_gradient: int
     limit: int
+    state: int = 0
 
     @property
     def work(self) -> int:
@@ -117,6 +119,13 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise JobError(
                     f"released_at_input_gradient of stage {number} is {released}: "
                     f"it is a part of what the stage holds, between 0 and {stage.held}"
+                )
+            _at_least(stage.state, 0, f"state of stage {number}", "a state cannot take less than nothing")
+            if stage.state and stage.limit < stage.held:
+                raise JobError(
+                    f"limit of stage {number} is {stage.limit + stage.state}: its state takes {stage.state} of it, and "
+                    f"one micro-batch needs {stage.held} more, so no plan exists; "
+                    f"the least limit that works is {stage.held + stage.state}"
                 )
             if stage.limit < stage.held:
                 raise JobError(

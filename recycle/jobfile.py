@@ -33,6 +33,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held: PerStage = 1
     released_at_input_gradient: PerStage = 0
     limit: PerStage | None = None
+    state: PerStage = 0
 
 
 class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +91,10 @@ def encode_job(job: Job) -> bytes:
     """The content of a job file that describes this job; lists have an entry per stage."""
     costs = {key: [getattr(stage, key) for stage in job.stages] for key in Costs.__struct_fields__ if key != "latency"}
     memory = {key: [getattr(stage, key) for stage in job.stages] for key in Memory.__struct_fields__}
+    if any(memory["state"]):
+        memory["limit"] = [stage.limit + stage.state for stage in job.stages]
+    else:
+        del memory["state"]
     if job.latency:
         costs["latency"] = list(job.latency)
     lines = [
@@ -121,7 +126,12 @@ def _build(document: JobDocument) -> Job:
         raise JobError(f"stages is {depth}: a job has between 1 and 10000 stages")
     costs, memory = document.costs, document.memory
     held = _per_stage(memory.held, "memory.held", depth)
-    limit = [depth * each for each in held] if memory.limit is None else _per_stage(memory.limit, "memory.limit", depth)
+    state = _per_stage(memory.state, "memory.state", depth)
+    # What a plan may use: the state is there all the time.
+    room = [depth * each for each in held]
+    if memory.limit is not None:
+        limit = _per_stage(memory.limit, "memory.limit", depth)
+        room = [each - taken for each, taken in zip(limit, state, strict=True)]
     columns = {
         "forward": _per_stage(costs.forward, "costs.forward", depth),
         "input_gradient": _per_stage(costs.input_gradient, "costs.input_gradient", depth),
@@ -132,7 +142,8 @@ def _build(document: JobDocument) -> Job:
         "released_at_input_gradient": _per_stage(
             memory.released_at_input_gradient, "memory.released_at_input_gradient", depth
         ),
-        "limit": limit,
+        "limit": room,
+        "state": state,
     }
     return Job(
         pipelines=document.pipelines,

@@ -1,7 +1,7 @@
 import pytest
 
 from recycle.errors import JobError, UserError
-from recycle.jobfile import load_job
+from recycle.jobfile import encode_job, load_job
 
 SHAPE = {"pipelines": 3, "stages": 4, "micro_batches": 6}
 
@@ -48,6 +48,23 @@ def test_a_file_gives_every_key(tmp_path):
 def test_flags_alone_are_enough_and_the_limit_defaults_to_the_depth():
     job = load_job(None, {**SHAPE, "held": 2})
     assert [stage.limit for stage in job.stages] == [8, 8, 8, 8]
+
+
+def test_what_the_state_takes_is_left_for_no_activations(tmp_path):
+    path = write(
+        tmp_path,
+        "pipelines = 2\nstages = 2\nmicro_batches = 3\n[memory]\nheld = 4\nlimit = [100, 90]\nstate = [86, 70]\n",
+    )
+    job = load_job(path, {})
+    assert [(stage.limit, stage.state, stage.capacity) for stage in job.stages] == [(14, 86, 3), (20, 70, 5)]
+    path.write_bytes(encode_job(job))
+    assert load_job(path, {}) == job
+    assert [stage.limit for stage in load_job(None, {**SHAPE, "held": 2, "state": 30}).stages] == [8] * 4
+    message = r"limit of stage 1 is 73: its state takes 70 of it, and one micro-batch needs 4 more.* works is 74"
+    with pytest.raises(JobError, match=message):
+        load_job(path, {"limit": [100, 73]})
+    with pytest.raises(JobError, match="state of stage 0 is -1"):
+        load_job(path, {"state": -1})
 
 
 def test_flags_change_a_file(tmp_path):

@@ -65,7 +65,11 @@ JOB_FLAGS = {
     "latency": ("--latency", "time from the end of an instruction to its use on the next stage"),
     "held": ("--held", "memory that a micro-batch holds from its F on"),
     "released_at_input_gradient": ("--released-at-input-gradient", "the part of it that is free after I"),
-    "limit": ("--limit", "memory for activations on each server; default: as many micro-batches as there are stages"),
+    "limit": (
+        "--limit",
+        "memory of each server; default: for as many micro-batches as there are stages, and the state",
+    ),
+    "state": ("--state", "the part of the limit that is taken by parameters, moments and what is kept of them"),
 }
 
 

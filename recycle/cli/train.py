@@ -87,6 +87,7 @@ LONGEST_RUN = 24 * 3600.0
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
+@click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option(
     "--emulate", type=parse_seconds, metavar="DURATION", help="Train nothing: sleep the plan, a slot for so long."
 )
@@ -110,6 +111,7 @@ def command(
     address: str,
     unprotected: bool,
     exact: bool,
+    fp16: bool,
     emulate: float | None,
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
@@ -141,10 +143,9 @@ def command(
     from recycle.runtime.totals import StepTotal, Totals
 
     model = load_model(model_file)
-    if exact:
-        model = msgspec.structs.replace(model, exact=True)
+    model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
     faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
-    durations = Durations(beat=silence / 8, silence=silence, answer=max(30.0, 2 * silence))
+    durations = Durations(beat=silence / 6, silence=silence, answer=max(30.0, 2 * silence))
     protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
     if protected and catalogue is None:
         catalogue = prepare_catalogue(job, plan.mode, output / "plans.zip")
@@ -162,7 +163,7 @@ def command(
         catalogue=catalogue,
         host=address,
         durations=durations,
-        waiting=None if model.clip is None else make_waiting(plan),
+        waiting=make_waiting(plan) if model.clip is not None or model.fp16 else None,
     )
     make = planner(job, plan.mode)
     if not is_leader():

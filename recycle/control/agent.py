@@ -95,6 +95,7 @@ class _Agent:
         self._token = token
         self._watchlist = Watchlist(durations.silence)
         self._board: Board | None = None
+        self._silent: set[Member] = set()
 
     def look_around(self) -> None:
         """Report the members that are watched from here and have fallen silent."""
@@ -103,11 +104,12 @@ class _Agent:
             verdict = board.verdict()
             if verdict is None or self._member not in verdict.view.members:
                 return
-            members = watched(verdict.view, self._member, lambda member: board.death(member) is not None)
+            members = watched(verdict.view, self._member, self._silent)
             silent = self._watchlist.observe(time.monotonic(), board.beats(members))
             for member, since in silent.items():
                 reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
                 self._declare_dead(member, reason, "heartbeat", since)
+            self._silent = (self._silent | set(silent)) & set(verdict.view.members)
         except StoreLost:
             self._board = None
 

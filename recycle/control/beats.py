@@ -1,7 +1,7 @@
 """Heartbeats: a worker gives signs of life, and others notice when they stop."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
@@ -53,19 +53,19 @@ class Heart:
                 return
 
 
-def watched(view: View, me: Member, dead: Callable[[Member], bool]) -> tuple[Member, ...]:
+def watched(view: View, me: Member, dead: Collection[Member]) -> tuple[Member, ...]:
     """Whose signs of life a member's agent watches: the next members in the ring that are not known to be dead.
 
     Args:
         view: the view.
         me: a member of it.
-        dead: whether a member was declared dead.
+        dead: whose death is known; of others, the silence will be noticed.
     """
     found: list[Member] = []
     for member in view.after(me):
         if len(found) == WATCHED:
             break
-        if not dead(member):
+        if member not in dead:
             found.append(member)
     return tuple(found)
 

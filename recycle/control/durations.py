@@ -19,7 +19,7 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ControlError: one is not above 0, or two of them are in the wrong order.
     """
 
-    beat: float = 0.25
+    beat: float = 0.5
     silence: float = 3.0
     rebuild: float = 2.0
     answer: float = 30.0

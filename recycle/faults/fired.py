@@ -6,7 +6,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
-from recycle.faults.menu import Fault
+from recycle.faults.menu import Fault, Faults
 from recycle.files import read_bytes
 from recycle.job import Server
 
@@ -58,6 +58,19 @@ class FiredFile:
         # One write of an appending file: the lines of several processes do not mix.
         with self._path.open("ab", buffering=0) as file:
             file.write(msgspec.json.encode(line) + b"\n")
+
+
+def unfired(faults: Faults, path: Path) -> tuple[Fault, ...]:
+    """The faults that have a step, and yet did not fire in the run with this file.
+
+    Those that only have a time may have been due after the end of the run.
+
+    Raises:
+        UserError: the file cannot be read.
+        FaultError: it is no such file.
+    """
+    fired = {line.fault for line in load_fired(path)} if path.exists() else set()
+    return tuple(fault for fault in faults.entries if fault.step is not None and str(fault) not in fired)
 
 
 def load_fired(path: Path) -> tuple[FiredLine, ...]:

@@ -11,6 +11,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from recycle.runtime.errors import RunError
+from recycle.runtime.loss_scale import ScaleRule
 from recycle.runtime.optimizers import Decay, Kind, Schedule, make_optimizer
 from recycle.runtime.seeds import seed_of, seeded
 from recycle.runtime.stage import MicroBatch
@@ -42,6 +43,11 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         clip: the largest norm of the whole gradient; none by default.
         exact: whether sums of gradients have the same bits whoever is alive.
         bf16: whether the model computes in bfloat16; gradients are added up and parameters stepped in float32.
+        fp16: the same in half precision, with a dynamic loss scale.
+        initial_loss_scale: the loss scale of the first iteration.
+        min_loss_scale: below which it does not fall.
+        loss_scale_window: after so many iterations in a row without overflow it is doubled.
+        hysteresis: with how many overflows it is halved for the first time after it was doubled.
         per_token_loss: whether every token of the batch counts the same; otherwise every micro-batch does.
     """
 
@@ -64,6 +70,11 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.1
     clip: Annotated[float, msgspec.Meta(gt=0)] | None = None
     bf16: bool = False
+    fp16: bool = False
+    initial_loss_scale: Annotated[float, msgspec.Meta(ge=1)] = ScaleRule().initial
+    min_loss_scale: Annotated[float, msgspec.Meta(ge=1)] = ScaleRule().least
+    loss_scale_window: Count = ScaleRule().window
+    hysteresis: Count = ScaleRule().hysteresis
     per_token_loss: bool = False
     exact: bool = False
 
@@ -71,6 +82,20 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def schedule(self) -> Schedule:
         """The learning rate by the number of steps."""
         return Schedule(self.learning_rate, self.least_rate, self.warm_up, self.decay_steps, self.decay)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What the model computes in."""
+        if self.fp16:
+            return torch.float16
+        return torch.bfloat16 if self.bf16 else torch.float32
+
+    @property
+    def scale_rule(self) -> ScaleRule | None:
+        """How the loss scale changes; None where the loss is not scaled."""
+        if not self.fp16:
+            return None
+        return ScaleRule(self.initial_loss_scale, self.min_loss_scale, self.loss_scale_window, self.hysteresis)
 
     def make_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of some parameters."""
@@ -95,7 +120,13 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
             f"decay_steps is {options.decay_steps}: a {options.decay} decay ends after the warm-up, which takes "
             f"{options.warm_up} steps"
         )
-    precision = torch.bfloat16 if options.bf16 else torch.float32
+    if options.fp16 and options.bf16:
+        raise RunError("fp16 and bf16 are both on: a model computes in one of them; turn one off")
+    if options.fp16 and options.initial_loss_scale < options.min_loss_scale:
+        raise RunError(
+            f"initial_loss_scale is {options.initial_loss_scale:g}: the loss scale begins at no less than "
+            f"min_loss_scale, which is {options.min_loss_scale:g}"
+        )
     settings = {
         "num_layers": options.layers,
         "hidden_size": options.hidden,
@@ -105,8 +136,9 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
         "pipeline_model_parallel_size": depth,
         "tensor_model_parallel_size": tensor_parallel,
         "bf16": options.bf16,
-        "params_dtype": precision,
-        "pipeline_dtype": precision,
+        "fp16": options.fp16,
+        "params_dtype": options.precision,
+        "pipeline_dtype": options.precision,
         "calculate_per_token_loss": options.per_token_loss,
         "use_cpu_initialization": True,
         "gradient_accumulation_fusion": False,
@@ -133,4 +165,4 @@ def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, grou
             position_embedding_type="learned_absolute",
             pg_collection=groups,
         )
-    return Float16Module(config, model) if options.bf16 else model
+    return model if options.precision is torch.float32 else Float16Module(config, model)

@@ -22,6 +22,7 @@ from recycle.runtime.launcher import Member, launch
 from recycle.runtime.network import Network
 from recycle.runtime.stage import MicroBatch, TensorSpec
 from recycle.runtime.text import TokenText
+from recycle.runtime.update import Method, TorchUpdate
 
 MICROSECONDS = 1e6
 
@@ -36,7 +37,8 @@ class StageProfile(msgspec.Struct, frozen=True):
         optimizer: of the optimizer step.
         held: what F saves for the backward pass, without parameters.
         kept: what is left of it after I, for W.
-        parameters: bytes of gradients to reduce.
+        gradients: bytes of gradients to reduce.
+        state: bytes that are held all the time: parameters, moments, gradients, and what is kept of them.
     """
 
     forward: float
@@ -45,11 +47,12 @@ class StageProfile(msgspec.Struct, frozen=True):
     optimizer: float
     held: int
     kept: int
-    parameters: int
+    gradients: int
+    state: int
 
 
 def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> Job:
-    """The job with measured costs in microseconds and memory in bytes; its memory limit is P micro-batches.
+    """The job with measured costs in microseconds and memory in bytes; its limit has room for P micro-batches.
 
     Args:
         job: for its shape.
@@ -62,7 +65,7 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> J
     """
     transformer_config(options, job.depth)
     profiles = [_profile_stage(stage, job, options, text, repeats) for stage in range(job.depth)]
-    reductions = _time_reductions(job.pipelines, [each.parameters for each in profiles], repeats)
+    reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats)
     latency = _time_transfer(_boundary(options), repeats) if job.depth > 1 else 0.0
     stages = [
         Stage(
@@ -74,6 +77,7 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> J
             held=each.held,
             released_at_input_gradient=each.held - each.kept,
             limit=job.depth * each.held,
+            state=each.state,
         )
         for each, reduction in zip(profiles, reductions, strict=True)
     ]
@@ -99,13 +103,21 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
         spec = _boundary(options)
         place = Place(number, job.depth)
         stage = MegatronStage(model, config, place, spec.shape, job.micro_batches, forward_step, text.samples)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
+        addends = job.pipelines * job.micro_batches if options.exact else 0
+        method = Method(options.clip, True, addends, keep=True, scale=options.scale_rule)
+        update = TorchUpdate(stage.parameters(), options.make_optimizer, job.pipelines, number, job.depth, method)
+
+        def make_step() -> None:
+            update.versions.keep()
+            update.optimizer.step()
+            update.main.copy_back()
+
         times: list[list[float]] = [[], [], [], []]
         held = kept = 0
         for turn in range(repeats + 2):
             micro_batch = MicroBatch(turn, 0, 0)
-            received = torch.randn(spec.shape) if stage.input else None
-            gradient = torch.randn(spec.shape) if stage.output else None
+            received = torch.randn(spec.shape).to(spec.dtype) if stage.input else None
+            gradient = torch.randn(spec.shape).to(spec.dtype) if stage.output else None
             counter = SavedBytes(model)
             with counter if turn == 0 else torch.enable_grad():
                 forward = _timed(lambda: stage.forward(micro_batch, received))  # noqa: B023 - called at once
@@ -113,15 +125,16 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
             input_gradient = _timed(lambda: stage.input_gradient(micro_batch, gradient))  # noqa: B023
             kept = kept or stage.owed_bytes()
             weight_gradient = _timed(lambda: stage.weight_gradient(micro_batch))  # noqa: B023
-            step = _timed(optimizer.step)
+            step = _timed(make_step)
+            update.drop()
             # The first turns allocate and initialize.
             if turn >= 2:
                 for series, seconds in zip(times, (forward, input_gradient, weight_gradient, step), strict=True):
                     series.append(seconds)
-        size = sum(each.numel() * each.element_size() for each in model.parameters())
         forward, input_gradient, weight_gradient, step = map(statistics.median, times)
+        size = sum(each.nbytes for each in update.gradients.buffers) * (2 if options.exact else 1)
         measured = StageProfile(
-            forward, input_gradient, weight_gradient, step, max(held, kept, 1), kept, parameters=size
+            forward, input_gradient, weight_gradient, step, max(held, kept, 1), kept, size, update.state_bytes()
         )
         member.report(msgspec.json.encode(measured))
 
@@ -202,7 +215,7 @@ def _time_transfer(spec: TensorSpec, repeats: int) -> float:
 
 
 def _boundary(options: ModelOptions) -> TensorSpec:
-    return TensorSpec((options.sequence, options.micro_batch_size, options.hidden), torch.float32)
+    return TensorSpec((options.sequence, options.micro_batch_size, options.hidden), options.precision)
 
 
 def _timed(act: Callable[[], object]) -> float:

@@ -104,8 +104,11 @@ class GptServer:
                 job.pipelines * job.micro_batches if options.exact else 0,
                 keep,
                 options.schedule.at,
+                options.scale_rule,
             ),
         )
+        if self._update.loss_scale is not None:
+            config.grad_scale_func = self._update.loss_scale.apply
 
     @property
     def newest(self) -> int:
@@ -200,7 +203,7 @@ class GptServer:
         if step and (due or save) and not folder_of(run.checkpoints, step).exists():
             self._save(step)
         if step == run.iterations and self._update.speculation is not None and self._leads:
-            self._teller.tell(InstantLine("norm", now(), str(self._server), str(self._update.speculation)))
+            self._teller.tell(InstantLine("norm", now(), str(self._server), self._update.summary))
         if looks:
             losses = list(self._worker.evaluate())
             self._teller.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
@@ -238,8 +241,8 @@ class GptServer:
         """The name of this rank's part of the model in a checkpoint."""
         return f"stage-{self._server.stage}/tensor-{self._tensor_rank}"
 
-    def _named(self) -> Mapping[str, torch.nn.Parameter]:
-        return self._update.main.named(self._model)
+    def _named(self) -> Mapping[str, torch.Tensor]:
+        return self._update.named(self._model)
 
     def _save(self, step: int) -> None:
         assert self.network is not None

@@ -72,6 +72,11 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
             "exact is on: sums are not exact over tensor-parallel ranks, nor where one stage uses the embedding twice; "
             "do without it, or with --tensor-parallel 1 and at least two stages"
         )
+    if run.model.fp16 and run.tensor_parallel > 1:
+        raise RunError(
+            "fp16 is on: an overflow on one tensor-parallel rank is not seen by the others, which would go on with "
+            "another loss scale; take bf16, which needs none, or --tensor-parallel 1"
+        )
     text = load_text(run.text, run.model)
     newest = _newest(run, text.fingerprint) if run.resume else None
     _refuse_to_overwrite(run)
@@ -100,7 +105,7 @@ def _train_protected(run: Run, text: TokenText, newest: int | None, watch: Watch
         fingerprint=run.fingerprint(text.fingerprint),
         durations=run.durations,
         host=run.host,
-        faults=faults.of_launcher(),
+        faults=faults,
         folder=run.folder,
         durable=lambda: bool(checkpoints(run.checkpoints)),
     )

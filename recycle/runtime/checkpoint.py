@@ -38,9 +38,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any]
 
 
-def stage_state(
-    parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> dict[str, torch.Tensor]:
+def stage_state(parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """What a stage's training goes on from, by name: its main parameters, and their optimizer's state."""
     state = {}
     for name, parameter in parameters.items():
@@ -121,7 +119,7 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
 
 
 def read_stage(
-    folder: Path, stage: str, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+    folder: Path, stage: str, parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> None:
     """Give a stage's main parameters and optimizer the state that a checkpoint holds.
 
@@ -144,7 +142,7 @@ def read_stage(
 
 
 def give_state(
-    state: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+    state: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> None:
     """Make main parameters and their optimizer go on from what ``stage_state`` gave; nothing older is left."""
     optimizer.state.clear()
@@ -158,7 +156,7 @@ def give_state(
             optimizer.state[parameters[name]][field] = value
 
 
-def _require_shapes(path: Path, parameters: Mapping[str, torch.nn.Parameter], state: dict[str, torch.Tensor]) -> None:
+def _require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: dict[str, torch.Tensor]) -> None:
     for name, parameter in parameters.items():
         found = state.get(f"parameter/{name}")
         if found is None or found.shape != parameter.shape:

@@ -42,18 +42,21 @@ class ExactSums:
     Args:
         gradients: where addends appear, in single precision and contiguous; they start at zero.
         addends: the most that any element may get in an iteration, on all servers together.
+
+    Attributes:
+        totals: the sums, one after another.
     """
 
     def __init__(self, gradients: Sequence[torch.Tensor], addends: int) -> None:
         assert all(each.dtype == torch.float32 for each in gradients), "only singles are summed exactly"
         # Rounding by way of a large number needs two bits above the bound.
         self._carry = max(2, (addends - 1).bit_length())
-        self._totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64)
+        self.totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64)
         self._chunks: list[Chunk] = []
         place = 0
         for number, gradient in enumerate(gradients):
             for part in torch.split(gradient.view(-1), CHUNK):
-                self._chunks.append(Chunk(number, part, self._totals[place : place + part.numel()]))
+                self._chunks.append(Chunk(number, part, self.totals[place : place + part.numel()]))
                 place += part.numel()
         self._scratch = torch.empty(CHUNK, dtype=torch.float64)
         self._bounds = [NOTHING] * len(gradients)
@@ -65,7 +68,7 @@ class ExactSums:
         Args:
             bounds: of each gradient's addends, as exponents of two.
         """
-        self._totals.zero_()
+        self.totals.zero_()
         self._greatest.zero_()
         self._bounds = list(bounds)
 
@@ -92,7 +95,7 @@ class ExactSums:
         Raises:
             ConnectionLost: somebody is gone.
         """
-        for transfer in (peers.start_sum(self._totals), peers.start_maximum(self._greatest)):
+        for transfer in (peers.start_sum(self.totals), peers.start_maximum(self._greatest)):
             transfer.wait()
 
     @property
@@ -107,11 +110,11 @@ class ExactSums:
             greatest <= 2.0**bound for greatest, bound in zip(self._greatest.tolist(), self._bounds, strict=True)
         )
 
-    def mean(self, divisor: int, means: Sequence[torch.Tensor]) -> None:
+    def mean(self, divisor: float, means: Sequence[torch.Tensor]) -> None:
         """Write the sums, divided and then rounded, into tensors of the gradients' sizes."""
         place = 0
         for mean in means:
-            mean.view(-1).copy_(self._totals[place : place + mean.numel()].div_(divisor))
+            mean.view(-1).copy_(self.totals[place : place + mean.numel()].div_(divisor))
             place += mean.numel()
 
     def next_bounds(self) -> list[int]:

@@ -1,7 +1,9 @@
 """The lookout: a thread that waits for the alarm, and frees the main thread from whatever it waits in."""
 
+import os
 import threading
 import time
+import traceback
 from typing import Protocol
 
 from recycle.control.beats import Watchlist
@@ -125,6 +127,14 @@ class Lookout:
         """See Hooks."""
 
     def _watch(self) -> None:
+        try:
+            self._look_out()
+        except BaseException:
+            # Nobody else would free the main thread from a view that is over, so its agent has to report this process.
+            traceback.print_exc()
+            os._exit(1)
+
+    def _look_out(self) -> None:
         board: Board | None = None
         while not self._stopped:
             try:

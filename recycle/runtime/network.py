@@ -4,8 +4,10 @@ They are plain backends over a store prefix of their own, so that a view that is
 groups are dropped, and those of the next epoch share nothing with them.
 """
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, R
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.receipts import Receipts
 from recycle.runtime.unblock import Connections, open_sockets, unblock
 
 LOOPBACK = "127.0.0.1"
@@ -28,20 +31,25 @@ class Transfer:
     Args:
         work: torch's own object.
         timeout: after which a silent partner is an error.
+        receipts: waits for it, if it is a receive that may have to be given up.
     """
 
-    def __init__(self, work: Work, timeout: timedelta) -> None:
+    def __init__(self, work: Work, timeout: timedelta, receipts: Receipts | None = None) -> None:
         self._work = work
         self._timeout = timeout
+        self._receipts = receipts
 
     def wait(self) -> None:
         """Wait for its end.
 
         Raises:
-            ConnectionLost: it will never come.
+            ViewBroken: it will never come.
         """
         try:
-            self._work.wait(self._timeout)
+            if self._receipts is None:
+                self._work.wait(self._timeout)
+            else:
+                self._receipts.wait(self._work, self._timeout)
         except RuntimeError as error:
             raise _lost(error) from error
 
@@ -131,7 +139,7 @@ class Network:
         rebuild: how long to wait for the others here; they may die while this is made.
         address: of this machine, where the others reach it.
         keep: ports of connections that other threads may open meanwhile.
-        check: raises when this view is over; it is asked while a sum is waited for.
+        check: raises when this view is over; it is asked while something is waited for. None where views never end.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -147,7 +155,7 @@ class Network:
         rebuild: timedelta = PATIENCE,
         address: str = LOOPBACK,
         keep: Collection[int] = (),
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.view = view
         self.server = server
@@ -162,8 +170,9 @@ class Network:
         self._unblocked = False
         self._groups: list[tuple[Any, Connections]] = []
         self._all = self._make_group("all", view.servers)
-        self._check = check
-        self.all = Circle(self._all, check)
+        self._check = check or _nothing
+        self._receipts = Receipts(check) if check else None
+        self.all = Circle(self._all, self._check)
         self.peers = self.circle(f"stage/{server.stage}", view.peers(server.stage))
 
     def circle(self, name: str, servers: Sequence[Server]) -> "Circle":
@@ -180,7 +189,8 @@ class Network:
 
     def receive(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
         """Start to receive into a tensor."""
-        return Transfer(_begin(lambda: self._all.recv([tensor], self._ranks[peer], tag)), self._transfer)
+        work = _begin(lambda: self._all.recv([tensor], self._ranks[peer], tag))
+        return Transfer(work, self._transfer, self._receipts)
 
     def barrier(self) -> None:
         """Wait for all live servers.
@@ -244,6 +254,8 @@ class Pair:
         before = open_sockets()
         self._group = _make_group(store, 1 - self._peer, 2, device, rebuild, transfer)
         self._connections = Connections(before, open_sockets(), frozenset(keep))
+        self._broken = threading.Event()
+        self._receipts = Receipts(partial(_require_whole, self._broken))
 
     def send(self, tensor: torch.Tensor) -> Transfer:
         """See Wire."""
@@ -251,11 +263,21 @@ class Pair:
 
     def receive(self, tensor: torch.Tensor) -> Transfer:
         """See Wire."""
-        return Transfer(_begin(lambda: self._group.recv([tensor], self._peer, 0)), self._transfer)
+        return Transfer(_begin(lambda: self._group.recv([tensor], self._peer, 0)), self._transfer, self._receipts)
 
     def unblock(self) -> None:
         """Make every wait in it raise, here and there; for another thread than the one that waits."""
+        self._broken.set()
         unblock(self._group, self._connections)
+
+
+def _nothing() -> None:
+    """What is checked where views never end."""
+
+
+def _require_whole(broken: threading.Event) -> None:
+    if broken.is_set():
+        raise ConnectionLost("the connection was given up")
 
 
 def _make_group(store: Store, rank: int, size: int, device: Any, rebuild: timedelta, transfer: timedelta) -> Any:

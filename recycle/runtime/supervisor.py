@@ -7,7 +7,7 @@ says in the end whether the run kept its promise. No decision about the run is m
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -20,8 +20,8 @@ from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
 from recycle.control.messages import Description, Verdict
 from recycle.control.view import Member, View
-from recycle.faults.fired import FiredFile
-from recycle.faults.menu import Fault, Kind
+from recycle.faults.fired import FiredFile, unfired
+from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Job, Server
 from recycle.plan.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.chronicle import now
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
         fingerprint: what must be the same in all processes.
         durations: how long is waited for what.
         host: the address that the store and the launcher bind to.
-        faults: what the launcher has to do to the run.
+        faults: what goes wrong; the launcher's part of it is done here.
         folder: of the run.
         durable: whether there is a checkpoint by now.
     """
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
     fingerprint: dict[str, str]
     durations: Durations
     host: str
-    faults: Sequence[Fault]
+    faults: Faults
     folder: Path
     durable: Callable[[], bool]
 
@@ -110,7 +110,7 @@ class Supervisor:
         self._ended: dict[Member, int] = {}
         self._began = 0.0
         self._step = setting.step
-        self._faults = list(setting.faults)
+        self._faults = list(setting.faults.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
 
@@ -120,10 +120,11 @@ class Supervisor:
         Raises:
             RunError: the run did not keep its promise: the message says why.
         """
+        setting = self._setting
         try:
             self._nursery.serve_store()
             self._await_store()
-            for member in self._setting.view.members:
+            for member in setting.view.members:
                 self._nursery.start_server(str(member), self._port)
             while not self._is_over():
                 said = self._hub.take(LOOK)
@@ -135,6 +136,9 @@ class Supervisor:
                 self._do_faults()
                 self._mend_store()
             self._require_kept()
+            for fault in unfired(setting.faults, setting.folder / FIRED):
+                text = f"{fault}: it did not happen, because its server or its instruction was not there"
+                self._tell(InstantLine("warning", now(), None, text))
         finally:
             self._nursery.end()
             self._hub.close()

@@ -40,6 +40,8 @@ class Connections:
 
     def _shut_down(self, number: int) -> None:
         with socket.socket(fileno=os.dup(number)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                return
             # What listens has no peer, and raises here: the device of gloo must be left as it is.
             ports = {connection.getsockname()[1], connection.getpeername()[1]}
             if ports.isdisjoint(self._keep):

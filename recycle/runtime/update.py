@@ -1,7 +1,7 @@
 """Reduction and optimizer step of a stage of torch parameters."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from recycle.runtime.errors import NotFinite
 from recycle.runtime.exact import NOTHING, ExactSums
 from recycle.runtime.gradients import FlatGradients, square
+from recycle.runtime.loss_scale import LossScale, ScaleRule
 from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.optimizers import require_supported, set_rate, steps_made
@@ -17,6 +18,9 @@ from recycle.runtime.stage import Redo
 from recycle.runtime.trainee import Listener
 from recycle.runtime.validation import Validation, Verdict
 from recycle.runtime.versions import Versions
+
+# No parameter of a module is called so: their names have dots.
+SCALE = "loss_scale"
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -30,6 +34,7 @@ class Method(NamedTuple):
         addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
         keep: whether the state before the last step is kept, so that the step can be undone.
         rate: the learning rate by the number of steps; None for the optimizer's own.
+        scale: how the scale of losses changes; None where they are not scaled.
     """
 
     clip: float | None = None
@@ -37,11 +42,12 @@ class Method(NamedTuple):
     addends: int = 0
     keep: bool = False
     rate: Callable[[int], float] | None = None
+    scale: ScaleRule | None = None
 
     @property
     def validated(self) -> bool:
         """Whether something must be known of all stages before a step is surely right."""
-        return self.clip is not None or self.addends > 0
+        return self.clip is not None or self.addends > 0 or self.scale is not None
 
 
 class TorchUpdate:
@@ -68,6 +74,7 @@ class TorchUpdate:
 
     Attributes:
         listener: hears of every step when it is surely right; None for nobody.
+        loss_scale: what losses are multiplied by before they are differentiated; None where they are not.
 
     Raises:
         RunError: nobody knows how to undo a step of this optimizer.
@@ -85,12 +92,14 @@ class TorchUpdate:
         self.main = MainParameters(parameters)
         self.optimizer = make_optimizer(list(self.main))
         require_supported(self.optimizer)
-        self.versions = Versions(list(self.main), self.optimizer)
+        self.loss_scale = None if method.scale is None else LossScale(method.scale)
+        scale = [] if self.loss_scale is None else [self.loss_scale.state]
+        self.versions = Versions([*self.main, *scale], self.optimizer)
         self.listener: Listener | None = None
         self._method = method
         self._pipelines = pipelines
         self._stage = stage
-        self._divisor: Callable[[], int] = lambda: self._pipelines
+        self._count: Callable[[], int] = lambda: self._pipelines
         self._validation: Validation | None = None
         self._sums: ExactSums | None = None
         self.gradients = self._reduced = FlatGradients(self.main)
@@ -112,6 +121,23 @@ class TorchUpdate:
     def speculation(self) -> Speculation | None:
         """What the past says about guesses; None where no step needs the norm."""
         return self._validation.speculation if self._validation else None
+
+    @property
+    def summary(self) -> str:
+        """What is worth knowing at the end of a run, where something had to be validated."""
+        if self.loss_scale is None:
+            return str(self.speculation)
+        skipped = self.versions.newest - steps_made(self.optimizer)
+        return f"{self.speculation}; the loss scale is {self.loss_scale.value:.0f}, and {skipped} steps were skipped"
+
+    def state_bytes(self) -> int:
+        """What it holds from its first step on: parameters, moments, gradients, exact sums, and their copies."""
+        moments = [each for state in self.optimizer.state.values() for each in state.values()]
+        gradients = [*self.gradients.buffers, *self._reduced.buffers]
+        sums = [] if self._sums is None else [self._sums.totals]
+        tensors = [*self.main.tensors(), *moments, *self.versions.copies, *gradients, *sums]
+        storages = [each.untyped_storage() for each in tensors if isinstance(each, torch.Tensor)]
+        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
     @property
     def waits(self) -> bool:
@@ -157,8 +183,17 @@ class TorchUpdate:
         self._network = network
         self._after_reduction = after_reduction
         if tokens is not None:
-            self._divisor = tokens
+            self._count = tokens
         self._begin()
+
+    def named(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+        """What a version consists of, but for the optimizer's state: the main parameters, and the loss scale if any.
+
+        Args:
+            module: whose names the parameters have.
+        """
+        scale = {} if self.loss_scale is None else {SCALE: self.loss_scale.state}
+        return {**self.main.named(module), **scale}
 
     def collect(self) -> None:
         """A micro-batch's gradients, or a part of them, were added."""
@@ -270,6 +305,10 @@ class TorchUpdate:
         if self.listener is not None:
             self.listener.undone()
 
+    def _divisor(self) -> float:
+        """What makes the gradient of the whole batch of the sum over all micro-batches."""
+        return self._count() * (1.0 if self.loss_scale is None else self.loss_scale.value)
+
     def _sum(self) -> bool:
         for buffer in self.gradients.buffers:
             self._network.peers.sum(buffer)
@@ -301,6 +340,8 @@ class TorchUpdate:
                 # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
                 self.optimizer.state[parameter]["bound"] = torch.tensor(bound)
             self.main.copy_back()
+        if self.loss_scale is not None:
+            self.loss_scale.advance(finite=factor != 0)
         self.versions.advance()
         self._begin()
 

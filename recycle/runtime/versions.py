@@ -13,19 +13,20 @@ class Versions:
     """Keeps the state before each optimizer step in a second set of tensors, which ``undo`` swaps with the first.
 
     Args:
-        parameters: what the optimizer steps.
+        parameters: what the optimizer steps, and whatever else a step changes.
         optimizer: whose state belongs to it.
 
     Attributes:
         newest: how many optimizer steps the present state has behind it.
+        copies: what is kept of the state before the last step, or will be.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
         self.newest = 0
         self._parameters = list(parameters)
         self._optimizer = optimizer
         self._names: list[tuple[int, str]] = []
-        self._copies: list[torch.Tensor] = []
+        self.copies: list[torch.Tensor] = []
         self._kept = False
 
     @property
@@ -42,11 +43,11 @@ class Versions:
             if isinstance(value, torch.Tensor)
         ]
         tensors = [each.data for each in self._parameters] + [self._state(*name) for name in names]
-        if names != self._names or len(self._copies) != len(tensors):
+        if names != self._names or len(self.copies) != len(tensors):
             self._names = names
-            self._copies = [torch.empty_like(each) for each in tensors]
+            self.copies = [torch.empty_like(each) for each in tensors]
         if tensors:
-            torch._foreach_copy_(self._copies, tensors)
+            torch._foreach_copy_(self.copies, tensors)
         self._kept = True
 
     def advance(self) -> None:
@@ -57,11 +58,11 @@ class Versions:
         """Go back to the version before the newest one."""
         assert self._kept, f"version {self.newest - 1} is not held"
         for place, parameter in enumerate(self._parameters):
-            parameter.data, self._copies[place] = self._copies[place], parameter.data
+            parameter.data, self.copies[place] = self.copies[place], parameter.data
         stepped = set()
         for copy, (place, key) in enumerate(self._names, len(self._parameters)):
             state = self._optimizer.state[self._parameters[place]]
-            state[key], self._copies[copy] = self._copies[copy], state[key]
+            state[key], self.copies[copy] = self.copies[copy], state[key]
             stepped.add(place)
         for place, parameter in enumerate(self._parameters):
             if place not in stepped:

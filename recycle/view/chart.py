@@ -129,6 +129,12 @@ class Chart(msgspec.Struct, frozen=True):
     memory_unit: str
     views: tuple[ViewChange, ...] = ()
 
+    def caption(self, window: Window) -> str:
+        """How long a window is, and of which iteration where there are several."""
+        length = plural(window.end - window.start, self.time_unit)
+        several = any(each.iteration for each in self.windows)
+        return f"iteration {window.iteration}: {length}" if several else length
+
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""
         for group in self.groups:

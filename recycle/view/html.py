@@ -111,7 +111,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
             [[[PHASES.index(need.phase), need.stage] for need in dependencies(phase, stage, depth)] for phase in PHASES]
             for stage in range(depth)
         ],
-        "windows": [(each.stage, each.iteration, each.start, each.end) for each in chart.windows],
+        "windows": [(each.stage, each.iteration, each.start, each.end, chart.caption(each)) for each in chart.windows],
         "views": [(each.time, each.name, each.text) for each in chart.views],
         "rows": [_row(row, len(mine), chart.time_unit) for row, mine in zip(rows, held, strict=True)],
         "boxes": _columns(spans),

@@ -137,7 +137,7 @@ def _group(canvas: Canvas, chart: Chart, group: Group, top: float, right: float)
         stage = group.rows[0].server.stage
         for window in chart.windows:
             if window.stage == stage:
-                _window(canvas, window.start, window.end, top + 12, plural(window.end - window.start, chart.time_unit))
+                _window(canvas, window.start, window.end, top + 12, chart.caption(window))
     for place, row in enumerate(group.rows):
         y = top + 20 + PITCH * place
         base = y + 15

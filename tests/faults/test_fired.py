@@ -2,8 +2,8 @@ import pytest
 
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
-from recycle.faults.fired import FiredFile, FiredLine, load_fired
-from recycle.faults.menu import Fault, Kind
+from recycle.faults.fired import FiredFile, FiredLine, load_fired, unfired
+from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 
 KILL = Fault(Kind.KILL, (Server(1, 2),), step=7)
@@ -19,6 +19,15 @@ def test_all_processes_append_to_one_file(tmp_path):
         FiredLine(10, "launcher", 0, "store-loss", "store-loss at 3s"),
         FiredLine(20, "W1_2", 1, "kill", "kill of W1_2 at step 7"),
     )
+
+
+def test_what_had_a_step_and_did_not_fire_is_found(tmp_path):
+    path = tmp_path / "fired.jsonl"
+    later = Fault(Kind.KILL, (Server(1, 2),), step=9)
+    faults = Faults((KILL, later, LOSS))
+    assert unfired(faults, path) == (KILL, later)
+    FiredFile(path, Server(1, 2)).write(KILL, 20)
+    assert unfired(faults, path) == (later,)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path):

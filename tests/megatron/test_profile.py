@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 import torch
 
@@ -33,11 +34,32 @@ def test_a_measured_job_can_be_planned_and_written(tmp_path):
         # At least the layer's input, and no more than a hundred tensors of its size.
         boundary = MODEL.sequence * MODEL.micro_batch_size * MODEL.hidden * 4
         assert boundary < stage.held < 100 * boundary
+        assert stage.limit == 2 * stage.held
     assert job.latency[0] > 0
     path = tmp_path / "job.toml"
     path.write_bytes(encode_job(job))
     assert load_job(path, {}) == job
     assert check_plan(make_plan(job, [Server(1, 1)], Mode(), QUICK)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_per_parameter"),
+    [
+        ({}, 12 + 12 + 4),
+        ({"clip": 1.0}, 12 + 12 + 4 + 4),
+        ({"exact": True}, 12 + 12 + 4 + 4 + 8),
+        ({"fp16": True}, 2 + 12 + 12 + 4 + 4),
+        ({"optimizer": "sgd"}, 8 + 8 + 4),
+    ],
+    ids=["plain", "clip", "exact", "fp16", "sgd"],
+)
+def test_the_state_is_measured_as_the_table_says(changes, bytes_per_parameter):
+    model = msgspec.structs.replace(MODEL, **changes)
+    (stage,) = profile(paper_job(pipelines=1, stages=1, micro_batches=3), model, load_text(None, model), 1).stages
+    layer = 12 * 32 * 32 + 13 * 32
+    parameters = 2 * layer + (2 * 256 + 16) * 32 + 2 * 32  # embeddings, head and the last norm
+    # Beside them there are a count of steps per tensor, and the scale.
+    assert stage.state == pytest.approx(parameters * bytes_per_parameter, rel=0.005)
 
 
 @pytest.mark.parametrize("stages", [1, 3])

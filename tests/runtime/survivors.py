@@ -13,7 +13,7 @@ import torch
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.view import Member, View
-from recycle.faults.menu import Fault, Kind
+from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -142,7 +142,9 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
     def serve(member, door):
         return run_agent(member, lambda: work(member, door), door.endpoint.connect, door.endpoint.token, DURATIONS)
 
-    setting = Setting(job, View.of(plan), 0, "memory", {}, DURATIONS, "127.0.0.1", faults, folder, lambda: False)
+    setting = Setting(
+        job, View.of(plan), 0, "memory", {}, DURATIONS, "127.0.0.1", Faults(faults), folder, lambda: False
+    )
     events = []
     Supervisor(setting, serve, events.append).run()
     return events, {

@@ -25,7 +25,7 @@ class OtherServers:
 
     def start_sum(self, tensor):
         for other in self.others:
-            tensor += other._totals
+            tensor += other.totals
         return self
 
     def start_maximum(self, tensor):
@@ -102,7 +102,7 @@ def test_as_many_addends_at_their_bound_as_were_announced_are_still_exact(most, 
     tiny = bits * 2.0**grain
     rows = [[value, tiny, -value]] * most
     sums = collect(rows, bound, most)
-    assert sums._totals.tolist() == [value * most, tiny * most, -value * most]
+    assert sums.totals.tolist() == [value * most, tiny * most, -value * most]
     assert sums.fits
 
 

@@ -293,7 +293,7 @@ class Scenario:
             fingerprint={},
             durations=self.durations,
             host="127.0.0.1",
-            faults=self.faults.of_launcher(),
+            faults=self.faults,
             folder=self.folder,
             durable=lambda: False,
         )

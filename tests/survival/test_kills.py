@@ -44,6 +44,16 @@ def test_the_first_and_the_last_iteration_are_no_exception_nor_is_the_leader(tmp
     result.require_kept(*lives(server), iterations=12)
 
 
+def test_a_fault_that_did_not_happen_is_told(tmp_path):
+    kills = kill("W1_0", 3, Op.F), kill("W1_0", 5, Op.F)
+    result = Scenario(tmp_path, *kills).run()
+    result.require_kept(*lives("W1_0"), iterations=12)
+    assert [each.fault for each in result.fired] == [str(kills[0])]
+    assert result.texts("warning") == [
+        f"{kills[1]}: it did not happen, because its server or its instruction was not there"
+    ]
+
+
 @pytest.mark.parametrize(
     "doom",
     [

@@ -107,10 +107,10 @@ def test_a_kill_during_the_evaluation(tmp_path, reference, monkeypatch):
     # Faults are placed before instructions of an iteration, and an evaluation has none of them.
     between = GptServer.between
 
-    def die_at_four(server, step, *, save):
+    def die_at_four(server, step, *, save, settle):
         if step == 4 and server._server == Server(1, 1) and server.network.view.epoch == 0:
             monkeypatch.setattr(server._stage, "evaluate", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        between(server, step, save=save)
+        between(server, step, save=save, settle=settle)
 
     monkeypatch.setattr(GptServer, "between", die_at_four)
     run = Trained(tmp_path / "run", evaluate_every=4)

@@ -1,6 +1,9 @@
 """What this release of gloo does when connections are cut below it: every thread that waits in a network is freed."""
 
+import os
+import signal
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -16,7 +19,7 @@ from recycle.runtime.network import Network
 from recycle.runtime.unblock import unblock
 
 pytestmark = pytest.mark.timeout(60)
-FOR_EVER = timedelta(seconds=50)
+FOR_EVER = timedelta(seconds=90)
 SERVERS = [Server(pipeline, 0) for pipeline in range(3)]
 
 WAITS = {
@@ -71,6 +74,34 @@ def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
             # The launcher would end all if the process itself died.
             _cut_connections({store.port})
             store.set("gone", "")
+        store.wait(["over"], FOR_EVER)
+
+    launch(3, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"freed"}
+
+
+def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
+    heard = {}
+
+    def body(member):
+        store = member.store()
+        freed = Freed(store, member.rank)
+        message = torch.zeros(1 << 27)
+        freed.network.barrier()
+        if member.rank == 0:
+            transfer = freed.network.receive(message, SERVERS[1], 5)
+            store.set("posted", "")
+            freed.wait_and_be_freed(lambda *_: transfer.wait(), None)
+            member.report(b"freed")
+            os.kill(int(store.get("sender")), signal.SIGCONT)
+            store.set("over", "")
+        if member.rank == 1:
+            store.set("sender", str(os.getpid()))
+            store.wait(["posted"], FOR_EVER)
+            under_way = freed.network.send(message, SERVERS[0], 5)
+            time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            del under_way
         store.wait(["over"], FOR_EVER)
 
     launch(3, body, lambda rank, content: heard.update({rank: content}))

@@ -121,6 +121,21 @@ def test_the_head_and_the_first_drawing(shown, plan):
     assert seen[STEP] > 1000
 
 
+def test_every_stage_says_when_it_takes_which_iteration(open_page, plan):
+    browser = open_page(Panel("plan", chart_of(plan, 2), timeline(plan, 2)))
+    browser.execute_script(
+        "window.texts = []; const pen = CanvasRenderingContext2D.prototype; const write = pen.fillText;"
+        "pen.fillText = function (text, ...rest) { texts.push(text); write.call(this, text, ...rest); };"
+        "window.dispatchEvent(new Event('resize'))"
+    )
+    settle(browser)
+    texts = browser.execute_script("return texts")
+    for iteration in range(2):
+        assert [each for each in texts if each.startswith(f"iteration {iteration}: ")] == [
+            f"iteration {iteration}: {length} slots" for length in (27, 25, 30, 22)
+        ]
+
+
 def test_hovering_says_what_a_box_waits_for_and_who_waits_for_it(shown, plan):
     before = colours(shown)
     move(shown, "2F1.3")

@@ -33,6 +33,13 @@ def test_every_window_of_a_plan_fits_into_its_period(worked):
     assert all(window.end - window.start <= chart.period for window in chart.windows)
 
 
+def test_a_window_names_its_iteration_where_there_are_several(staggered):
+    once, thrice = chart_of(staggered), chart_of(staggered, 3)
+    assert [once.caption(each) for each in once.windows if each.stage == 2] == ["30 slots"]
+    captions = [thrice.caption(each) for each in thrice.windows if each.stage == 2]
+    assert captions == ["iteration 0: 30 slots", "iteration 1: 30 slots", "iteration 2: 30 slots"]
+
+
 def test_a_run_has_the_period_of_its_steps_and_the_dead_of_its_failures(staggered):
     run = measured(staggered, iterations=4)
     chart = make_chart(Subject("run", None, run), run)

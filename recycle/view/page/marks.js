@@ -243,6 +243,40 @@ Object.assign(Painter.prototype, {
     pen.setLineDash([]);
   },
 
+  // How long each stage takes for each iteration, above its rows, where there is room between the groups.
+  windows(pen) {
+    if (this.gap(this.rowHeight) < 14) return;
+    pen.strokeStyle = pen.fillStyle = this.theme.dim;
+    pen.lineWidth = 1;
+    pen.font = '10.5px "DejaVu Sans", Verdana, sans-serif';
+    pen.textAlign = 'center';
+    pen.textBaseline = 'middle';
+    for (const { panel, group, top } of this.groups) {
+      const y = this.y(top) - 8;
+      if (panel.barrier || y < AXIS || y > this.height) continue;
+      for (const [start, end, caption] of panel.turns[group] ?? []) {
+        const from = this.x(start * panel.scale) + 0.5;
+        const to = this.x(end * panel.scale) - 0.5;
+        const seen = [Math.max(from, this.left), Math.min(to, this.edge)];
+        if (seen[0] > seen[1]) continue;
+        const room = pen.measureText(caption).width + 8;
+        const middle = (seen[0] + seen[1]) / 2;
+        const named = room < seen[1] - seen[0] - 8;
+        pen.beginPath();
+        for (const x of [from, to]) {
+          pen.moveTo(x, y - 4);
+          pen.lineTo(x, y + 4);
+        }
+        pen.moveTo(from, y);
+        pen.lineTo(named ? middle - room / 2 : to, y);
+        pen.moveTo(named ? middle + room / 2 : to, y);
+        pen.lineTo(to, y);
+        pen.stroke();
+        if (named) pen.fillText(caption, middle, y);
+      }
+    }
+  },
+
   // What is lit, over all the rest: the pointed box with what it waits for and who waits for it, and a followed micro-batch.
   light(focus, followed) {
     const pen = this.over;

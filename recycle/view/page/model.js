@@ -50,7 +50,11 @@ class Panel {
       }
     }
     this.ends = {}; // per stage, when it ends each iteration
-    for (const [stage, , , end] of this.windows) (this.ends[stage] ??= []).push(end);
+    this.turns = {}; // per stage, from when to when it takes each iteration, and how to call that
+    for (const [stage, , start, end, caption] of this.windows) {
+      (this.ends[stage] ??= []).push(end);
+      (this.turns[stage] ??= []).push([start, end, caption]);
+    }
     this.rowOf = new Int32Array(this.boxes.op.length);
     this.rows.forEach((row, place) => this.rowOf.fill(place, row.boxes.from, row.boxes.to));
     this.begun = Float64Array.from(this.views, ([time]) => time);

@@ -204,6 +204,7 @@ class Painter {
     if (this.show.memory && this.rowHeight >= 5) lines.forEach((line) => this.memory(pen, line));
     if (this.show.transfers) lines.forEach((line, place) => this.transfers(pen, line, ranges[place]));
     this.boundaries(pen);
+    if (this.grouping === 'stage') this.windows(pen);
     this.views(pen);
     this.viewNames(pen);
     pen.restore();
