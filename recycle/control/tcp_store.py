@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from torch.distributed import DistError, DistStoreError, TCPStore
+from torch.distributed import DistError, DistStoreError, PrefixStore, Store, TCPStore
 
 from recycle.control.errors import ControlError, StoreLost
 
@@ -48,6 +48,7 @@ class TorchStore:
         host: where the store is served.
         port: on which port.
         patience: how long to wait for an answer while connecting, in seconds. Where nobody listens there is no wait.
+        prefix: of all keys, in a store that is not this run's alone.
 
     Attributes:
         torch_store: torch's own object, on which process groups are built.
@@ -56,13 +57,15 @@ class TorchStore:
         StoreLost: there is no store.
     """
 
-    def __init__(self, host: str, port: int, patience: float = 10.0) -> None:
+    def __init__(self, host: str, port: int, patience: float = 10.0, prefix: str = "") -> None:
         self._address = host, port
         self._patience = patience
+        self._prefix = prefix
         with self._reached():
             # Torch goes on trying for all its patience where nobody listens; this finds out at once.
             socket.create_connection(self._address, patience).close()
-            self.torch_store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
+            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
+        self.torch_store: Store = PrefixStore(prefix, store) if prefix else store
 
     def set(self, key: str, value: bytes) -> None:
         """See Store."""
@@ -111,7 +114,7 @@ class TorchStore:
 
     def clone(self) -> "TorchStore":
         """See Store."""
-        return TorchStore(*self._address, self._patience)
+        return TorchStore(*self._address, self._patience, self._prefix)
 
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         with self._reached():

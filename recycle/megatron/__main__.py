@@ -6,14 +6,22 @@ Without recycle's flags the script runs as if it had been started by itself.
 import os
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
 from recycle.megatron.flags import REFUSED, find_flags
 
+if TYPE_CHECKING:
+    from recycle.megatron.protection import Protection
 
-def main(arguments: list[str]) -> None:
+
+def main(arguments: list[str]) -> int:
     """Run a script with its arguments, under the name of the main program.
+
+    Returns:
+        The exit status.
 
     Raises:
         UserError: what was asked for cannot be done.
@@ -23,6 +31,34 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"{given}: write python -m recycle.megatron pretrain_gpt.py, and the script's arguments")
     script, *rest = arguments
     flags, others = find_flags(rest)
+    if not flags.on:
+        run_script(script, others)
+        return 0
+    # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from recycle.megatron.protection import find_protection
+
+    protection = find_protection(flags, rest, os.environ)
+    if isinstance(protection, str):
+        if not flags.failures:
+            say(f"the death of a server ends this run: {protection}")
+        run_script(script, rest, on=True)
+        return 0
+    return protection.serve(int(os.environ["RANK"]), lambda: run_script(script, rest, True, protection))
+
+
+def run_script(script: str, arguments: list[str], on: bool = False, protection: "Protection | None" = None) -> None:
+    """Run the script in this process.
+
+    Args:
+        script: its file.
+        arguments: its.
+        on: whether pipelines follow a plan.
+        protection: what this rank needs to outlive others.
+
+    Raises:
+        UserError: what was asked for cannot be done.
+    """
     # Megatron may lie beside the script and nowhere else.
     sys.path[0] = str(Path(script).resolve().parent)
     import torch
@@ -31,20 +67,30 @@ def main(arguments: list[str]) -> None:
         from recycle.megatron.cpu_training import train_on_cpu
 
         for line in train_on_cpu():
-            if os.environ.get("RANK", "0") == "0":
-                sys.stderr.write(f"recycle: no CUDA here: {line}\n")
-    if flags.on:
+            say(f"no CUDA here: {line}")
+    leave: Callable[[], None] = lambda: None  # noqa: E731
+    if on:
         from recycle.megatron.dropin import switch_on
 
-        switch_on()
-        others = rest
-    sys.argv = [script, *others]
-    runpy.run_path(script, run_name="__main__")
+        leave = switch_on(protection)
+    sys.argv = [script, *arguments]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    leave()
+
+
+def say(text: str) -> None:
+    """Tell the user something, once for all ranks."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"recycle: {text}\n")
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1:])
+        sys.exit(main(sys.argv[1:]))
     except UserError as error:
         sys.stderr.write(f"recycle: {error}\n")
         sys.exit(REFUSED)

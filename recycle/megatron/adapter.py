@@ -132,7 +132,7 @@ class ScheduleAdapter:
             )
         if adjust_tensor_shapes_fn is not None:
             raise RunError("adjust_tensor_shapes_fn is given: shapes between stages are fixed in a plan; do without")
-        chunk = _only(model)
+        chunk = only(model)
         config = get_model_config(chunk)
         if self._work is None:
             require_supported(chunk, config, self._plan)
@@ -141,8 +141,8 @@ class ScheduleAdapter:
             self._work = self._set_up(chunk, config, shape, forward_step_func)
         stage, update, worker = self._work
         update.force_all_reduce = bool(force_all_reduce)
-        with _timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
-            stage.start(_only(data_iterator), self.server.pipeline)
+        with timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
+            stage.start(only(data_iterator), self.server.pipeline)
             step = self._steps()
             if worker is None:
                 update.reduce()
@@ -210,6 +210,10 @@ class AdaptedStage(MegatronStage):
         self._home = home
         self._read = 0
         self._waiting: dict[int, Any] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the iteration anew, with the same data."""
         self.reported = {}
         self.tokens.zero_()
 
@@ -225,7 +229,7 @@ class AdaptedStage(MegatronStage):
             return None
         if micro_batch.home != self._home:
             return super().batches(data, micro_batch)
-        return iter([self._waiting.pop(micro_batch.number)])
+        return iter([self._waiting[micro_batch.number]])
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Read the data, and run the chunk.
@@ -233,19 +237,27 @@ class AdaptedStage(MegatronStage):
         Stages may execute micro-batches in different orders, and still mean the same by a number.
         """
         # Before dropout is seeded, because reading may draw random numbers as well.
-        if self._iterator is not None and micro_batch.home == self._home:
-            self._read_up_to(micro_batch.number + 1)
+        self._read_own(micro_batch)
         return super().forward(micro_batch, received)
+
+    def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Read the data, and run the chunk as in inference."""
+        self._read_own(micro_batch)
+        return super().evaluate(micro_batch, received)
 
     def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A backward pass, timed as Megatron times it."""
-        with _timed(self._config, "backward-compute", log_level=2):
+        with timed(self._config, "backward-compute", log_level=2):
             return super().backward(micro_batch, received)
 
     def take_losses(self) -> dict[MicroBatch, float]:
         """None: the training code makes of the reports what it likes."""
         self.reported = self.take_results()
         return {}
+
+    def _read_own(self, micro_batch: MicroBatch) -> None:
+        if self._iterator is not None and micro_batch.home == self._home:
+            self._read_up_to(micro_batch.number + 1)
 
     def _read_up_to(self, number: int) -> None:
         assert self._iterator is not None
@@ -310,16 +322,24 @@ def require_supported(model: torch.nn.Module, config: Any, plan: Plan) -> None:
 
 
 @contextmanager
-def _timed(config: Any, name: str, log_level: int, barrier: bool = False) -> Iterator[None]:
+def timed(config: Any, name: str, log_level: int, barrier: bool = False) -> Iterator[None]:
+    """Time something by one of Megatron's timers, if there are any."""
     if config.timers is None:
         yield
         return
     config.timers(name, log_level=log_level).start(barrier=barrier)
-    yield
-    config.timers(name).stop()
+    try:
+        yield
+    finally:
+        config.timers(name).stop()
 
 
-def _only(value: Any) -> Any:
+def only(value: Any) -> Any:
+    """What Megatron passes as a list of one where it has chunks.
+
+    Raises:
+        RunError: there are several.
+    """
     if not isinstance(value, list):
         return value
     if len(value) != 1:

@@ -2,21 +2,26 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore
+from torch.utils.data import DataLoader
 
 from recycle.errors import UserError
 from recycle.megatron.adapter import ScheduleAdapter, this_server
 from recycle.megatron.flags import REFUSED, add_flags, read_flags
+from recycle.megatron.live_groups import LiveGroup, make_live_groups
 from recycle.megatron.other_data import OtherData
 from recycle.megatron.patching import replace
 from recycle.megatron.planning import Shape, Source
+from recycle.megatron.protection import Protection
 from recycle.megatron.release import require_known_release
+from recycle.megatron.saving import save_by_the_living
 from recycle.megatron.support import refusals, unsplit
+from recycle.megatron.surviving import SurvivingSchedule, Training
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
@@ -49,11 +54,20 @@ class DropIn:
             rehearsal=True,
         )
 
-    def get_forward_backward_func(self, *_: Any, **__: Any) -> ScheduleAdapter:
-        """The schedule, whatever Megatron's function of this name is asked."""
-        return self._schedule
+    def install(self, training: Any) -> None:
+        """Replace what has to be.
 
-    def keep_loader(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        Args:
+            training: Megatron's module of this name.
+        """
+        replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
+        build = training.build_train_valid_test_data_loaders
+        replace(training, "build_train_valid_test_data_loaders", self._keep_loader(build))
+
+    def leave(self) -> None:
+        """At the end of the script: there is nobody to help."""
+
+    def _keep_loader(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Megatron's ``build_train_valid_test_data_loaders``, whose training loader shows where other data is."""
 
         @wraps(build)
@@ -72,8 +86,81 @@ class DropIn:
         return self._data(micro_batch)
 
 
-def switch_on() -> None:
+class SurvivingDropIn:
+    """The same for training that goes on when servers die.
+
+    Args:
+        arguments: Megatron's, validated.
+        protection: what this rank needs to outlive others.
+        groups: all process groups of this rank.
+
+    Raises:
+        RunError: this release of Megatron is not known.
+        UserError: the job cannot be run by a plan; on the first rank only, the others exit.
+    """
+
+    def __init__(self, arguments: Any, protection: Protection, groups: Sequence[LiveGroup]) -> None:
+        require_known_release()
+        self._arguments = arguments
+        self._plan = share_plan(job_store(), arguments)
+        training = Training(
+            self._plan,
+            lambda failed: plan_source(arguments).plan(failed),
+            iteration=lambda: int(arguments.iteration),
+            steps=lambda: int(arguments.curr_iteration),
+            seed=arguments.seed,
+            minutes=float(arguments.distributed_timeout_minutes),
+        )
+        self._schedule = SurvivingSchedule(training, protection, groups)
+
+    def install(self, training: Any) -> None:
+        """Replace what has to be.
+
+        Args:
+            training: Megatron's module of this name.
+        """
+        loaders: list[Any] = []
+        build_loaders = training.build_train_valid_test_data_loaders
+        build_iterators = training.build_train_valid_test_data_iterators
+
+        @wraps(build_loaders)
+        def build_train_valid_test_data_loaders(provider: Any) -> Any:
+            built = build_loaders(provider)
+            loaders[:] = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in built]
+            return built
+
+        @wraps(build_iterators)
+        def build_train_valid_test_data_iterators(provider: Any) -> Any:
+            iterators = build_iterators(provider)
+            firsts = (int(self._arguments.iteration), 0, 0)
+            for iterator, loader, first in zip(iterators, loaders, firsts, strict=True):
+                if isinstance(loader, DataLoader):
+                    self._schedule.feed(iterator, self._other_data(loader, first))
+            return iterators
+
+        replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
+        replace(training, "build_train_valid_test_data_loaders", build_train_valid_test_data_loaders)
+        replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
+        save = save_by_the_living(training.save_checkpoint, self._schedule, self._arguments)
+        replace(training, "save_checkpoint", save)
+
+    def leave(self) -> None:
+        """At the end of the script: help others as long as they need it."""
+        self._schedule.leave()
+
+    def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
+        job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
+        return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
+
+
+def switch_on(protection: Protection | None = None) -> Callable[[], None]:
     """Replace what has to be, in the ``megatron.training`` that a script is about to use.
+
+    Args:
+        protection: what this rank needs to outlive others; None if their death ends the run.
+
+    Returns:
+        What has to be called when the script has ended as it should.
 
     Raises:
         RunError: this release of Megatron is not known.
@@ -83,17 +170,24 @@ def switch_on() -> None:
     from megatron.training.global_vars import get_args
 
     set_up = training.initialize_megatron
+    groups = [] if protection is None else make_live_groups()
+    drop_ins: list[DropIn | SurvivingDropIn] = []
 
     @wraps(set_up)
     def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
         result = set_up(with_flags(extra_args_provider), *positional, **keywords)
-        drop_in = DropIn(get_args())
-        replace(training, "get_forward_backward_func", drop_in.get_forward_backward_func)
-        build = training.build_train_valid_test_data_loaders
-        replace(training, "build_train_valid_test_data_loaders", drop_in.keep_loader(build))
+        arguments = get_args()
+        drop_in = DropIn(arguments) if protection is None else SurvivingDropIn(arguments, protection, groups)
+        drop_in.install(training)
+        drop_ins.append(drop_in)
         return result
 
+    def leave() -> None:
+        for drop_in in drop_ins:
+            drop_in.leave()
+
     replace(training, "initialize_megatron", initialize_megatron)
+    return leave
 
 
 def with_flags(provider: Any) -> Callable[[Any], Any]:
@@ -143,14 +237,19 @@ def choose_plan(arguments: Any) -> Plan:
     Raises:
         UserError: a setting prevents it, or there is none.
     """
-
-    def setting(name: str) -> Any:
-        return getattr(arguments, name, None)
-
-    for problem in refusals(setting):
+    for problem in refusals(lambda name: getattr(arguments, name, None)):
         raise RunError(problem)
-    flags = read_flags(arguments)
+    return plan_source(arguments).plan(read_flags(arguments).failures)
+
+
+def plan_source(arguments: Any) -> Source:
+    """Where plans come from that some arguments of Megatron's ask for.
+
+    Raises:
+        UserError: a catalogue cannot be used.
+    """
     pipelines = arguments.data_parallel_size
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
-    return Source(flags, shape, list(unsplit(setting))).plan(flags.failures)
+    fused = list(unsplit(lambda name: getattr(arguments, name, None)))
+    return Source(read_flags(arguments), shape, fused)

@@ -15,7 +15,7 @@ from recycle.runtime.stage import MicroBatch
 class OtherData:
     """Any pipeline's micro-batches of this stage's data set, by their numbers.
 
-    Only the indices of skipped micro-batches are drawn, their samples are never read.
+    Of micro-batches that are skipped between others only the indices are drawn, and their samples are never read.
 
     Args:
         loader: this rank's own, not yet read from; its sampler knows its pipeline as ``data_parallel_rank``.
@@ -34,13 +34,21 @@ class OtherData:
         self._dataset = loader.dataset
         self._collate = loader.collate_fn
         self._micro_batches = micro_batches
-        self._next = dict.fromkeys(range(pipelines), first)
+        self._pipelines = pipelines
+        self._first = first
+        self._repeats = repeats
+        # The loader's own goes on counting while it is read from.
+        self._sampler: Any = copy.copy(loader.batch_sampler)
+        self._next: dict[int, int] = {}
         self._indices: dict[int, list[list[int]]] = {}
-        self._samplers = {home: _draw(_for_pipeline(loader.batch_sampler, home), repeats) for home in range(pipelines)}
+        self._samplers: dict[int, Iterator[list[int]]] = {}
 
     def __call__(self, micro_batch: MicroBatch) -> Any:
         """The samples of a micro-batch, as its loader would give them; steps come in their order."""
         home = micro_batch.home
+        if home not in self._samplers:
+            self._samplers[home] = self._draw(home, micro_batch.step)
+            self._next[home] = micro_batch.step
         while self._next[home] <= micro_batch.step:
             self._indices[home] = list(islice(self._samplers[home], self._micro_batches))
             self._next[home] += 1
@@ -49,14 +57,12 @@ class OtherData:
         with torch.random.fork_rng(devices=[]):
             return self._collate([self._dataset[each] for each in self._indices[home][micro_batch.number]])
 
-
-def _for_pipeline(sampler: Any, pipeline: int) -> Any:
-    mine = copy.copy(sampler)
-    mine.data_parallel_rank = pipeline
-    return mine
-
-
-def _draw(sampler: Any, repeats: bool) -> Iterator[list[int]]:
-    yield from sampler
-    while repeats:
+    def _draw(self, home: int, step: int) -> Iterator[list[int]]:
+        """The indices of a pipeline's micro-batches, from a step on."""
+        sampler = copy.copy(self._sampler)
+        sampler.data_parallel_rank = home
+        batch = self._pipelines * self._micro_batches * sampler.micro_batch_size
+        sampler.consumed_samples += (step - self._first) * batch
         yield from sampler
+        while self._repeats:
+            yield from sampler

@@ -109,6 +109,30 @@ TRAINER = (
         "data_sharding",
     ),
     Hook("megatron.training.global_vars", "get_args", ""),
+    # Replaced where a run survives failures: each iterator is known with the loader that it reads.
+    Hook(TRAINING, "build_train_valid_test_data_iterators", "build_train_valid_test_datasets_provider"),
+    # Replaced there: it saves again where somebody died meanwhile, in a format to which only the living contribute.
+    Hook(
+        TRAINING,
+        "save_checkpoint",
+        "iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, "
+        "checkpointing_context, pipeline_rank, expert_rank, tensor_rank, pipeline_parallel, expert_parallel, "
+        "non_persistent_ckpt, train_data_iterator, preprocess_common_state_dict_fn, release, tp_group, pp_group, "
+        "dp_cp_group",
+    ),
+    Hook(
+        "megatron.training.checkpointing",
+        "get_checkpoint_name",
+        "checkpoints_path, iteration, release, pipeline_parallel, tensor_rank, pipeline_rank, expert_parallel, "
+        "expert_rank, return_base_dir, basename",
+    ),
+    # Replaced there: who lives speaks and writes for who is dead.
+    Hook(TRAINING, "print_rank_last", "message"),
+    Hook("megatron.training.utils", "print_rank_last", "message"),
+    Hook("megatron.core.parallel_state", "get_data_parallel_rank", "with_context_parallel, partial_data_parallel"),
+    Hook("megatron.core.parallel_state", "get_expert_data_parallel_rank", "partial_expert_data_parallel"),
+    # Called there, before a schedule is done again.
+    Hook("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.zero_grad_buffer", "self"),
 )
 
 RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": ADAPTER + TRAINER, "0.17.1": ADAPTER + TRAINER}

@@ -14,12 +14,14 @@ class Endpoint(NamedTuple):
         port: of the store.
         token: the run's.
         address: of this machine, where other servers reach it.
+        prefix: of the run's keys, in a store that is not its alone.
     """
 
     host: str
     port: int
     token: str
     address: str = LOOPBACK
+    prefix: str = ""
 
     def connect(self, patience: float = 30.0) -> TorchStore:
         """A connection to the store.
@@ -30,4 +32,4 @@ class Endpoint(NamedTuple):
         Raises:
             StoreLost: it does not answer.
         """
-        return TorchStore(self.host, self.port, patience)
+        return TorchStore(self.host, self.port, patience, self.prefix)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import msgspec
-from torch.distributed import TCPStore
+from torch.distributed import Store
 
 from recycle.control.agent import FENCED
 from recycle.control.beats import Heart
@@ -85,6 +85,9 @@ class Survivor:
         plans: where plans come from.
         teller: gets what happens.
         hooks: what looks on while instructions are executed.
+
+    Attributes:
+        end: the exit status with which this process has to end; None as long as it can go on.
     """
 
     def __init__(
@@ -123,29 +126,50 @@ class Survivor:
         self._stop = ""
         self._heard: set[str] = set()
         self._step = 0
-        self._end: int | None = None
+        self.end: int | None = None
+        self._heart: Heart | None = None
         self._saved_unprotected = False
 
     def run(self) -> int:
         """Train until the end, or until this process has to end; gives its exit status."""
-        heart = Heart(self.member, self._endpoint.connect, self._endpoint.token, self._durations.beat)
-        self._lookout.start()
         try:
-            self._enter()
-            while self._end is None:
+            self.begin()
+            while self.end is None:
                 try:
                     self._train()
-                    self._end = DONE
+                    self.end = DONE
                 except ViewBroken as error:
-                    try:
-                        self._recover(error)
-                    except StoreLost:
-                        self._give_up(error)
-            return self._end
+                    self.recover(error)
+            return self.end
         finally:
-            self._serving.abort()
-            self._lookout.stop()
-            heart.stop()
+            self.stop()
+
+    # The parts of a life, for a training that has a loop of its own.
+
+    def begin(self) -> None:
+        """Give signs of life, look out for alarms, and enter the first view with this member in it."""
+        self._heart = Heart(self.member, self._endpoint.connect, self._endpoint.token, self._durations.beat)
+        self._lookout.start()
+        self._enter()
+
+    def recover(self, error: ViewBroken) -> None:
+        """Get from a view that cannot go on to the next one; ``end`` says whether there is one.
+
+        Args:
+            error: how that was noticed, by the thread that trains.
+        """
+        _forget_frames(error)
+        try:
+            self._recover(error)
+        except StoreLost:
+            self._give_up(error)
+
+    def stop(self) -> None:
+        """Give no more signs of life, and look out no more."""
+        self._serving.abort()
+        self._lookout.stop()
+        if self._heart is not None:
+            self._heart.stop()
 
     # Training, and what comes between two iterations.
 
@@ -157,7 +181,7 @@ class Survivor:
             self._step += 1
             self._chronicle.tell_recovery(self._view.epoch, self._step - 1, self._trainee.recorder)
             self._at_boundary()
-        self._finish()
+        self.leave()
 
     def _at_boundary(self) -> None:
         assert self._bulletin is not None
@@ -179,8 +203,12 @@ class Survivor:
             raise _Admission("new servers are admitted")
         self._serving.look(self._view, lookout.requests)
 
-    def _finish(self) -> None:
-        """Leave together: who is gone early cannot help the others to recover."""
+    def leave(self) -> None:
+        """Wait until all may leave: who is gone early cannot help the others to recover.
+
+        Raises:
+            ViewBroken: somebody needs help.
+        """
         assert self._network is not None
         assert self._bulletin is not None
         self._bulletin.collect()
@@ -205,7 +233,7 @@ class Survivor:
 
     def _enter(self) -> None:
         """Wait for the first view with this member in it, and enter it."""
-        while self._machine.state is State.JOINING and self._end is None:
+        while self._machine.state is State.JOINING and self.end is None:
             try:
                 self._join()
             except StoreLost:
@@ -250,7 +278,7 @@ class Survivor:
         began = time.monotonic()
         epoch = machine.view.epoch
         self._heard.clear()
-        while self._end is None and machine.state is not State.TRAINING:
+        while self.end is None and machine.state is not State.TRAINING:
             if machine.view.epoch != epoch:
                 epoch, began = machine.view.epoch, time.monotonic()
                 self._heard.clear()
@@ -260,7 +288,7 @@ class Survivor:
             try:
                 if self._trainee.newest >= self._trainee.last and self._are_others_finished():
                     # Somebody died at the very end; those who saw it before the alarm do not take part in a recovery.
-                    self._end = DONE
+                    self.end = DONE
                     return
                 self._look(epoch, time.monotonic() - began > self._durations.answer)
             except StoreLost:
@@ -290,7 +318,7 @@ class Survivor:
                     self._tell_machine(Reported(report_id, report))
             elif overdue and member != self.member:
                 self._tell_machine(Overdue(next(self._ids), epoch, member))
-            if machine.view.epoch != epoch or self._end is not None:
+            if machine.view.epoch != epoch or self.end is not None:
                 return
         if leads:
             time.sleep(LOOK)
@@ -412,7 +440,7 @@ class Survivor:
         if self._machine.leader == self.member:
             self._tidy(view)
 
-    def _meeting(self) -> TCPStore:
+    def _meeting(self) -> Store:
         """Where groups are built: torch's own store, waiting for nobody longer than a rebuild may take."""
         store = self._store.torch_store
         store.set_timeout(timedelta(seconds=self._durations.rebuild))
@@ -481,7 +509,7 @@ class Survivor:
         self._end_with(STOPPED, f"a server failed ({error}) while the store was lost: {remedy}")
 
     def _end_with(self, status: int, reason: str) -> None:
-        self._end = status
+        self.end = status
         self._chronicle.end(reason)
 
     @property
@@ -490,6 +518,13 @@ class Survivor:
 
     def _failed(self, view: View) -> tuple[Server, ...]:
         return self._job.failed_set(set(self._job.servers()) - set(view.servers))
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what an error's frames hold: the last to let go of a group waits for what is under way in it."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 class _Admission(ViewBroken):

@@ -3,8 +3,10 @@
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,25 +63,70 @@ def make_dataset(prefix):
     return prefix
 
 
-def train(dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron")):
-    """Run the script under torchrun; fails where it fails."""
+def train(
+    dataset,
+    *arguments,
+    ranks=4,
+    iterations=8,
+    start=("-m", "recycle.megatron"),
+    script=SCRIPT.name,
+    watch=lambda launcher, output: None,
+):
+    """Run a script under torchrun; fails where it fails.
+
+    Args:
+        watch: called with the launcher's process and what was printed so far, whenever something is printed.
+    """
     words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
-    done = subprocess.run(
+    with subprocess.Popen(
         [
             *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), *map(str, start), str(SCRIPT)),
+            *("--nproc-per-node", str(ranks), *map(str, start), str(SCRIPT.with_name(script))),
             *map(str, words),
         ],
         env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
         cwd=Path(dataset).parent,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output[-8000:]
+    ) as launcher:
+        output = ""
+        for line in launcher.stdout:
+            output += line
+            watch(launcher, output)
+    assert launcher.returncode == 0, output[-8000:]
     return Printed(
         {int(number): (loss, norm) for number, loss, norm in TRAINED.findall(output)},
         {where.strip(): loss for where, loss in EVALUATED.findall(output)},
         output,
     )
+
+
+def kill(moments):
+    """Kill workers: each with the iteration after which, and how many seconds after that was printed."""
+    left = list(moments)
+
+    def watch(launcher, output):
+        done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
+        for moment in [each for each in left if each[1] <= done]:
+            left.remove(moment)
+            rank, _, delay = moment
+            (worker,) = children(agents(launcher.pid)[rank])
+            threading.Timer(delay, os.kill, (worker, signal.SIGKILL)).start()
+
+    return watch
+
+
+def agents(launcher):
+    """The processes that torchrun has started, by rank."""
+    found = {}
+    for process in children(launcher):
+        variables = Path(f"/proc/{process}/environ").read_text().split("\0")
+        ranks = [each.partition("=")[2] for each in variables if each.startswith("RANK=")]
+        found |= {int(rank): process for rank in ranks}
+    return found
+
+
+def children(process):
+    """The processes that a process has started."""
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

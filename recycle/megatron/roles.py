@@ -1,0 +1,92 @@
+"""Who does what Megatron leaves to single ranks: messages to the first and the last one, checkpoints to the first peer.
+
+Where such a rank is dead, its first live peer plays it.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.megatron.patching import replace
+
+
+class Roles:
+    """The ranks that a server plays in the present view.
+
+    Args:
+        server: which server this is.
+        servers: all, by their rank.
+    """
+
+    def __init__(self, server: Server, servers: tuple[Server, ...]) -> None:
+        self._server = server
+        self._servers = servers
+        self._played = {server}
+        self._unsaid: list[str] = []
+
+    def connect(self, view: View) -> None:
+        """Take the roles of a view, and say what the last rank may have died of saying."""
+        self._played = {self._server}
+        if view.peers(self._server.stage)[0] == self._server:
+            dead = (each for each in self._servers if each not in view.servers)
+            self._played.update(each for each in dead if each.stage == self._server.stage)
+        if self.is_last:
+            for message in self._unsaid:
+                print(message, flush=True)  # noqa: T201 - as Megatron does
+        self._unsaid.clear()
+
+    def go_on(self) -> None:
+        """All have come as far as this: nothing that went before is unsaid."""
+        self._unsaid.clear()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this server speaks as the last rank."""
+        return self._servers[-1] in self._played
+
+    @property
+    def rank(self) -> int:
+        """As which rank it speaks; the first and the last one speak for all."""
+        for place in (0, len(self._servers) - 1):
+            if self._servers[place] in self._played:
+                return place
+        return self._servers.index(self._server)
+
+    @property
+    def pipeline(self) -> int:
+        """As which of its peers it speaks; the first one writes the checkpoints."""
+        return min(each.pipeline for each in self._played)
+
+    def play(self) -> None:
+        """Have Megatron ask for these roles from now on."""
+        from megatron.training import training, utils
+
+        own_rank = torch.distributed.get_rank
+
+        @wraps(own_rank)
+        def get_rank(group: Any = None) -> int:
+            return self.rank if group is None else own_rank(group)
+
+        replace(torch.distributed, "get_rank", get_rank)
+        for module in (training, utils):
+            replace(module, "print_rank_last", self._print_rank_last)
+        for name in ("get_data_parallel_rank", "get_expert_data_parallel_rank"):
+            replace(parallel_state, name, self._among_peers(getattr(parallel_state, name)))
+
+    def _print_rank_last(self, message: str) -> None:
+        if self.is_last:
+            print(message, flush=True)  # noqa: T201 - as Megatron does
+        else:
+            self._unsaid.append(message)
+
+    def _among_peers(self, own: Callable[..., int]) -> Callable[..., int]:
+        @wraps(own)
+        def rank(*_: Any, **__: Any) -> int:
+            return self.pipeline
+
+        return rank

@@ -1,0 +1,62 @@
+"""The same training script, on whose ranks accidents happen.
+
+ACCIDENTS names them: ``3:norm:2,2:save:1`` kills rank 3 when it is about to take a norm for the second time, and rank 2
+when the first checkpoint that it writes is half on disk.
+"""
+
+import io
+import os
+import runpy
+import signal
+from functools import wraps
+from pathlib import Path
+
+import torch
+from megatron.core.optimizer import optimizer
+from megatron.core.pipeline_parallel import schedules
+
+left = {}
+for accident in filter(None, os.environ.get("ACCIDENTS", "").split(",")):
+    rank, point, count = accident.split(":")
+    if rank == os.environ["RANK"]:
+        left[point] = int(count)
+
+
+def is_due(point):
+    left[point] = left.get(point, 0) - 1
+    return left[point] == 0
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_before(function, name):
+    @wraps(function)
+    def act(*arguments, **keywords):
+        if is_due(name()):
+            die()
+        return function(*arguments, **keywords)
+
+    return act
+
+
+def dying_save(save):
+    @wraps(save)
+    def act(content, file, *arguments, **keywords):
+        if is_due("save"):
+            buffer = io.BytesIO()
+            save(content, buffer)
+            Path(file).write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+            die()
+        return save(content, file, *arguments, **keywords)
+
+    return act
+
+
+optimizer.get_grad_norm_fp32 = dying_before(optimizer.get_grad_norm_fp32, lambda: "norm")
+schedules.forward_step = dying_before(
+    schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
+)
+torch.save = dying_save(torch.save)
+runpy.run_path(str(Path(__file__).with_name("pretrain_small_gpt.py")), run_name="__main__")
