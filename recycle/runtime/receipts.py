@@ -39,23 +39,32 @@ class Receipts:
         self._expected.put(receipt)
         while not receipt.over.acquire(timeout=LOOK):
             self._check()
-        if receipt.error is not None:
-            raise receipt.error
+        if receipt.error:
+            raise RuntimeError(receipt.error)
 
 
 class _Receipt:
     def __init__(self, work: Work, timeout: timedelta) -> None:
         self.work = work
         self.timeout = timeout
-        self.error: RuntimeError | None = None
+        self.error = ""
         self.over = threading.Lock()
         self.over.acquire()
 
 
 def _wait_for_all(expected: "SimpleQueue[_Receipt | None]") -> None:
-    while (receipt := expected.get()) is not None:
-        try:
-            receipt.work.wait(receipt.timeout)
-        except RuntimeError as error:
-            receipt.error = error
-        receipt.over.release()
+    while _wait_for_next(expected):
+        pass  # nothing of the last one is kept while the next one is waited for
+
+
+def _wait_for_next(expected: "SimpleQueue[_Receipt | None]") -> bool:
+    receipt = expected.get()
+    if receipt is None:
+        return False
+    try:
+        receipt.work.wait(receipt.timeout)
+    except RuntimeError as error:
+        # The error itself would keep those alive who raise it again, and with them this thread.
+        receipt.error = str(error) or "it says nothing"
+    receipt.over.release()
+    return True
