@@ -60,14 +60,18 @@ class DropIn:
         Args:
             training: Megatron's module of this name.
         """
-        replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
+        replace(training, "get_forward_backward_func", self.get_forward_backward_func)
         build = training.build_train_valid_test_data_loaders
-        replace(training, "build_train_valid_test_data_loaders", self._keep_loader(build))
+        replace(training, "build_train_valid_test_data_loaders", self.keep_loader(build))
 
     def leave(self) -> None:
         """At the end of the script: there is nobody to help."""
 
-    def _keep_loader(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def get_forward_backward_func(self, *_: Any, **__: Any) -> ScheduleAdapter:
+        """The schedule, whatever Megatron's function of this name is asked."""
+        return self._schedule
+
+    def keep_loader(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Megatron's ``build_train_valid_test_data_loaders``, whose training loader shows where other data is."""
 
         @wraps(build)
