@@ -14,7 +14,7 @@ from megatron.core.pipeline_parallel import schedules
 from megatron.core.utils import get_model_config
 
 from recycle.control.view import View
-from recycle.job import Server
+from recycle.job import Job, Server
 from recycle.megatron.finalize import LiveGradients, WholeGradients
 from recycle.megatron.patching import replace
 from recycle.megatron.reports import ReportsHome
@@ -125,11 +125,7 @@ class ScheduleAdapter:
                 force_all_reduce=force_all_reduce,
                 **further,
             )
-        if num_microbatches != self._plan.job.micro_batches:
-            raise RunError(
-                f"num_microbatches is {num_microbatches}, and the plan has {self._plan.job.micro_batches} per "
-                "pipeline: make a plan for this batch size"
-            )
+        require_micro_batches(num_microbatches, self._plan.job)
         if adjust_tensor_shapes_fn is not None:
             raise RunError("adjust_tensor_shapes_fn is given: shapes between stages are fixed in a plan; do without")
         chunk = only(model)
@@ -332,6 +328,19 @@ def timed(config: Any, name: str, log_level: int, barrier: bool = False) -> Iter
         yield
     finally:
         config.timers(name).stop()
+
+
+def require_micro_batches(number: int, job: Job) -> None:
+    """Refuse to run a plan for other batches.
+
+    Raises:
+        RunError: a pipeline has another number of micro-batches than in the plan.
+    """
+    if number != job.micro_batches:
+        raise RunError(
+            f"num_microbatches is {number}, and the plan has {job.micro_batches} per pipeline: make a plan for this "
+            "batch size"
+        )
 
 
 def only(value: Any) -> Any:

@@ -19,7 +19,7 @@ from recycle.control.errors import StoreLost
 from recycle.control.messages import Verdict
 from recycle.control.view import Member, View
 from recycle.job import Server
-from recycle.megatron.adapter import AdaptedStage, only, require_supported, this_server, timed
+from recycle.megatron.adapter import AdaptedStage, only, require_micro_batches, require_supported, this_server, timed
 from recycle.megatron.finalize import LiveGradients
 from recycle.megatron.live_groups import Collectives, LiveGroup
 from recycle.megatron.loss_table import LossTable
@@ -126,11 +126,7 @@ class SurvivingSchedule:
         Raises:
             RunError: the plan does not fit the call, or a setting is not supported.
         """
-        if num_microbatches != self._job.micro_batches:
-            raise RunError(
-                f"num_microbatches is {num_microbatches}, and the plan has {self._job.micro_batches} per pipeline: "
-                "make a plan for this batch size"
-            )
+        require_micro_batches(num_microbatches, self._job)
         if adjust_tensor_shapes_fn is not None or collect_non_loss_data:
             name = "adjust_tensor_shapes_fn" if adjust_tensor_shapes_fn else "collect_non_loss_data"
             raise RunError(f"{name} is given, which no plan knows of: do without")
