@@ -21,6 +21,9 @@ from recycle.control.view import Member
 FENCED = 75
 """The exit status of a worker that has left the run because the others go on without it."""
 
+STOPPED = 74
+"""The exit status of a worker that ended because the run cannot go on."""
+
 _SET_PARENT_DEATH_SIGNAL = 1
 
 

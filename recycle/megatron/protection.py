@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from recycle.control.agent import run_agent
+from recycle.control.agent import STOPPED, run_agent
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
@@ -26,9 +26,6 @@ from recycle.runtime.torchrun import under_torchrun
 
 BEAT, SILENCE = 0.5, 15.0
 """Seconds between two signs of life, and without any after which a server is dead though its agent does not say so."""
-
-STOPPED = 74
-"""How a worker ends when the run cannot go on."""
 
 
 class Protection(NamedTuple):

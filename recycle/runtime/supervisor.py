@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from recycle.control.agent import FENCED
+from recycle.control.agent import FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
@@ -32,7 +32,7 @@ from recycle.runtime.launcher import last_line
 from recycle.runtime.nursery import News, Nursery
 from recycle.runtime.plans import FIRST
 from recycle.runtime.reports import Hub, Said
-from recycle.runtime.survivor import DONE, STOPPED
+from recycle.runtime.survivor import DONE
 
 EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
 LOOK = 0.02

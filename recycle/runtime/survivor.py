@@ -13,7 +13,7 @@ from datetime import timedelta
 import msgspec
 from torch.distributed import Store
 
-from recycle.control.agent import FENCED
+from recycle.control.agent import FENCED, STOPPED
 from recycle.control.beats import Heart
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -67,8 +67,8 @@ from recycle.runtime.restoring import find_holders, restore_state
 from recycle.runtime.serving import Serving
 from recycle.runtime.trainee import Trainee
 
-DONE, STOPPED = 0, 74
-"""How a worker's process ends, besides FENCED: training is done; the run cannot go on."""
+DONE = 0
+"""The exit status of a worker whose training is done."""
 
 LOOK = 0.001
 
