@@ -1,6 +1,8 @@
 """Training by a plan against the same training without a pipeline: losses, parameters, memory."""
 
 import gc
+import math
+import time
 
 import msgspec
 import pytest
@@ -32,9 +34,17 @@ class Result(msgspec.Struct):
 
 
 def tensors():
-    """Live tensors; scalars are left out, because gloo's own thread holds a barrier's for a moment longer."""
+    """Live tensors."""
     gc.collect()
-    return sum(issubclass(type(each), torch.Tensor) and each.numel() > 1 for each in gc.get_objects())
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+def tensors_left(allowed):
+    """Live tensors, once no more than so many live: gloo's own threads hold what was summed for a moment longer."""
+    deadline = time.monotonic() + 20
+    while (left := tensors()) > allowed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
 
 
 def train(plan, dropout=0.0, clip=None):
@@ -70,7 +80,7 @@ def train(plan, dropout=0.0, clip=None):
             places = [(step, home, number) for home in range(job.pipelines) for number in range(job.micro_batches)]
             result.losses += [(*place, loss) for place, loss in zip(places, report.losses, strict=False)]
             result.peaks.append(report.peak_memory)
-            result.tensors.append(tensors())
+            result.tensors.append(tensors_left(min(result.tensors[1:], default=math.inf)))
         result.parameters = torch.cat([each.detach().flatten() for each in stage.parameters()]).tolist()
         network.barrier()
         member.report(msgspec.msgpack.encode(result))
@@ -95,7 +105,7 @@ def require_same(plan, dropout=0.0, clip=None):
         assert all(other == result.parameters for other in peers), f"peers of stage {server.stage} differ"
         torch.testing.assert_close(torch.tensor(result.parameters), parameters[server.stage], rtol=1e-4, atol=1e-5)
         assert max(result.peaks) == peak_memory(job, plan.programs[server])
-        assert result.tensors[1] == result.tensors[2], "tensors are left after an iteration"
+        assert result.tensors[2] <= result.tensors[1], "tensors are left after an iteration"
 
 
 def plan_of(failed, mode=Mode(), micro_batches=4, **job):  # noqa: B008 - immutable
