@@ -204,10 +204,12 @@ class Collectives:
             result = tensor.detach().cpu().clone()
             seats.circle.sum(result)
             return result
-        rows = self._gather(seats, tensor)
         reduction = next((act for each, act in REDUCTIONS if how == each), None)
         if reduction is None:
-            raise RunError(f"torch.distributed: a reduction by {how} is not carried through failures; do without it")
+            raise RunError(
+                f"torch.distributed: a reduction by {how.op.name} is not carried through failures; do without it"
+            )
+        rows = self._gather(seats, tensor)
         return reduction(torch.stack([rows[place] for place in seats.counted]))
 
     def _gather(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
