@@ -41,6 +41,9 @@ REDUCTIONS: Sequence[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = (
     (ReduceOp.MAX, lambda rows: rows.amax(0)),
 )
 
+ROUNDED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What gloo adds up, and whose sums depend on the order."""
+
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
     """A tensor in bytes."""
@@ -199,7 +202,7 @@ class Collectives:
 
     def _reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
         seats = self._seats[servers]
-        if seats.whole and how == ReduceOp.SUM:
+        if seats.whole and how == ReduceOp.SUM and tensor.dtype in ROUNDED:
             # As Megatron's own group adds up, to the bit.
             result = tensor.detach().cpu().clone()
             seats.circle.sum(result)

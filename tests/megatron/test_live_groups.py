@@ -378,3 +378,13 @@ def test_a_sum_that_is_known_already_is_taken_by_what_is_put_in_and_only_over_pe
         ]
 
     assert live_servers(JOB, [servers], work) == {server: [0.5, 1.0, 3.0, 7.0] for server in servers}
+
+
+def test_whole_numbers_that_gloo_cannot_add_are_no_failure():
+    servers = JOB.servers()
+
+    def work(live):
+        total = live.collectives.reduce(RANKS, torch.tensor([300, -1], dtype=torch.int16), ReduceOp.SUM)
+        return total.dtype, total.tolist()
+
+    assert live_servers(JOB, [servers], work) == dict.fromkeys(servers, (torch.int16, [1200, -4]))
