@@ -251,8 +251,11 @@ def _value(tensor: torch.Tensor) -> Value:
 
 
 def _tensor(value: Value) -> torch.Tensor:
-    content = torch.frombuffer(bytearray(value.content), dtype=torch.uint8)
-    return content.view(getattr(torch, value.type)).reshape(value.shape)
+    dtype = getattr(torch, value.type)
+    if not value.content:
+        # Torch refuses an empty buffer.
+        return torch.empty(value.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(value.content), dtype=dtype).reshape(value.shape)
 
 
 class LiveGroup(dist.ProcessGroup):

@@ -310,6 +310,7 @@ def test_what_one_server_has_completed_all_get_though_they_missed_it():
         torch.tensor([[1.5, float("nan")], [-0.0, float("inf")]], dtype=torch.bfloat16),
         torch.tensor(3, dtype=torch.int64),
         torch.tensor([True, False, True]),
+        torch.zeros(0, 4, dtype=torch.float64),
         torch.arange(6.0).reshape(2, 3).t(),
     ]
     servers = JOB.servers()
