@@ -358,8 +358,16 @@ def _gather(group: LiveGroup, outputs: list[list[torch.Tensor]], inputs: list[to
 
 def _scatter(group: LiveGroup, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> None:
     (output,) = outputs
-    mine = inputs[0] if opts.rootRank == group.rank() else [output] * group.size()
-    output.copy_(group.gathered(torch.stack(mine))[opts.rootRank][group.rank()])
+    knows = opts.rootRank == group.rank()
+    parts = torch.stack(inputs[0] if knows else [output] * group.size())
+    content = torch.cat([parts.view(-1).view(torch.uint8), torch.tensor([knows], dtype=torch.uint8)])
+    found = group.gathered(content)[opts.rootRank]
+    if not found[-1]:
+        raise RunError(
+            f"torch.distributed: rank {opts.rootRank} of a group is dead, and nobody else knows what it scatters; "
+            "do without, or train with --pipeline-schedule stock"
+        )
+    output.copy_(found[:-1].view(parts.dtype).view(parts.shape)[group.rank()])
 
 
 def _barrier(group: LiveGroup, opts: Any) -> None:

@@ -229,6 +229,8 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
                 lambda tensor: all_reduce(ReduceOp.SUM, peers, tensor),
             ):
                 results.append(torch.cat(call(mine.clone())).tolist())
+        with pytest.raises(RunError, match=f"rank {victim} .*is dead, and nobody else knows what it scatters"):
+            scatter(victim, dist.group.WORLD, torch.zeros(2))
         assert process.live.epoch == 1
         member.report(msgspec.msgpack.encode(results))
 
