@@ -183,22 +183,23 @@ class Collectives:
         view = network.view
         alive = [each for each in servers if each in view.servers]
         if len(alive) == len(servers) and len(view.servers) == self._job.pipelines * self._job.depth:
-            return Seats(self._circle(network, servers), servers, tuple(range(len(servers))), whole=True)
+            return Seats(self._circle(network, servers, servers), servers, tuple(range(len(servers))), whole=True)
         if not self._is_in_one_pipeline(servers):
             players = tuple(each if each in alive else view.peers(each.stage)[0] for each in servers)
             counted = tuple(place for place, each in enumerate(servers) if each in alive)
-            return Seats(self._circle(network, alive), players, counted, whole=False)
+            return Seats(self._circle(network, servers, alive), players, counted, whole=False)
         stages = {each.stage for each in servers}
         players = tuple(view.peers(each.stage)[0] for each in servers)
         members = [each for each in view.servers if each.stage in stages]
-        return Seats(self._circle(network, members), players, tuple(range(len(servers))), whole=False)
+        return Seats(self._circle(network, servers, members), players, tuple(range(len(servers))), whole=False)
 
-    def _circle(self, network: Network, servers: Sequence[Server]) -> Circle:
-        if tuple(servers) == network.view.servers:
+    def _circle(self, network: Network, servers: tuple[Server, ...], members: Sequence[Server]) -> Circle:
+        if tuple(members) == network.view.servers:
             return network.all
-        if tuple(servers) == network.view.peers(self._server.stage):
+        if tuple(members) == network.view.peers(self._server.stage):
             return network.peers
-        return network.circle("-".join(map(str, servers)), servers)
+        # Groups of one kind share no members, and groups of two kinds may share all that are alive.
+        return network.circle(f"{self.kind(servers)}/{'-'.join(map(str, members))}", members)
 
     def _reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
         seats = self._seats[servers]

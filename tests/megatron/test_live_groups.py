@@ -11,6 +11,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from torch.distributed import PrefixStore, ReduceOp
 
+from recycle.job import Server
 from recycle.megatron.live_groups import content_of, make_live_groups
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launcher import launch
@@ -391,3 +392,21 @@ def test_whole_numbers_that_gloo_cannot_add_are_no_failure():
         return total.dtype, total.tolist()
 
     assert live_servers(JOB, [servers], work) == dict.fromkeys(servers, (torch.int16, [1200, -4]))
+
+
+def test_groups_that_are_the_same_among_the_living_are_kept_apart():
+    job = paper_job(pipelines=3, stages=2)
+    pair = (Server(0, 0), Server(1, 1))
+    first, second = ((*pair, dead) for dead in (Server(2, 0), Server(2, 1)))
+    # Nobody else is in a group, so no circle of theirs is in between.
+    groups = {server: {first, second} if server in pair else set() for server in job.servers()}
+
+    def work(live):
+        if live.server not in pair:
+            return None
+        mine = torch.tensor([1 + live.server.stage])
+        return [live.collectives.reduce(group, mine, ReduceOp.SUM).item() for group in (first, second, first)]
+
+    alive = [server for server in job.servers() if server not in (first[-1], second[-1])]
+    results = live_servers(job, [alive], work, groups)
+    assert [results[server] for server in pair] == [[3, 3, 3]] * 2
