@@ -79,13 +79,13 @@ class Seats(NamedTuple):
 
     Attributes:
         circle: among whom.
-        players: for each rank of the group, the server that plays it.
+        players: for each rank of the group, the server that plays it; None if nobody in the group can.
         counted: the ranks that count in a reduction.
         whole: whether the group is as it was made.
     """
 
     circle: Circle
-    players: tuple[Server, ...]
+    players: tuple[Server | None, ...]
     counted: tuple[int, ...]
     whole: bool
 
@@ -185,7 +185,7 @@ class Collectives:
         if len(alive) == len(servers) and len(view.servers) == self._job.pipelines * self._job.depth:
             return Seats(self._circle(network, servers, servers), servers, tuple(range(len(servers))), whole=True)
         if not self._is_in_one_pipeline(servers):
-            players = tuple(each if each in alive else view.peers(each.stage)[0] for each in servers)
+            players = tuple(each if each in alive else _first_of(alive, each.stage) for each in servers)
             counted = tuple(place for place, each in enumerate(servers) if each in alive)
             return Seats(self._circle(network, servers, alive), players, counted, whole=False)
         stages = {each.stage for each in servers}
@@ -217,6 +217,11 @@ class Collectives:
         return reduction(torch.stack([rows[place] for place in seats.counted]))
 
     def _gather(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
+        if None in seats.players:
+            raise RunError(
+                f"torch.distributed: rank {seats.players.index(None)} of a group is dead, and so are its peers in it; "
+                "use the group of all ranks, or train with --pipeline-schedule stock"
+            )
         mine = tensor.detach().cpu().contiguous()
         content = mine.reshape(-1).view(torch.uint8)
         table = torch.zeros(len(seats.players), max(1, len(content)), dtype=torch.uint8)
@@ -240,6 +245,10 @@ class Collectives:
         for row, size in zip(table, sizes.tolist(), strict=True):
             for result in msgspec.msgpack.decode(row[:size].numpy().tobytes(), type=list[Result]):
                 self._known.setdefault(result.key, [_tensor(each) for each in result.values])
+
+
+def _first_of(servers: Iterable[Server], stage: int) -> Server | None:
+    return next((each for each in servers if each.stage == stage), None)
 
 
 def content_of(tensor: torch.Tensor) -> bytes:

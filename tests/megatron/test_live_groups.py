@@ -410,3 +410,20 @@ def test_groups_that_are_the_same_among_the_living_are_kept_apart():
     alive = [server for server in job.servers() if server not in (first[-1], second[-1])]
     results = live_servers(job, [alive], work, groups)
     assert [results[server] for server in pair] == [[3, 3, 3]] * 2
+
+
+def test_a_group_of_some_peers_is_refused_when_nobody_in_it_can_play_a_dead_one():
+    job = paper_job(pipelines=3, stages=2)
+    some, other = (Server(1, 0), Server(2, 0)), (Server(0, 0), Server(2, 1))
+    groups = {server: {group for group in (some, other) if server in group} for server in job.servers()}
+
+    def work(live):
+        if live.server == some[0]:
+            return [each.item() for each in live.collectives.gather(some, torch.tensor(5))]
+        if live.server == other[0]:
+            with pytest.raises(RunError, match="rank 1 of a group is dead, and so are its peers in it"):
+                live.collectives.gather(other, torch.tensor(5))
+        return None
+
+    alive = [server for server in job.servers() if server not in (some[-1], other[-1])]
+    assert live_servers(job, [alive], work, groups)[some[0]] == [5, 5]
