@@ -103,13 +103,14 @@ class Collectives:
         complete: called when a call is complete.
 
     Attributes:
-        totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes.
+        totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes; each is
+            taken once, in the order in which they are here.
     """
 
     def __init__(
         self, server: Server, job: Job, recover: Callable[[ViewBroken], None], complete: Callable[[], None]
     ) -> None:
-        self.totals: dict[bytes, torch.Tensor] = {}
+        self.totals: dict[bytes, list[torch.Tensor]] = {}
         self._server = server
         self._job = job
         self._recover = recover
@@ -159,8 +160,8 @@ class Collectives:
 
     def reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """The sum, product, minimum or maximum over a group."""
-        if how == ReduceOp.SUM and servers == self._peers and content_of(tensor) in self.totals:
-            return self.totals[content_of(tensor)]
+        if how == ReduceOp.SUM and servers == self._peers and (known := self.totals.get(content_of(tensor))):
+            return known.pop(0)
         (result,) = self.call(self.kind(servers), lambda: [self._reduce(servers, tensor, how)])
         return result
 

@@ -24,12 +24,13 @@ class LossTable:
     Attributes:
         rows: the reports that belong to this server, as a stock schedule returns them: those of its own pipeline's
             micro-batches. The first live server also has those of pipelines whose last server is dead.
-        totals: what the training code is about to sum over the stage, by what it will put in here, in bytes.
+        totals: what the training code is about to sum over the stage, by what it will put in here, in bytes. More than
+            one sum can begin with the same; they are in the order of their names.
     """
 
     def __init__(self, server: Server, job: Job) -> None:
         self.rows: list[dict[str, torch.Tensor]] = []
-        self.totals: dict[bytes, torch.Tensor] = {}
+        self.totals: dict[bytes, list[torch.Tensor]] = {}
         self._server = server
         self._job = job
         self._like: dict[str, torch.Tensor] = {}
@@ -64,7 +65,7 @@ class LossTable:
                 network.peers.sum(total)
             else:
                 total = _sum(sums.values())
-            self.totals[content_of(sums[self._server])] = total
+            self.totals.setdefault(content_of(sums[self._server]), []).append(total)
 
     def _row(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
         parts = torch.split(values, [each.numel() for each in self._like.values()])

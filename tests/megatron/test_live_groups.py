@@ -372,16 +372,18 @@ def test_a_sum_that_is_known_already_is_taken_by_what_is_put_in_and_only_over_pe
         pipeline = tuple(each for each in RANKS if each.pipeline == live.server.pipeline)
         knows = live.server.pipeline == 0
         if knows:
-            collectives.totals = {content_of(mine): known}
+            collectives.totals = {content_of(mine): [known]}
         return [
             collectives.reduce(peers, mine, ReduceOp.MAX).item(),
             collectives.reduce(pipeline, mine, ReduceOp.SUM).item(),
             collectives.reduce(peers, torch.tensor([1.5]), ReduceOp.SUM).item(),
             # Nobody may wait for the other one of the stage, which does not come.
             collectives.reduce(peers, mine, ReduceOp.SUM).item() if knows else 7.0,
+            # It is known once.
+            collectives.reduce(peers, mine, ReduceOp.SUM).item(),
         ]
 
-    assert live_servers(JOB, [servers], work) == {server: [0.5, 1.0, 3.0, 7.0] for server in servers}
+    assert live_servers(JOB, [servers], work) == {server: [0.5, 1.0, 3.0, 7.0, 1.0] for server in servers}
 
 
 def test_whole_numbers_that_gloo_cannot_add_are_no_failure():
