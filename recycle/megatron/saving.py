@@ -36,6 +36,13 @@ def _clear(arguments: Any, iteration: int, *_: Any, **__: Any) -> None:
     torch.distributed.barrier()
 
 
+def _any(here: bool) -> bool:
+    """Whether something is so on any server; all get the same answer."""
+    anywhere = torch.tensor([here], dtype=torch.int32)
+    torch.distributed.all_reduce(anywhere, op=torch.distributed.ReduceOp.MAX)
+    return bool(anywhere.item())
+
+
 def save_by_the_living(save: Callable[..., None], view: Watched, arguments: Any) -> Callable[..., None]:
     """Megatron's ``save_checkpoint``, made again where somebody died meanwhile.
 
@@ -51,16 +58,15 @@ def save_by_the_living(save: Callable[..., None], view: Watched, arguments: Any)
     def save_checkpoint(*positional: Any, **keywords: Any) -> None:
         while True:
             epoch = view.epoch
-            _save(*positional, **keywords)
-            broken = torch.tensor([view.epoch != epoch], dtype=torch.int32)
-            torch.distributed.all_reduce(broken, op=torch.distributed.ReduceOp.MAX)
-            if not broken.item():
+            # A death may be known here and not yet elsewhere, and all must do the same.
+            if _any(view.has_lost):
+                save_as_torch(*positional, **keywords)
+            else:
+                save(*positional, **keywords)
+            if not _any(view.epoch != epoch):
                 return
 
-    def _save(*positional: Any, **keywords: Any) -> None:
-        if not view.has_lost:
-            save(*positional, **keywords)
-            return
+    def save_as_torch(*positional: Any, **keywords: Any) -> None:
         _clear(arguments, *positional, **keywords)
         given = arguments.ckpt_format, arguments.use_dist_ckpt, arguments.async_save
         arguments.ckpt_format, arguments.use_dist_ckpt, arguments.async_save = "torch", False, False
