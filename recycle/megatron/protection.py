@@ -22,7 +22,7 @@ from recycle.job import Server
 from recycle.megatron.command_line import read_command_line
 from recycle.megatron.flags import REFUSED, Flags
 from recycle.runtime.endpoint import Endpoint
-from recycle.runtime.torchrun import under_torchrun
+from recycle.runtime.torchrun import VARIABLES
 
 BEAT, SILENCE = 0.5, 15.0
 """Seconds between two signs of life, and without any after which a server is dead though its agent does not say so."""
@@ -92,7 +92,8 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     """
     if flags.failures:
         return "with --recycle-failures everybody must live"
-    if not under_torchrun() or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    started = all(name in environment for name in VARIABLES)
+    if not started or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return "the store must be in a process of torchrun's, not in a rank's"
     try:
         line = read_command_line(words, int(environment["WORLD_SIZE"]))
