@@ -24,6 +24,7 @@ from recycle.megatron.stage import MegatronStage
 from recycle.megatron.world import Place, join_server
 from recycle.plan.mode import Mode
 from recycle.runtime.launcher import Member, launch
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.update import Method, TorchUpdate
@@ -53,7 +54,9 @@ def make_worker(member: Member, options: ModelOptions, groups: object, exact: bo
     place = Place(server.stage, of.depth)
     stage = MegatronStage(model, config, place, shape, of.micro_batches, forward_step, text.samples)
     method = Method(1e9, True, of.pipelines * of.micro_batches if exact else 0)
-    update = TorchUpdate(stage.parameters(), options.make_optimizer, of.pipelines, server.stage, of.depth, method)
+    update = TorchUpdate(
+        MainParameters(stage.parameters()), options.make_optimizer, of.pipelines, server.stage, of.depth, method
+    )
     network = Network(member.store(), view, server)
     update.enter(network, 0)
     update.connect(network)

@@ -18,6 +18,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
 from recycle.runtime.launcher import Member, launch
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.seeds import seed_of, seeded
@@ -62,7 +63,7 @@ def main() -> None:
         module, loss = stages[server.stage], torch.nn.functional.mse_loss
         stage = TorchStage(module, server.stage, boundary, inputs, targets, loss, scale=1 / JOB.micro_batches)
         place, method = (JOB.pipelines, server.stage, JOB.depth), Method(staggered=True)
-        update = TorchUpdate(stage.parameters(), torch.optim.AdamW, *place, method)
+        update = TorchUpdate(MainParameters(stage.parameters()), torch.optim.AdamW, *place, method)
         update.connect(network)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
         sums = [sum(worker.run(step).losses) for step in range(options.steps)]

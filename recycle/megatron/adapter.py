@@ -28,6 +28,9 @@ from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
 from recycle.runtime.worker import Worker
 
+HELD_OUT = -1
+"""What stands for the number of an iteration where data is only looked at."""
+
 
 class Work(NamedTuple):
     """What a server does in each iteration, set up at the first one.
@@ -138,8 +141,8 @@ class ScheduleAdapter:
         stage, update, worker = self._work
         update.force_all_reduce = bool(force_all_reduce)
         with timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
-            stage.start(only(data_iterator), self.server.pipeline)
             step = self._steps()
+            stage.start(only(data_iterator), self.server.pipeline, step)
             if worker is None:
                 update.reduce()
             else:
@@ -200,12 +203,22 @@ class AdaptedStage(MegatronStage):
 
     reported: dict[MicroBatch, Any]
 
-    def start(self, iterator: Iterator[Any] | None, home: int) -> None:
-        """Begin an iteration with the training code's data, that of one pipeline; None where a stage needs none."""
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._read: dict[int, list[Any]] = {}
+
+    def start(self, iterator: Iterator[Any] | None, home: int, step: int = HELD_OUT) -> None:
+        """Begin an iteration with the training code's data; that of the iteration before it is kept.
+
+        Args:
+            iterator: gives one pipeline's data; None where a stage needs none.
+            home: the pipeline.
+            step: the iteration; none in an evaluation.
+        """
         self._iterator = iterator
         self._home = home
-        self._read = 0
-        self._waiting: dict[int, Any] = {}
+        self._step = step
+        self._read = {each: items for each, items in self._read.items() if each + 1 >= step} | {step: []}
         self.restart()
 
     def restart(self) -> None:
@@ -217,7 +230,7 @@ class AdaptedStage(MegatronStage):
         """Leave the training code's data where a stock schedule leaves it."""
         if self._iterator is not None:
             self._read_up_to(self._micro_batches)
-        self._waiting.clear()
+        self._read.pop(HELD_OUT, None)
 
     def batches(self, data: Data, micro_batch: MicroBatch) -> Any:
         """The iterator of one micro-batch: an item of the training code's own, or other data."""
@@ -225,7 +238,7 @@ class AdaptedStage(MegatronStage):
             return None
         if micro_batch.home != self._home:
             return super().batches(data, micro_batch)
-        return iter([self._waiting[micro_batch.number]])
+        return iter([self._read[micro_batch.step][micro_batch.number]])
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Read the data, and run the chunk.
@@ -238,8 +251,9 @@ class AdaptedStage(MegatronStage):
 
     def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Read the data, and run the chunk as in inference."""
-        self._read_own(micro_batch)
-        return super().evaluate(micro_batch, received)
+        held_out = micro_batch._replace(step=HELD_OUT)
+        self._read_own(held_out)
+        return super().evaluate(held_out, received)
 
     def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A backward pass, timed as Megatron times it."""
@@ -252,14 +266,15 @@ class AdaptedStage(MegatronStage):
         return {}
 
     def _read_own(self, micro_batch: MicroBatch) -> None:
-        if self._iterator is not None and micro_batch.home == self._home:
+        own = self._iterator is not None and micro_batch.home == self._home
+        if own and micro_batch.step == self._step:
             self._read_up_to(micro_batch.number + 1)
 
     def _read_up_to(self, number: int) -> None:
         assert self._iterator is not None
-        while self._read < number:
-            self._waiting[self._read] = next(self._iterator)
-            self._read += 1
+        items = self._read[self._step]
+        while len(items) < number:
+            items.append(next(self._iterator))
 
 
 def this_server() -> Server:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
+from itertools import chain
 from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore
@@ -12,16 +13,18 @@ from torch.utils.data import DataLoader
 
 from recycle.errors import UserError
 from recycle.megatron.adapter import ScheduleAdapter, this_server
-from recycle.megatron.flags import REFUSED, add_flags, read_flags
+from recycle.megatron.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.live_groups import LiveGroup, make_live_groups
 from recycle.megatron.other_data import OtherData
+from recycle.megatron.own_steps import Stepping, SteppingSchedule
 from recycle.megatron.patching import replace
 from recycle.megatron.planning import Shape, Source
+from recycle.megatron.promise import PromisingSchedule
 from recycle.megatron.protection import Protection
 from recycle.megatron.release import require_known_release
 from recycle.megatron.saving import save_by_the_living
-from recycle.megatron.support import refusals, unsplit
-from recycle.megatron.surviving import SurvivingSchedule, Training
+from recycle.megatron.support import not_own, refusals, unsplit
+from recycle.megatron.surviving import Training
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
@@ -44,7 +47,7 @@ class DropIn:
         self._arguments = arguments
         self._data: OtherData | None = None
         store = job_store()
-        self._plan = share_plan(store, arguments)
+        self._plan = share_plan(store, arguments, survives=False)
         self._schedule = ScheduleAdapter(
             self._plan,
             store,
@@ -106,7 +109,7 @@ class SurvivingDropIn:
     def __init__(self, arguments: Any, protection: Protection, groups: Sequence[LiveGroup]) -> None:
         require_known_release()
         self._arguments = arguments
-        self._plan = share_plan(job_store(), arguments)
+        self._plan = share_plan(job_store(), arguments, survives=True)
         training = Training(
             self._plan,
             lambda failed: plan_source(arguments).plan(failed),
@@ -115,7 +118,8 @@ class SurvivingDropIn:
             seed=arguments.seed,
             minutes=float(arguments.distributed_timeout_minutes),
         )
-        self._schedule = SurvivingSchedule(training, protection, groups)
+        kind = SteppingSchedule if owns_steps(read_flags(arguments)) else PromisingSchedule
+        self._schedule = kind(training, protection, groups)
 
     def install(self, training: Any) -> None:
         """Replace what has to be.
@@ -147,10 +151,26 @@ class SurvivingDropIn:
         replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
         save = save_by_the_living(training.save_checkpoint, self._schedule, self._arguments)
         replace(training, "save_checkpoint", save)
+        if isinstance(self._schedule, SteppingSchedule):
+            self._take_over_steps(training, self._schedule)
 
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it."""
         self._schedule.leave()
+
+    def _take_over_steps(self, training: Any, schedule: SteppingSchedule) -> None:
+        set_up = training.setup_model_and_optimizer
+
+        @wraps(set_up)
+        def setup_model_and_optimizer(*positional: Any, **keywords: Any) -> Any:
+            model, optimizer, scheduler = set_up(*positional, **keywords)
+            schedule.take_over(stepping_of(self._arguments, optimizer))
+            return model, optimizer, scheduler
+
+        replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
+        # All servers know the same already, and would wait for each other.
+        for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
+            replace(training, name, lambda value: value)
 
     def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
         job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
@@ -215,15 +235,20 @@ def job_store() -> Store:
     return PrefixStore(f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def share_plan(store: Store, arguments: Any) -> Plan:
+def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
     """Choose a plan on the first rank, for all of them.
+
+    Args:
+        store: where all ranks look.
+        arguments: Megatron's.
+        survives: whether the run outlives its ranks.
 
     Raises:
         UserError: there is none; on the first rank only, the others exit.
     """
     if arguments.rank == 0:
         try:
-            plan = choose_plan(arguments)
+            plan = choose_plan(arguments, survives)
         except UserError as error:
             store.set("plan", "")
             raise RunError(str(error)) from error
@@ -235,15 +260,44 @@ def share_plan(store: Store, arguments: Any) -> Plan:
     return decode_plan(content, "the first rank's plan")
 
 
-def choose_plan(arguments: Any) -> Plan:
-    """The plan that some arguments of Megatron's ask for.
+def choose_plan(arguments: Any, survives: bool) -> Plan:
+    """The plan that some arguments of Megatron's ask for, in a run that outlives its ranks or does not.
 
     Raises:
         UserError: a setting prevents it, or there is none.
     """
-    for problem in refusals(lambda name: getattr(arguments, name, None)):
+    flags = read_flags(arguments)
+    if owns_steps(flags) and not survives:
+        raise RunError(
+            "--recycle-stagger and --recycle-exact are for runs that survive failures, and this one does not: leave "
+            "them out"
+        )
+
+    def settings(name: str) -> Any:
+        return getattr(arguments, name, None)
+
+    for problem in chain(refusals(settings), not_own(settings) if owns_steps(flags) else ()):
         raise RunError(problem)
-    return plan_source(arguments).plan(read_flags(arguments).failures)
+    return plan_source(arguments).plan(flags.failures)
+
+
+def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
+    """How stages step, by Megatron's arguments."""
+
+    def looks(iterations: int) -> bool:
+        first = iterations == arguments.iteration + 1
+        intervals = [arguments.log_interval]
+        if arguments.tensorboard_dir:
+            intervals.append(arguments.tensorboard_log_interval)
+        return first or bool(arguments.log_params_norm) or any(iterations % each == 0 for each in intervals)
+
+    return Stepping(
+        optimizer,
+        arguments.clip_grad or None,
+        read_flags(arguments).exact,
+        looks,
+        bool(arguments.check_for_nan_in_loss_and_grad),
+    )
 
 
 def plan_source(arguments: Any) -> Source:

@@ -24,12 +24,21 @@ class Flags(NamedTuple):
         catalogue: plans made ahead of time; without one, a plan is made when training starts.
         failures: servers that do no training work; their micro-batches go to their peers.
         budget: seconds for making a plan.
+        staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
+        exact: whether sums of gradients have the same bits whoever is alive.
     """
 
     on: bool
     catalogue: Path | None
     failures: tuple[Server, ...]
     budget: float
+    staggered: bool = False
+    exact: bool = False
+
+
+def owns_steps(flags: Flags) -> bool:
+    """Whether stages are stepped by recycle, and not by Megatron's training code."""
+    return flags.staggered or flags.exact
 
 
 def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -46,6 +55,14 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--recycle-failures", default="", help="Servers that leave their work to their peers: W1_2,W0_3."
     )
     group.add_argument("--recycle-budget", default="5s", help="Time for making a plan: 500ms, 5s, 1m.")
+    group.add_argument(
+        "--recycle-stagger",
+        action="store_true",
+        help="Each stage steps on its own, without waiting for the norm of the others.",
+    )
+    group.add_argument(
+        "--recycle-exact", action="store_true", help="Failures change no bit of what is trained; costs time and memory."
+    )
     return parser
 
 
@@ -65,7 +82,8 @@ def read_flags(values: argparse.Namespace) -> Flags:
     except UserError as error:
         raise UserError(f"--recycle-budget: {error}") from error
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
-    return Flags(getattr(values, SCHEDULE) == RECYCLE, catalogue, failures, budget)
+    on = getattr(values, SCHEDULE) == RECYCLE
+    return Flags(on, catalogue, failures, budget, values.recycle_stagger, values.recycle_exact)
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

@@ -99,6 +99,7 @@ class Collectives:
     Args:
         server: whose.
         job: for its shape; ranks are numbered by stage, then by pipeline.
+        settle: called before a call that stages make together.
         recover: gets to the next view, or does not return.
         complete: called when a call is complete.
 
@@ -108,11 +109,17 @@ class Collectives:
     """
 
     def __init__(
-        self, server: Server, job: Job, recover: Callable[[ViewBroken], None], complete: Callable[[], None]
+        self,
+        server: Server,
+        job: Job,
+        settle: Callable[[], None],
+        recover: Callable[[ViewBroken], None],
+        complete: Callable[[], None],
     ) -> None:
         self.totals: dict[bytes, list[torch.Tensor]] = {}
         self._server = server
         self._job = job
+        self._settle = settle
         self._recover = recover
         self._complete = complete
         self._peers = tuple(each for each in job.servers() if each.stage == server.stage)
@@ -162,12 +169,12 @@ class Collectives:
         """The sum, product, minimum or maximum over a group."""
         if how == ReduceOp.SUM and servers == self._peers and (known := self.totals.get(content_of(tensor))):
             return known.pop(0)
-        (result,) = self.call(self.kind(servers), lambda: [self._reduce(servers, tensor, how)])
+        (result,) = self._meet(servers, lambda: [self._reduce(servers, tensor, how)])
         return result
 
     def gather(self, servers: tuple[Server, ...], tensor: torch.Tensor) -> list[torch.Tensor]:
         """What every rank of a group puts in."""
-        return self.call(self.kind(servers), lambda: self._gather(self._seats[servers], tensor))
+        return self._meet(servers, lambda: self._gather(self._seats[servers], tensor))
 
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""
@@ -176,6 +183,11 @@ class Collectives:
         if self._is_in_one_pipeline(servers):
             return f"stages {' '.join(str(each.stage) for each in servers)}"
         return " ".join(map(str, servers))
+
+    def _meet(self, servers: tuple[Server, ...], act: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        if any(each.stage != self._server.stage for each in servers):
+            self._settle()
+        return self.call(self.kind(servers), act)
 
     def _is_in_one_pipeline(self, servers: tuple[Server, ...]) -> bool:
         return len({each.pipeline for each in servers}) == 1

@@ -40,22 +40,25 @@ class OtherData:
         # The loader's own goes on counting while it is read from.
         self._sampler: Any = copy.copy(loader.batch_sampler)
         self._next: dict[int, int] = {}
-        self._indices: dict[int, list[list[int]]] = {}
+        self._indices: dict[int, dict[int, list[list[int]]]] = {}
         self._samplers: dict[int, Iterator[list[int]]] = {}
 
     def __call__(self, micro_batch: MicroBatch) -> Any:
-        """The samples of a micro-batch, as its loader would give them; steps come in their order."""
+        """The samples of a micro-batch, as its loader would give them; steps come in order, and the last two again."""
         home = micro_batch.home
         if home not in self._samplers:
             self._samplers[home] = self._draw(home, micro_batch.step)
             self._next[home] = micro_batch.step
+            self._indices[home] = {}
+        drawn = self._indices[home]
         while self._next[home] <= micro_batch.step:
-            self._indices[home] = list(islice(self._samplers[home], self._micro_batches))
+            drawn.pop(self._next[home] - 2, None)
+            drawn[self._next[home]] = list(islice(self._samplers[home], self._micro_batches))
             self._next[home] += 1
-        assert micro_batch.step == self._next[home] - 1, f"step {micro_batch.step} is over"
+        assert micro_batch.step in drawn, f"step {micro_batch.step} is over, or was never drawn"
         # A data set may seed the generators that dropout draws from.
         with torch.random.fork_rng(devices=[]):
-            return self._collate([self._dataset[each] for each in self._indices[home][micro_batch.number]])
+            return self._collate([self._dataset[each] for each in drawn[micro_batch.step][micro_batch.number]])
 
     def _draw(self, home: int, step: int) -> Iterator[list[int]]:
         """The indices of a pipeline's micro-batches, from a step on."""

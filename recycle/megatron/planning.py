@@ -1,7 +1,6 @@
 """Which plan a Megatron job follows: of a catalogue, or made now.
 
-All plans here have a global optimizer, because Megatron's own steps all stages behind one barrier. Neither torch nor a
-solver is needed.
+Neither torch nor a solver is needed.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,6 +41,7 @@ class Source:
 
     Attributes:
         job: with the costs of the catalogue, or with F, I and W of equal length.
+        mode: of its plans around failures.
 
     Raises:
         UserError: the catalogue cannot be read, or its plans do not fit.
@@ -49,7 +49,7 @@ class Source:
 
     def __init__(self, flags: Flags, shape: Shape, fused: Sequence[str]) -> None:
         self._budget = flags.budget
-        self._fused = bool(fused)
+        self.mode = Mode("fused" if fused else "split", "staggered" if flags.staggered else "global")
         self._catalogue = None if flags.catalogue is None else Catalogue(flags.catalogue)
         if self._catalogue is None:
             self.job = load_job(None, shape._asdict() | {"name": "training"})
@@ -61,10 +61,11 @@ class Source:
                 f"{flags.catalogue}: its plans are for {Shape.of(index.job)}, and training has {shape}: make a "
                 "catalogue for this job"
             )
-        if index.mode.optimizer != "global":
+        if index.mode.optimizer != self.mode.optimizer:
             raise UserError(
-                f"{flags.catalogue}: its plans step each stage on its own, and Megatron's optimizer steps all of them "
-                "together: make the catalogue with --optimizer global"
+                f"{flags.catalogue}: its plans are for a {index.mode.optimizer} optimizer, and training has a "
+                f"{self.mode.optimizer} one: make the catalogue with --optimizer {self.mode.optimizer}, or "
+                f"{'leave out' if flags.staggered else 'add'} --recycle-stagger"
             )
         if fused and index.mode.backward != "fused":
             raise UserError(f"{flags.catalogue}: its plans split the backward pass, but {fused[0]}")
@@ -77,18 +78,22 @@ class Source:
         """
         failed = self.job.failed_set(failed)
         if not failed:
-            return stock_order(self.job)
+            return stock_order(self.job, self.mode)
         if self._catalogue is not None:
             return self._catalogue.look_up(failed).plan()
         from recycle.planner.improve import MaxSeconds
         from recycle.planner.make import Effort, make_plan
 
-        mode = Mode("fused" if self._fused else "split", "global")
-        return make_plan(self.job, failed, mode, Effort((MaxSeconds(self._budget),), f"{self._budget:g} s"))
+        return make_plan(self.job, failed, self.mode, Effort((MaxSeconds(self._budget),), f"{self._budget:g} s"))
 
 
-def stock_order(job: Job) -> Plan:
-    """The order of Megatron's own schedule, 1F1B, as a plan; gradients add up in the same order, to the bit."""
+def stock_order(job: Job, mode: Mode) -> Plan:
+    """The order of Megatron's own schedule, 1F1B, as a plan; gradients add up in the same order, to the bit.
+
+    Args:
+        job: with all servers.
+        mode: of plans around failures, whose optimizer this one has as well.
+    """
     import msgspec
 
     from recycle.plan.clock import run_clock
@@ -98,7 +103,7 @@ def stock_order(job: Job) -> Plan:
     from recycle.planner.make import Effort, make_plan
     from recycle.planner.problem import make_problem
 
-    mode = Mode("fused", "global")
+    mode = Mode("fused", mode.optimizer)
     searched = make_plan(job, (), mode, Effort((MaxMoves(1),), "1 move"))
     problem = make_problem(job, (), mode)
     lists = instructions(problem, one_forward_one_backward(problem))

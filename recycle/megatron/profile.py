@@ -19,6 +19,7 @@ from recycle.megatron.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.stage import MegatronStage
 from recycle.megatron.world import Place, join_server
 from recycle.runtime.launcher import Member, launch
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.stage import MicroBatch, TensorSpec
 from recycle.runtime.text import TokenText
@@ -105,7 +106,9 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
         stage = MegatronStage(model, config, place, spec.shape, job.micro_batches, forward_step, text.samples)
         addends = job.pipelines * job.micro_batches if options.exact else 0
         method = Method(options.clip, True, addends, keep=True, scale=options.scale_rule)
-        update = TorchUpdate(stage.parameters(), options.make_optimizer, job.pipelines, number, job.depth, method)
+        update = TorchUpdate(
+            MainParameters(stage.parameters()), options.make_optimizer, job.pipelines, number, job.depth, method
+        )
 
         def make_step() -> None:
             update.versions.keep()

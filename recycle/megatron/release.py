@@ -133,6 +133,11 @@ TRAINER = (
     Hook("megatron.core.parallel_state", "get_expert_data_parallel_rank", "partial_expert_data_parallel"),
     # Called there, before a schedule is done again.
     Hook("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.zero_grad_buffer", "self"),
+    # Replaced where stages step on their own: the optimizer's step, and what would make them wait after it.
+    Hook(TRAINING, "setup_model_and_optimizer", "model_provider_func, model_type, checkpointing_context"),
+    Hook(TRAINING, "logical_and_across_model_parallel_group", "input"),
+    Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat"),
+    Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.step", "self"),
 )
 
 RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": ADAPTER + TRAINER, "0.17.1": ADAPTER + TRAINER}

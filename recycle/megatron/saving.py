@@ -25,6 +25,9 @@ class Watched(Protocol):
     def has_lost(self) -> bool:
         """See above."""
 
+    def settle(self) -> None:
+        """Make sure that what is saved will stay what it is; all servers come here."""
+
 
 def _clear(arguments: Any, iteration: int, *_: Any, **__: Any) -> None:
     """Remove what was begun in another format, which a reader would take for the checkpoint."""
@@ -56,6 +59,7 @@ def save_by_the_living(save: Callable[..., None], view: Watched, arguments: Any)
 
     @wraps(save)
     def save_checkpoint(*positional: Any, **keywords: Any) -> None:
+        view.settle()
         while True:
             epoch = view.epoch
             # A death may be known here and not yet elsewhere, and all must do the same.

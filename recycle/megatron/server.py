@@ -32,6 +32,7 @@ from recycle.runtime.chronicle import now
 from recycle.runtime.errors import RunError
 from recycle.runtime.events import Teller
 from recycle.runtime.executor import Hooks
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.text import VALIDATION, TokenText
@@ -93,7 +94,7 @@ class GptServer:
             options.seed,
         )
         self._update = TorchUpdate(
-            self._stage.parameters(),
+            MainParameters(self._stage.parameters()),
             options.make_optimizer,
             job.pipelines,
             server.stage,
@@ -103,7 +104,7 @@ class GptServer:
                 run.plan.mode.optimizer == "staggered",
                 job.pipelines * job.micro_batches if options.exact else 0,
                 keep,
-                options.schedule.at,
+                options.schedule.prepare,
                 options.scale_rule,
             ),
         )

@@ -90,6 +90,22 @@ UNSPLIT = (
     ),
 )
 
+NOT_OWN = (
+    _off("fp16", "the training code itself skips steps, before the next iteration begins; use --bf16"),
+    Rule(("optimizer",), ("adam", "sgd"), "nobody knows whether a stage can step it on its own; use adam or sgd"),
+    _off("optimizer_cpu_offload", "its state is in two places; turn it off"),
+    _off("use_precision_aware_optimizer", "parts of its state are rounded; turn it off"),
+    _off("grad_reduce_in_bf16", "gradients are added up in full precision; leave it out"),
+    _off("log_num_zeros_in_grad", "nobody counts them; leave it out"),
+    Rule(("iterations_to_skip",), ([],), "iterations and steps are counted as one; leave it out"),
+    _off("qk_clip", "it changes parameters after the step; leave it out"),
+)
+
+
+def not_own(settings: Settings) -> Iterator[str]:
+    """Why stages cannot be stepped by recycle, staggered or with exact sums, a line each; nothing if they can."""
+    return _broken(NOT_OWN, settings)
+
 
 def refusals(settings: Settings) -> Iterator[str]:
     """What has to be changed before any plan can run, a line each; nothing if all is well."""

@@ -1,12 +1,10 @@
 """A plan in the place of Megatron's schedule, in training that goes on when servers die.
 
-The end of a schedule is a promise in two steps. When all servers have made their gradients whole, all say so once, and
-once more. Who has heard everybody once knows that all gradients are whole, and who has heard everybody twice knows that
-all others know it. Only then does the training code step its optimizer: so no step ever has to be taken back, and no
-version but the present one is kept.
+What a version is, and how it is kept, is left to two kinds: where Megatron steps its optimizer, and where stages do.
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,8 +17,15 @@ from recycle.control.errors import StoreLost
 from recycle.control.messages import Verdict
 from recycle.control.view import Member, View
 from recycle.job import Server
-from recycle.megatron.adapter import AdaptedStage, only, require_micro_batches, require_supported, this_server, timed
-from recycle.megatron.finalize import LiveGradients
+from recycle.megatron.adapter import (
+    HELD_OUT,
+    AdaptedStage,
+    only,
+    require_micro_batches,
+    require_supported,
+    this_server,
+    timed,
+)
 from recycle.megatron.live_groups import Collectives, LiveGroup
 from recycle.megatron.loss_table import LossTable
 from recycle.megatron.other_data import OtherData
@@ -38,7 +43,7 @@ from recycle.runtime.executor import Hooks
 from recycle.runtime.network import Network
 from recycle.runtime.plans import FIRST, Plans
 from recycle.runtime.recording import Recorder
-from recycle.runtime.stage import MicroBatch
+from recycle.runtime.stage import MicroBatch, StageUpdate
 from recycle.runtime.survivor import Survivor
 from recycle.runtime.trainee import Listener
 from recycle.runtime.worker import Worker
@@ -66,7 +71,7 @@ class Training(NamedTuple):
     minutes: float
 
 
-class SurvivingSchedule:
+class SurvivingSchedule(ABC):
     """Runs a plan wherever Megatron would run its schedule, and goes on with those who are left; a Trainee.
 
     Args:
@@ -88,12 +93,11 @@ class SurvivingSchedule:
         self._protection = protection
         self._groups = groups
         self._roles = Roles(self.server, protection.servers)
-        self._collectives = Collectives(self.server, self._job, self._recover, self._roles.go_on)
+        self._collectives = Collectives(self.server, self._job, self.settle, self._recover, self._roles.go_on)
         self._losses = LossTable(self.server, self._job)
         self._feeds: dict[int, Feed] = {}
-        self._feed: Feed | None = None
-        self._step = 0
-        self._newest = self._oldest = 0
+        self._trained: Feed | None = None
+        self._evaluated: Feed | None = None
         self._leaving = False
         self._survivor: Survivor | None = None
         self._stage: AdaptedStage | None = None
@@ -131,20 +135,26 @@ class SurvivingSchedule:
             name = "adjust_tensor_shapes_fn" if adjust_tensor_shapes_fn else "collect_non_loss_data"
             raise RunError(f"{name} is given, which no plan knows of: do without")
         iterator = only(data_iterator)
-        feed = self._feed = self._feeds.get(id(iterator))
-        self._step = feed.evaluations if feed is not None and forward_only else self._training.steps()
+        feed = self._feeds.get(id(iterator))
         if self._stage is None:
             self._begin(only(model), (seq_length, micro_batch_size), forward_step_func)
         stage = self._stage
         assert stage is not None
-        stage.start(iterator, self.server.pipeline)
         self._collectives.totals = {}
         if forward_only:
+            self.settle()
+            self._evaluated = feed
+            stage.start(iterator, self.server.pipeline)
             self._collectives.call("evaluation", self._evaluate)
         else:
+            step = self._training.steps()
+            self._trained = feed
             config = get_model_config(self._chunk)
             with timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
-                self._train()
+                stage.start(iterator, self.server.pipeline, step)
+                self._train(step)
+            self._collectives.advance(self.newest)
+            self._roles.go_on()
         stage.finish()
         if feed is not None and forward_only:
             feed.evaluations += 1
@@ -161,6 +171,7 @@ class SurvivingSchedule:
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it."""
         survivor = self._survivor
+        self.settle()
         self._leaving = True
         while survivor is not None and survivor.end is None:
             try:
@@ -199,7 +210,8 @@ class SurvivingSchedule:
         )
         seconds = max(60 * self._training.minutes, SILENCE)
         durations = Durations(beat=BEAT, silence=SILENCE, rebuild=SILENCE, answer=seconds, transfer=seconds)
-        version = self._newest = self._oldest = self._training.iteration()
+        version = self._training.iteration()
+        self._start(version)
         self._collectives.advance(version)
         endpoint = self._protection.endpoint
         member = Member(self.server, 0)
@@ -226,33 +238,21 @@ class SurvivingSchedule:
 
     # An iteration, and an evaluation.
 
-    def _train(self) -> None:
-        """Get to the next version, whatever fails meanwhile."""
-        goal = self._newest + 1
-        while self._oldest < goal:
-            try:
-                if self._newest < goal:
-                    self._attempt()
-                    self._barrier()
-                    self._newest = goal
-                self._barrier()
-                self._oldest = goal
-            except ViewBroken as error:
-                self._recover(error)
-                # If it is the verdict's version, all have it.
-                self._oldest = self._newest
-        self._collectives.advance(goal)
-        self._roles.go_on()
+    @abstractmethod
+    def _start(self, version: int) -> None:
+        """Training begins with a version; the stage is there."""
 
-    def _attempt(self) -> None:
-        worker, stage = self._worker, self._stage
-        assert worker is not None
-        assert stage is not None
-        self._chunk.zero_grad_buffer()
-        stage.restart()
-        self.recorder.clear()
-        worker.run(self._step)
-        self._share_losses()
+    @abstractmethod
+    def _train(self, step: int) -> None:
+        """Get to the version after an iteration, whatever fails meanwhile."""
+
+    @abstractmethod
+    def _make_update(self, network: Network) -> StageUpdate:
+        """What ends an iteration in a view."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Make sure that the present version is what it will stay; all servers come here."""
 
     def _evaluate(self) -> list[torch.Tensor]:
         worker, stage = self._worker, self._stage
@@ -260,26 +260,27 @@ class SurvivingSchedule:
         assert stage is not None
         stage.restart()
         worker.evaluate()
-        self._share_losses()
+        self._share_losses(self._live)
         # Who comes through here knows that all have what they need.
-        self._barrier()
+        self._live.barrier()
         return []
 
-    def _share_losses(self) -> None:
-        assert self._network is not None
+    def _share_losses(self, network: Network) -> None:
         assert self._stage is not None
         if self._stage.output is None:
-            self._losses.exchange(self._network, self._stage.reported)
+            self._losses.exchange(network, self._stage.reported)
 
-    def _barrier(self) -> None:
+    @property
+    def _live(self) -> Network:
         assert self._network is not None
-        self._network.barrier()
+        return self._network
 
     def _other_data(self, micro_batch: MicroBatch) -> Any:
-        feed = self._feed
+        held_out = micro_batch.step == HELD_OUT
+        feed = self._evaluated if held_out else self._trained
         if feed is None or feed.other is None:
             raise RunError("data: the plan routes micro-batches of other pipelines here, whose data cannot be found")
-        return feed.other(micro_batch._replace(step=self._step))
+        return feed.other(micro_batch._replace(step=feed.evaluations) if held_out else micro_batch)
 
     def _recover(self, error: ViewBroken) -> None:
         assert self._survivor is not None
@@ -294,29 +295,24 @@ class SurvivingSchedule:
     # What recovery asks of a Trainee.
 
     @property
+    @abstractmethod
     def newest(self) -> int:
-        """How many schedules are done here; the optimizer has stepped for all but perhaps the last of them."""
-        return self._newest
+        """See Trainee."""
 
     @property
+    @abstractmethod
     def oldest(self) -> int:
         """See Trainee."""
-        return self._oldest
 
     @property
     def last(self) -> int:
         """See Trainee."""
-        return self._newest if self._leaving else NEVER
+        return self.newest if self._leaving else NEVER
 
     @property
     def gradients(self) -> Sequence[torch.Tensor]:
         """None: nothing here asks for them."""
         return ()
-
-    @property
-    def can_be_followed(self) -> bool:
-        """See Trainee."""
-        return False
 
     def drop(self) -> None:
         """See Trainee."""
@@ -325,30 +321,27 @@ class SurvivingSchedule:
         if self._stage is not None:
             self._stage.drop()
 
+    @abstractmethod
     def undo(self) -> None:
-        """The last schedule has to be done again."""
-        self._newest = self._oldest
+        """See Trainee."""
 
+    @abstractmethod
     def enter(self, network: Network, step: int) -> int:
         """See Trainee."""
-        return step
 
+    @abstractmethod
     def state(self) -> Mapping[str, torch.Tensor]:
-        """Nothing: who lacks the version of a verdict has its gradients all the same."""
-        return {}
+        """See Trainee."""
 
+    @abstractmethod
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """All gradients are whole, and this server has heard it now."""
-        self._newest = step
+        """See Trainee."""
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], bulletin: Bulletin | None) -> None:
         """See Trainee."""
         assert self._stage is not None
-        stage = self._stage
-        update = LiveGradients(
-            self._chunk, get_model_config(self._chunk), lambda: stage.tokens, network, self._job.depth
-        )
-        self._worker = Worker(plan, self.server, stage, update, network, self.recorder, hooks)
+        update = self._make_update(network)
+        self._worker = Worker(plan, self.server, self._stage, update, network, self.recorder, hooks)
         self._collectives.connect(network, {group.servers for group in self._groups})
         self._roles.connect(network.view)
         # Nobody goes on before all have the version that they need.
@@ -363,14 +356,14 @@ class SurvivingSchedule:
         """See Trainee."""
         return None
 
-    def listen(self, listener: Listener | None) -> None:
+    def listen(self, listener: Listener | None) -> None:  # noqa: B027 - what it does is right for all
         """Nobody: nobody joins."""
 
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
         """Never: nobody joins."""
         raise AssertionError(f"{len(parts)} parts, and nobody follows")
 
-    def between(self, step: int, *, save: bool, settle: bool) -> None:
+    def between(self, step: int, *, save: bool, settle: bool) -> None:  # noqa: B027 - as above
         """Nothing: it is the training code's."""
 
     def iterate(self, step: int) -> None:

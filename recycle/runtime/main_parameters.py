@@ -43,6 +43,11 @@ class MainParameters:
                 # The name by which Megatron knows it, and the queue of weight gradients.
                 model.main_grad = gradient  # type: ignore[attr-defined]
 
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have an optimizer step with the gradients in use."""
+        optimizer.step()
+        self.copy_back()
+
     def counted(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The gradients that count in a norm: where a parameter is another stage's as well, only one of the two does.
 

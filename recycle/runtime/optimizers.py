@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from recycle.runtime.errors import RunError
 
@@ -29,6 +29,10 @@ class Schedule(NamedTuple):
     warm_up: int = 0
     end: int = 0
     decay: Decay = "constant"
+
+    def prepare(self, optimizer: Optimizer, _: int) -> None:
+        """Have an optimizer step with the rate of its next step."""
+        set_rate(optimizer, self.at(steps_made(optimizer)))
 
     def at(self, steps: int) -> float:
         """The rate of the step that follows so many."""
@@ -84,7 +88,7 @@ def require_supported(optimizer: Optimizer) -> None:
     Raises:
         RunError: it is another one than those of this module.
     """
-    if type(optimizer) not in (AdamW, CountingSGD):
+    if type(optimizer) not in (AdamW, Adam, SGD, CountingSGD):
         raise RunError(
             f"optimizer is {type(optimizer).__name__}: nobody knows whether a stage can step it on its own and take "
             "a step back; use adamw or sgd"

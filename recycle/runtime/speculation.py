@@ -20,7 +20,8 @@ def factor_of(norm: float, clip: float | None) -> float:
     """By what a gradient is multiplied before the step; 0 if there is none, because the gradient is not finite."""
     if not math.isfinite(norm):
         return 0.0
-    return clip / norm if clip is not None and norm > clip else 1.0
+    # As torch and Megatron have it, to the last digit.
+    return 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))
 
 
 class Speculation(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from recycle.runtime.gradients import FlatGradients, square
 from recycle.runtime.loss_scale import LossScale, ScaleRule
 from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
-from recycle.runtime.optimizers import require_supported, set_rate, steps_made
+from recycle.runtime.optimizers import require_supported, steps_made
 from recycle.runtime.speculation import Speculation
 from recycle.runtime.stage import Redo
 from recycle.runtime.trainee import Listener
@@ -33,7 +33,7 @@ class Method(NamedTuple):
         staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
         addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
         keep: whether the state before the last step is kept, so that the step can be undone.
-        rate: the learning rate by the number of steps; None for the optimizer's own.
+        prepare: called before each step with the optimizer and the iteration's number: sets learning rates.
         scale: how the scale of losses changes; None where they are not scaled.
     """
 
@@ -41,7 +41,7 @@ class Method(NamedTuple):
     staggered: bool = False
     addends: int = 0
     keep: bool = False
-    rate: Callable[[int], float] | None = None
+    prepare: Callable[[torch.optim.Optimizer, int], None] | None = None
     scale: ScaleRule | None = None
 
     @property
@@ -65,8 +65,8 @@ class TorchUpdate:
     by waiting, to the bit.
 
     Args:
-        parameters: the stage's.
-        make_optimizer: makes the optimizer of some parameters.
+        main: the stage's parameters.
+        make_optimizer: makes the optimizer of the main parameters.
         pipelines: D of the full job.
         stage: which stage of how many.
         depth: P.
@@ -82,15 +82,15 @@ class TorchUpdate:
 
     def __init__(
         self,
-        parameters: Iterable[torch.nn.Parameter],
+        main: MainParameters,
         make_optimizer: MakeOptimizer,
         pipelines: int,
         stage: int,
         depth: int,
         method: Method = Method(),  # noqa: B008 - immutable
     ) -> None:
-        self.main = MainParameters(parameters)
-        self.optimizer = make_optimizer(list(self.main))
+        self.main = main
+        self.optimizer = make_optimizer(list(main))
         require_supported(self.optimizer)
         self.loss_scale = None if method.scale is None else LossScale(method.scale)
         scale = [] if self.loss_scale is None else [self.loss_scale.state]
@@ -121,6 +121,11 @@ class TorchUpdate:
     def speculation(self) -> Speculation | None:
         """What the past says about guesses; None where no step needs the norm."""
         return self._validation.speculation if self._validation else None
+
+    @property
+    def norm(self) -> float:
+        """Of the last gradient of which it is known; no number where nobody looks at it."""
+        return self._validation.norm if self._validation else math.nan
 
     @property
     def summary(self) -> str:
@@ -333,13 +338,12 @@ class TorchUpdate:
         if not self._pending:
             self._tell(factor)
         if factor:
-            if self._method.rate is not None:
-                set_rate(self.optimizer, self._method.rate(steps_made(self.optimizer)))
-            self.optimizer.step()
+            if self._method.prepare is not None:
+                self._method.prepare(self.optimizer, self.versions.newest)
+            self.main.step(self.optimizer)
             for parameter, bound in zip(self.main, self._bounds, strict=False):
                 # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
                 self.optimizer.state[parameter]["bound"] = torch.tensor(bound)
-            self.main.copy_back()
         if self.loss_scale is not None:
             self.loss_scale.advance(finite=factor != 0)
         self.versions.advance()

@@ -16,10 +16,12 @@ class Verdict(NamedTuple):
     """What all servers say of an iteration's gradient.
 
     Attributes:
+        norm: of the whole gradient.
         factor: by which it is multiplied before the step; 0 if no step is made with it.
         fits: whether every stage has the sum at all; if not, the iteration must be made again.
     """
 
+    norm: float
     factor: float
     fits: bool
 
@@ -43,6 +45,7 @@ class Validation:
 
     Attributes:
         speculation: what the past says about guesses.
+        norm: of the last gradient of which it is known.
     """
 
     def __init__(self, stage: int, depth: int, clip: float | None, eager: bool) -> None:
@@ -53,6 +56,7 @@ class Validation:
         self._asked: tuple[int, torch.Tensor, Sum] | None = None
         self._known: dict[int, torch.Tensor] = {}
         self.speculation = Speculation()
+        self.norm = math.nan
 
     def connect(self, network: Network, step: int) -> Verdict | None:
         """Ask the servers of a view from now on, and at once about the last iteration of the view before.
@@ -75,6 +79,8 @@ class Validation:
         self._asked = None
         self._known = {step - 1: known}
         verdict = None if UNKNOWN in known else self._judge(known)
+        if verdict is not None:
+            self.norm = verdict.norm
         self.speculation = self.speculation.anew(1.0 if verdict is None else verdict.factor)
         return verdict
 
@@ -120,6 +126,7 @@ class Validation:
         self._asked = None
         self._known[step] = known
         verdict = self._judge(known)
+        self.norm = verdict.norm
         if verdict.fits:
             self.speculation = self.speculation.after(verdict.factor, guessed)
         return verdict
@@ -130,6 +137,7 @@ class Validation:
     def _judge(self, known: torch.Tensor) -> Verdict:
         *squares, unfit = known.tolist()
         assert UNKNOWN not in squares, f"nobody told the parts of all stages: {squares}"
-        factor = factor_of(math.sqrt(math.fsum(squares)), self._clip)
+        norm = math.sqrt(math.fsum(squares))
+        factor = factor_of(norm, self._clip)
         # Where the gradient of any stage is not finite, no sum of another one matters.
-        return Verdict(factor, unfit == 0.0 or factor == 0.0)
+        return Verdict(norm, factor, unfit == 0.0 or factor == 0.0)

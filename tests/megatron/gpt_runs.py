@@ -23,6 +23,7 @@ from recycle.megatron.stage import MegatronStage
 from recycle.megatron.ties import Tie
 from recycle.megatron.world import Place, join_server
 from recycle.runtime.launcher import launch
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
@@ -45,7 +46,7 @@ def optimizer(parameters):
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
-class MainParameters:
+class FullPrecision:
     """AdamW on copies in full precision of a DDP model's parameters, as mixed precision is trained."""
 
     def __init__(self, model):
@@ -120,7 +121,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
             weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
             tie = Tie(weight(), network, job.depth)
             tie.copy_from_first()
-        update = TorchUpdate(stage.parameters(), optimizer, job.pipelines, server.stage, job.depth)
+        update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, server.stage, job.depth)
         tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
         update.connect(network, tie.reduce if tie else lambda: None, tokens)
         worker = Worker(plan, server, stage, update, network, Recorder(server))
@@ -183,7 +184,7 @@ def train_by_stock(
         forward_backward = get_forward_backward_func()
         if plan is not None:
             forward_backward = ScheduleAdapter(plan, store, samples if data else None)
-        main = MainParameters(model)
+        main = FullPrecision(model)
         losses = {}
         for turn in range(steps):
             model.zero_grad_buffer()

@@ -66,15 +66,18 @@ class LiveServer:
 
     def __init__(self, server, job, store, views, halted, halt, groups=None):
         self.server = server
-        self.completed = 0
+        self.completed = self.settled = 0
         self.epoch = -1
-        self.collectives = Collectives(server, job, self.recover, self._complete)
+        self.collectives = Collectives(server, job, self._settle, self.recover, self._complete)
         self._store = store
         self._views = views
         self._halted = halted
         self._halt = halt
         self._groups = groups_of(server, job) if groups is None else groups
         self.enter()
+
+    def _settle(self):
+        self.settled += 1
 
     def enter(self):
         """Get to the next view."""

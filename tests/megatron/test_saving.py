@@ -72,7 +72,7 @@ def run(path, prepare, has_lost=False):
 
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=2)
-        writer = Writer(member.rank, path, SimpleNamespace(epoch=0, has_lost=has_lost))
+        writer = Writer(member.rank, path, SimpleNamespace(epoch=0, has_lost=has_lost, settle=lambda: None))
         prepare(writer)
         save_by_the_living(writer.save, writer.view, writer.arguments)(4, model="model")
         assert tuple(getattr(writer.arguments, name) for name in NAMES) == GIVEN
@@ -155,7 +155,7 @@ def test_when_saving_fails_megatrons_arguments_are_as_they_were(tmp_path):
 
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
-        writer = Writer(0, tmp_path, SimpleNamespace(epoch=3, has_lost=True))
+        writer = Writer(0, tmp_path, SimpleNamespace(epoch=3, has_lost=True, settle=lambda: None))
         prepare(writer)
         with pytest.raises(OSError, match="disk full"):
             save_by_the_living(writer.save, writer.view, writer.arguments)(iteration=4, model="model")

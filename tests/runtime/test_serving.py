@@ -18,6 +18,7 @@ from recycle.job import Server
 from recycle.runtime.checkpoint import give_state, stage_state
 from recycle.runtime.endpoint import Endpoint
 from recycle.runtime.following import ATTEMPTS, Follower, Joining
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.serving import Meeting, Service, Serving, server_of
 from recycle.runtime.update import Method, TorchUpdate
 
@@ -35,7 +36,12 @@ class Stage:
         torch.manual_seed(seed)
         self.module = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.LayerNorm(size))
         self.update = TorchUpdate(
-            self.module.parameters(), lambda each: torch.optim.AdamW(each, lr=0.01), 2, 0, 2, Method(keep=True)
+            MainParameters(self.module.parameters()),
+            lambda each: torch.optim.AdamW(each, lr=0.01),
+            2,
+            0,
+            2,
+            Method(keep=True),
         )
         self.pause = pause
 

@@ -13,6 +13,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.launcher import launch
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.optimizers import make_optimizer
 from recycle.runtime.recording import Recorder
@@ -91,7 +92,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
         )
         stage.spoiled = dict(spoiled)
         update = TorchUpdate(
-            stage.parameters(),
+            MainParameters(stage.parameters()),
             lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
             job.pipelines,
             server.stage,

@@ -14,6 +14,7 @@ from recycle.plan.clock import peak_memory
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.launcher import launch
+from recycle.runtime.main_parameters import MainParameters
 from recycle.runtime.network import Network
 from recycle.runtime.recording import Recorder
 from recycle.runtime.stage import MicroBatch
@@ -69,7 +70,12 @@ def train(plan, dropout=0.0, clip=None):
         network = Network(member.store(), view, server)
         staggered = plan.mode.optimizer == "staggered"
         update = TorchUpdate(
-            stage.parameters(), optimizer, job.pipelines, server.stage, job.depth, Method(clip, staggered)
+            MainParameters(stage.parameters()),
+            optimizer,
+            job.pipelines,
+            server.stage,
+            job.depth,
+            Method(clip, staggered),
         )
         update.enter(network, 0)
         update.connect(network)
