@@ -9,8 +9,9 @@ import click
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.job import Server
 from recycle.megatron.command_line import CommandLine, read_command_line
+from recycle.megatron.flags import owns_steps
 from recycle.megatron.planning import Source
-from recycle.megatron.support import refusals, unsplit
+from recycle.megatron.support import not_own, refusals, unsplit
 from recycle.plan.plan import Plan
 
 
@@ -47,6 +48,8 @@ def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
     """
     line = read_command_line(words, ranks)
     refused = list(refusals(line.setting))
+    if owns_steps(line.flags):
+        refused += not_own(line.setting, line.flags.exact)
     fused = list(unsplit(line.setting))
     source = Source(line.flags, line.shape, fused)
     with progress_line("planning"):
@@ -98,6 +101,10 @@ def works(line: CommandLine) -> Iterator[str]:
         yield f"recompute ({settings.recompute_granularity})"
     if settings.clip_grad:
         yield f"gradient clipping at {settings.clip_grad:g}"
+    if line.flags.staggered:
+        yield "stages that step on their own"
+    if line.flags.exact:
+        yield "exact sums of gradients"
     if settings.hidden_dropout or settings.attention_dropout:
         yield "dropout, with other random numbers than stock: the same whoever is dead"
 
@@ -132,5 +139,5 @@ def report(
     if line.flags.catalogue is None:
         console.print(
             "F, I and W are taken to be equally long: measure them with recycle profile, and plan ahead with recycle "
-            "catalogue --optimizer global"
+            f"catalogue --optimizer {whole.mode.optimizer}"
         )

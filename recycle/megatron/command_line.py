@@ -34,6 +34,9 @@ WORDS: dict[str, str | None] = {
     "--cuda-graph-impl": "none",
     "--recompute-granularity": None,
     "--yaml-cfg": None,
+    "--optimizer": "adam",
+    "--save": None,
+    "--ckpt-format": "torch_dist",
 }
 """Options that take a word, likewise."""
 
@@ -60,6 +63,11 @@ SWITCHES = (
     "--calculate-per-token-loss",
     "--untie-embeddings-and-output-weights",
     "--use-checkpoint-args",
+    "--optimizer-cpu-offload",
+    "--use-precision-aware-optimizer",
+    "--grad-reduce-in-bf16",
+    "--log-num-zeros-in-grad",
+    "--qk-clip",
 )
 """Options that are off unless they are given."""
 

@@ -1,5 +1,6 @@
 """The flag on a stock training script: what is replaced of ``megatron.training`` when it is on, and nothing else."""
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -168,6 +169,10 @@ class SurvivingDropIn:
             return model, optimizer, scheduler
 
         replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
+        from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
+
+        # A schedule that has stepped cannot be run again to see whether its result is the same.
+        get_rerun_state_machine().set_mode(RerunMode.DISABLED)
         # All servers know the same already, and would wait for each other.
         for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
             replace(training, name, lambda value: value)
@@ -276,7 +281,7 @@ def choose_plan(arguments: Any, survives: bool) -> Plan:
     def settings(name: str) -> Any:
         return getattr(arguments, name, None)
 
-    for problem in chain(refusals(settings), not_own(settings) if owns_steps(flags) else ()):
+    for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
         raise RunError(problem)
     return plan_source(arguments).plan(flags.failures)
 
@@ -293,7 +298,7 @@ def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
 
     return Stepping(
         optimizer,
-        arguments.clip_grad or None,
+        arguments.clip_grad or math.inf,
         read_flags(arguments).exact,
         looks,
         bool(arguments.check_for_nan_in_loss_and_grad),

@@ -31,14 +31,14 @@ class Stepping(NamedTuple):
 
     Attributes:
         optimizer: Megatron's.
-        clip: the largest norm that the gradient of the whole model may have; None for no limit.
+        clip: the largest norm that the gradient of the whole model may have.
         exact: whether sums of gradients have the same bits whoever is alive.
         looks: whether the training code looks at the norm of the last of so many iterations.
         finite: whether a gradient that is not finite ends the run.
     """
 
     optimizer: Any
-    clip: float | None
+    clip: float
     exact: bool
     looks: Callable[[int], bool]
     finite: bool
@@ -61,7 +61,7 @@ class SteppingSchedule(SurvivingSchedule):
         if not self._stepping.looks(self._goal):
             return True, None, None
         self.settle()
-        return True, 0.0 if self._stepping.clip is None else self._update.norm, None
+        return True, self._update.norm, None
 
     def settle(self) -> None:
         """Wait until the last step is right on all servers."""

@@ -138,6 +138,9 @@ TRAINER = (
     Hook(TRAINING, "logical_and_across_model_parallel_group", "input"),
     Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat"),
     Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.step", "self"),
+    # Called there: iterations are not run again to compare their results.
+    Hook("megatron.core.rerun_state_machine", "get_rerun_state_machine", ""),
+    Hook("megatron.core.rerun_state_machine", "RerunStateMachine.set_mode", "self, mode"),
 )
 
 RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": ADAPTER + TRAINER, "0.17.1": ADAPTER + TRAINER}

@@ -101,10 +101,21 @@ NOT_OWN = (
     _off("qk_clip", "it changes parameters after the step; leave it out"),
 )
 
+EXACT_CHECKPOINTS = Rule(
+    ("ckpt_format",), ("torch",), "what exact sums go on from has no place in it; save with --ckpt-format torch"
+)
 
-def not_own(settings: Settings) -> Iterator[str]:
-    """Why stages cannot be stepped by recycle, staggered or with exact sums, a line each; nothing if they can."""
-    return _broken(NOT_OWN, settings)
+
+def not_own(settings: Settings, exact: bool) -> Iterator[str]:
+    """Why stages cannot be stepped by recycle, staggered or with exact sums, a line each; nothing if they can.
+
+    Args:
+        settings: Megatron's.
+        exact: whether sums are exact.
+    """
+    yield from _broken(NOT_OWN, settings)
+    if exact and settings("save") is not None:
+        yield from _broken((EXACT_CHECKPOINTS,), settings)
 
 
 def refusals(settings: Settings) -> Iterator[str]:

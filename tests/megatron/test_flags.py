@@ -11,6 +11,9 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flags import find_flags
 from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.planner.catalogue import make_catalogue
+from tests.examples import QUICK, paper_job
 
 
 def test_without_flags_everything_is_stock():
@@ -106,6 +109,8 @@ def arguments(**changes):
         "recycle_catalogue": None,
         "recycle_failures": "",
         "recycle_budget": "100ms",
+        "recycle_stagger": False,
+        "recycle_exact": False,
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
         "micro_batch_size": 2,
@@ -120,7 +125,7 @@ def arguments(**changes):
 def test_without_failures_the_plan_is_megatrons_own_order():
     from recycle.megatron.dropin import choose_plan
 
-    plan = choose_plan(arguments())
+    plan = choose_plan(arguments(), survives=True)
     assert (plan.job.pipelines, plan.job.depth, plan.job.micro_batches) == (3, 4, 6)
     assert (plan.mode.backward, plan.mode.optimizer, plan.failed) == ("fused", "global", ())
     for stage in range(4):
@@ -134,17 +139,34 @@ def test_without_failures_the_plan_is_megatrons_own_order():
 def test_failures_are_planned_around_with_a_split_backward_pass_where_it_works():
     from recycle.megatron.dropin import choose_plan
 
-    split = choose_plan(arguments(recycle_failures="W1_2"))
-    fused = choose_plan(arguments(recycle_failures="W1_2", sequence_parallel=True))
+    split = choose_plan(arguments(recycle_failures="W1_2"), survives=False)
+    fused = choose_plan(arguments(recycle_failures="W1_2", sequence_parallel=True), survives=False)
     assert split.failed == fused.failed == (Server(1, 2),)
     assert (split.mode.backward, fused.mode.backward) == ("split", "fused")
     assert split.period < fused.period
+
+
+def test_a_staggered_job_has_staggered_plans_and_no_others(tmp_path):
+    from recycle.megatron.dropin import choose_plan
+
+    plan = choose_plan(arguments(recycle_stagger=True), survives=True)
+    assert (plan.mode.backward, plan.mode.optimizer) == ("fused", "staggered")
+    path = tmp_path / "plans.zip"
+    make_catalogue(path, paper_job(pipelines=2, stages=2, micro_batches=4), Mode(), 1, QUICK, "lowered", print)
+    job = {"data_parallel_size": 2, "pipeline_model_parallel_size": 2, "global_batch_size": 16}
+    choose_plan(arguments(**job, recycle_stagger=True, recycle_catalogue=path), survives=True)
+    with pytest.raises(UserError, match="its plans are for a staggered optimizer, .* add --recycle-stagger"):
+        choose_plan(arguments(**job, recycle_catalogue=path), survives=True)
 
 
 def test_what_cannot_be_planned_is_refused_before_training_starts():
     from recycle.megatron.dropin import choose_plan
 
     with pytest.raises(UserError, match=r"use_distributed_optimizer is on: .* turn it off"):
-        choose_plan(arguments(use_distributed_optimizer=True))
+        choose_plan(arguments(use_distributed_optimizer=True), survives=True)
+    with pytest.raises(UserError, match=r"fp16 is on: .* use --bf16"):
+        choose_plan(arguments(recycle_stagger=True, fp16=True), survives=True)
+    with pytest.raises(UserError, match="are for runs that survive failures"):
+        choose_plan(arguments(recycle_exact=True), survives=False)
     with pytest.raises(UserError, match="its last server is W2_3"):
-        choose_plan(arguments(recycle_failures="W5_0"))
+        choose_plan(arguments(recycle_failures="W5_0"), survives=False)
