@@ -155,7 +155,7 @@ def test_a_staggered_job_has_staggered_plans_and_no_others(tmp_path):
     make_catalogue(path, paper_job(pipelines=2, stages=2, micro_batches=4), Mode(), 1, QUICK, "lowered", print)
     job = {"data_parallel_size": 2, "pipeline_model_parallel_size": 2, "global_batch_size": 16}
     choose_plan(arguments(**job, recycle_stagger=True, recycle_catalogue=path), survives=True)
-    with pytest.raises(UserError, match="its plans are for a staggered optimizer, .* add --recycle-stagger"):
+    with pytest.raises(UserError, match=r"its plans are for a staggered optimizer, .* add --recycle-stagger"):
         choose_plan(arguments(**job, recycle_catalogue=path), survives=True)
 
 

@@ -21,4 +21,4 @@ def counted(self, kind, act):
 Collectives.call = counted
 runpy.run_path(str(Path(__file__).with_name("pretrain_small_gpt.py")), run_name="__main__")
 if os.environ["RANK"] == "0":
-    sys.stdout.write("waited in versions" " + " ".join(map(str, sorted(met))) + "\n")
+    sys.stdout.write(f"waited in versions {' '.join(map(str, sorted(met)))}\n")
