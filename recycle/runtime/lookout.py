@@ -184,7 +184,7 @@ class Lookout:
                 self._changed.wait(self._durations.beat)
                 return
         # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
-        alarm = board.wait_alarm(epoch, self._durations.beat * (1 if self._joins else CALM))
+        alarm = board.wait_alarm(epoch, self._durations.beat * (1 if self.requests else CALM))
         if alarm is None:
             return
         with self._changed:
