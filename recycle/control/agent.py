@@ -14,9 +14,9 @@ from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.lifeline import Lifeline, exit_status
-from recycle.control.messages import Death
+from recycle.control.messages import Death, Verdict
 from recycle.control.store import Store
-from recycle.control.view import Member
+from recycle.control.view import Member, View
 
 FENCED = 75
 """The exit status of a worker that has left the run because the others go on without it."""
@@ -98,6 +98,8 @@ class _Agent:
         self._token = token
         self._watchlist = Watchlist(durations.silence)
         self._board: Board | None = None
+        self._verdict: Verdict | None = None
+        self._watched: tuple[Member, ...] = ()
         self._silent: set[Member] = set()
 
     def look_around(self) -> None:
@@ -105,16 +107,24 @@ class _Agent:
         try:
             board = self._reach()
             verdict = board.verdict()
-            if verdict is None or self._member not in verdict.view.members:
-                return
-            members = watched(verdict.view, self._member, self._silent)
-            silent = self._watchlist.observe(time.monotonic(), board.beats(members))
+            if verdict is not self._verdict:
+                self._choose(verdict)
+            silent = self._watchlist.observe(time.monotonic(), board.beats(self._watched))
             for member, since in silent.items():
                 reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
                 self._declare_dead(member, reason, "heartbeat", since)
-            self._silent = (self._silent | set(silent)) & set(verdict.view.members)
+            if silent:
+                self._silent |= set(silent)
+                self._choose(verdict)
         except StoreLost:
             self._board = None
+
+    def _choose(self, verdict: Verdict | None) -> None:
+        """Choose whom to watch from now on."""
+        view = View(-1, ()) if verdict is None else verdict.view
+        self._verdict = verdict
+        self._silent &= set(view.members)
+        self._watched = watched(view, self._member, self._silent) if self._member in view.members else ()
 
     def report_worker(self, status: int) -> None:
         """Report that the own worker has died, if it has."""

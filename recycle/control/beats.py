@@ -23,13 +23,22 @@ class Heart:
         connect: makes a connection to the store, or raises StoreLost.
         token: the run's.
         beat: seconds between two signs.
+        look: what else is looked at as often, while the thread is awake and connected; it must not take long.
     """
 
-    def __init__(self, member: Member, connect: Callable[[], Store], token: str, beat: float) -> None:
+    def __init__(
+        self,
+        member: Member,
+        connect: Callable[[], Store],
+        token: str,
+        beat: float,
+        look: Callable[[Board], None] | None = None,
+    ) -> None:
         self._member = member
         self._connect = connect
         self._token = token
         self._beat = beat
+        self._look = look
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"heart of {member}", daemon=True)
         self._thread.start()
@@ -47,6 +56,8 @@ class Heart:
                 board = board or Board(self._connect(), self._token)
                 count += 1
                 board.beat(self._member, count)
+                if self._look is not None:
+                    self._look(board)
             except StoreLost:
                 board = None
             if self._stopping.wait(self._beat):

@@ -27,6 +27,7 @@ class Board:
     def __init__(self, store: Store, token: str) -> None:
         self._store = store
         self._token = token
+        self._read_last: tuple[bytes, Verdict] | None = None
 
     # The run, and its verdicts.
 
@@ -55,9 +56,14 @@ class Board:
         return stored
 
     def verdict(self, epoch: int = 0) -> Verdict | None:
-        """The newest verdict, if it is of this epoch or a later one."""
-        newest = self._read(_VIEW, Verdict)
-        return newest if newest is not None and newest.epoch >= epoch else None
+        """The newest verdict, if it is of this epoch or a later one; the same object as long as it is the same."""
+        sealed = self._store.get(_VIEW)
+        if sealed is None:
+            return None
+        if self._read_last is None or self._read_last[0] != sealed:
+            self._read_last = sealed, unseal(self._token, _VIEW, sealed, Verdict)
+        newest = self._read_last[1]
+        return newest if newest.epoch >= epoch else None
 
     def wait_verdict(self, epoch: int, timeout: float) -> Verdict | None:
         """The same, after it exists or a time in seconds is over. The connection is busy for that long."""

@@ -20,6 +20,9 @@ from recycle.runtime.network import Network
 # Seconds until a thread that is still not free is freed again.
 AGAIN = 0.05
 
+# Beats for which one wait lasts while nobody asks to be let in.
+CALM = 4
+
 
 class Door(Protocol):
     """The way to the store."""
@@ -33,7 +36,7 @@ class Door(Protocol):
 
 
 class Lookout:
-    """Watches the store from a thread of its own, over a connection of its own.
+    """Waits for the alarm in a thread of its own, over a connection of its own.
 
     It is a hook of the executor: an alarm ends a list at its next instruction.
 
@@ -126,6 +129,33 @@ class Lookout:
     def after(self, _: int, __: Instruction, ___: float) -> None:
         """See Hooks."""
 
+    def look_for_joiners(self, board: Board) -> None:
+        """Look who asks to be let in; for another thread, but always the same one.
+
+        Args:
+            board: over a connection of that thread's.
+        """
+        epoch = self._epoch
+        if self.noticed or epoch < 0:
+            return
+        asked = (epoch, board.asked())
+        if asked == self._asked and not self._joins:
+            return
+        # Before the requests are read: who is forgotten is forgotten as a joiner first, and then as dead.
+        dead = board.declared_dead()
+        joins = self._joins if asked == self._asked else board.joins()
+        self._joins = tuple(each for each in joins if each.member not in dead)
+        self._asked = asked
+        network = self._network
+        taken = network.view.servers if network is not None else ()
+        requests = {Member.parse(each.member): each for each in self._joins}
+        joiners = [each for each, request in requests.items() if request.epoch == epoch and each.server not in taken]
+        # Nobody is told by a joiner's agent that it died with its worker.
+        silent = self._joiners.observe(time.monotonic(), board.beats(joiners))
+        with self._changed:
+            if epoch == self._epoch:
+                self.requests = tuple(requests[each] for each in joiners if each not in silent)
+
     def _watch(self) -> None:
         try:
             self._look_out()
@@ -153,9 +183,9 @@ class Lookout:
             if self.noticed or epoch < 0:
                 self._changed.wait(self._durations.beat)
                 return
-        alarm = board.wait_alarm(epoch, self._durations.beat)
+        # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
+        alarm = board.wait_alarm(epoch, self._durations.beat * (1 if self.requests else CALM))
         if alarm is None:
-            self._look_for_joiners(board, epoch)
             return
         with self._changed:
             if epoch != self._epoch:
@@ -169,22 +199,3 @@ class Lookout:
                 network.unblock()
             with self._changed:
                 self._changed.wait_for(lambda: self._is_halted(epoch), AGAIN)
-
-    def _look_for_joiners(self, board: Board, epoch: int) -> None:
-        asked = (epoch, board.asked())
-        if asked == self._asked and not self._joins:
-            return
-        # Before the requests are read: who is forgotten is forgotten as a joiner first, and then as dead.
-        dead = board.declared_dead()
-        joins = self._joins if asked == self._asked else board.joins()
-        self._joins = tuple(each for each in joins if each.member not in dead)
-        self._asked = asked
-        network = self._network
-        taken = network.view.servers if network is not None else ()
-        requests = {Member.parse(each.member): each for each in self._joins}
-        joiners = [each for each, request in requests.items() if request.epoch == epoch and each.server not in taken]
-        # Nobody is told by a joiner's agent that it died with its worker.
-        silent = self._joiners.observe(time.monotonic(), board.beats(joiners))
-        with self._changed:
-            if epoch == self._epoch:
-                self.requests = tuple(requests[each] for each in joiners if each not in silent)

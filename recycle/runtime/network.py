@@ -4,10 +4,8 @@ They are plain backends over a store prefix of their own, so that a view that is
 groups are dropped, and those of the next epoch share nothing with them.
 """
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +29,7 @@ class Transfer:
     Args:
         work: torch's own object.
         timeout: after which a silent partner is an error.
-        receipts: waits for it, if it is a receive that may have to be given up.
+        receipts: waits for it, if it is a receive, which may have to be given up.
     """
 
     def __init__(self, work: Work, timeout: timedelta, receipts: Receipts | None = None) -> None:
@@ -171,7 +169,7 @@ class Network:
         self._groups: list[tuple[Any, Connections]] = []
         self._all = self._make_group("all", view.servers)
         self._check = check or _nothing
-        self._receipts = Receipts(check) if check else None
+        self._receipts = Receipts()
         self.all = Circle(self._all, self._check)
         self.peers = self.circle(f"stage/{server.stage}", view.peers(server.stage))
 
@@ -209,6 +207,7 @@ class Network:
             unblock(group, connections)
         if self._unblocked:
             Connections(self._before, open_sockets(), self._keep).cut()
+        self._receipts.give_up()
         self._unblocked = True
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
@@ -254,8 +253,7 @@ class Pair:
         before = open_sockets()
         self._group = _make_group(store, 1 - self._peer, 2, device, rebuild, transfer)
         self._connections = Connections(before, open_sockets(), frozenset(keep))
-        self._broken = threading.Event()
-        self._receipts = Receipts(partial(_require_whole, self._broken))
+        self._receipts = Receipts()
 
     def send(self, tensor: torch.Tensor) -> Transfer:
         """See Wire."""
@@ -267,17 +265,12 @@ class Pair:
 
     def unblock(self) -> None:
         """Make every wait in it raise, here and there; for another thread than the one that waits."""
-        self._broken.set()
         unblock(self._group, self._connections)
+        self._receipts.give_up()
 
 
 def _nothing() -> None:
     """What is checked where views never end."""
-
-
-def _require_whole(broken: threading.Event) -> None:
-    if broken.is_set():
-        raise ConnectionLost("the connection was given up")
 
 
 def _make_group(store: Store, rank: int, size: int, device: Any, rebuild: timedelta, transfer: timedelta) -> Any:

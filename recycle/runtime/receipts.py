@@ -1,70 +1,57 @@
 """Waiting for what is received, in a way that can be given up."""
 
-import threading
-import weakref
-from collections.abc import Callable
+import ctypes
 from datetime import timedelta
-from queue import SimpleQueue
 
+import torch
 from torch.distributed import Work
 
-LOOK = 0.05
-"""Seconds between two looks whether something will still come."""
+# ``RecvWork`` has a public ``abort`` for this purpose, but torch's Python does not show it.
+_ABORT = "_ZN4c10d16ProcessGroupGloo8RecvWork5abortEv"
+_VTABLE = "_ZTVN4c10d16ProcessGroupGloo8RecvWorkE"
+# Of a table of virtual functions, before its first function.
+_TABLE_HEAD = 2 * ctypes.sizeof(ctypes.c_void_p)
 
 
 class Receipts:
-    """Waits for receives in a thread of its own.
+    """Waits for receives, one after another, until another thread gives them up.
 
-    Gloo forgets a receive whose message had begun to arrive when its connection broke: only its time-out wakes who
-    waits for it, and no cut of a connection. So another thread waits, which is left to itself if nothing will come.
-
-    Args:
-        check: raises when nothing will come any more.
+    Gloo forgets a receive whose message had begun to arrive when its connection broke: no cut of a connection wakes who
+    waits for it, only its time-out. So the wait itself is aborted.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
-        self._expected: SimpleQueue[_Receipt | None] = SimpleQueue()
-        threading.Thread(target=_wait_for_all, args=(self._expected,), name="receipts", daemon=True).start()
-        weakref.finalize(self, self._expected.put, None)
+    def __init__(self) -> None:
+        self._waited_for: Work | None = None
+        self._given_up = False
 
     def wait(self, work: Work, timeout: timedelta) -> None:
         """Wait for a receive.
 
         Raises:
-            ViewBroken: it will never come, says ``check``.
-            RuntimeError: it will never come, says gloo.
+            RuntimeError: it will never come.
         """
-        receipt = _Receipt(work, timeout)
-        self._expected.put(receipt)
-        while not receipt.over.acquire(timeout=LOOK):
-            self._check()
-        if receipt.error:
-            raise RuntimeError(receipt.error)
+        # In this order, because it may be given up between any two lines.
+        self._waited_for = work
+        if self._given_up or not work.wait(timeout):
+            # It is not let go of here: what still arrives of it would have nowhere to go.
+            raise RuntimeError("the receive was given up")
+        self._waited_for = None
+
+    def give_up(self) -> None:
+        """Make the wait for a receive raise, the present one and all later ones; for another thread."""
+        self._given_up = True
+        work = self._waited_for
+        if work is not None:
+            _abort(work)
 
 
-class _Receipt:
-    def __init__(self, work: Work, timeout: timedelta) -> None:
-        self.work = work
-        self.timeout = timeout
-        self.error = ""
-        self.over = threading.Lock()
-        self.over.acquire()
-
-
-def _wait_for_all(expected: "SimpleQueue[_Receipt | None]") -> None:
-    while _wait_for_next(expected):
-        pass  # nothing of the last one is kept while the next one is waited for
-
-
-def _wait_for_next(expected: "SimpleQueue[_Receipt | None]") -> bool:
-    receipt = expected.get()
-    if receipt is None:
-        return False
-    try:
-        receipt.work.wait(receipt.timeout)
-    except RuntimeError as error:
-        # The error itself would keep those alive who raise it again, and with them this thread.
-        receipt.error = str(error) or "it says nothing"
-    receipt.over.release()
-    return True
+def _abort(work: Work) -> None:
+    """Make the wait for a receive of gloo's end with ``False``, now or as soon as it begins."""
+    library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - the library that has it is among those it needs
+    # Python's object holds the address of C++'s right behind its head, and that begins with its table of functions.
+    address = ctypes.c_void_p.from_address(id(work) + object.__basicsize__).value
+    assert address is not None
+    table = ctypes.c_void_p.from_address(address).value
+    expected = ctypes.addressof(ctypes.c_char.in_dll(library, _VTABLE)) + _TABLE_HEAD
+    assert table == expected, f"{work} is no receive of gloo's in this release of torch"
+    getattr(library, _ABORT)(ctypes.c_void_p(address))

@@ -35,7 +35,9 @@ from recycle.runtime.reports import Hub, Said
 from recycle.runtime.survivor import DONE
 
 EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
-LOOK = 0.02
+LOOK, REST = 0.02, 0.2
+"""Seconds between two looks while something is to be done at a certain time, and otherwise."""
+
 JOIN_FILE, FIRED = "join.json", "faults.jsonl"
 
 
@@ -127,7 +129,7 @@ class Supervisor:
             for member in setting.view.members:
                 self._nursery.start_server(str(member), self._port)
             while not self._is_over():
-                said = self._hub.take(LOOK)
+                said = self._hub.take(LOOK if self._is_busy else REST)
                 while said is not None:
                     self._hear(said)
                     said = self._hub.take(0)
@@ -143,6 +145,11 @@ class Supervisor:
             self._nursery.end()
             self._hub.close()
             self._file.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether something is to be done at a certain time, or processes are about to end."""
+        return bool(self._faults or self._wakes or self._ended) or self._store_due is not None
 
     def _await_store(self) -> None:
         news = self._nursery.news(30)

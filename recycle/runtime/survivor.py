@@ -148,7 +148,10 @@ class Survivor:
 
     def begin(self) -> None:
         """Give signs of life, look out for alarms, and enter the first view with this member in it."""
-        self._heart = Heart(self.member, self._endpoint.connect, self._endpoint.token, self._durations.beat)
+        endpoint, durations = self._endpoint, self._durations
+        self._heart = Heart(
+            self.member, endpoint.connect, endpoint.token, durations.beat, self._lookout.look_for_joiners
+        )
         self._lookout.start()
         self._enter()
 

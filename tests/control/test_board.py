@@ -57,6 +57,18 @@ def test_the_first_alarm_death_and_description_stay(board: Board) -> None:
     )
 
 
+def test_a_verdict_that_is_read_again_is_the_same_object_until_there_is_another(store: Store, board: Board) -> None:
+    assert board.verdict() is None
+    other = Board(store.clone(), TOKEN)
+    other.propose(verdict(0))
+    first = board.verdict()
+    assert first is not None
+    assert board.verdict() is first
+    other.propose(verdict(1))
+    assert board.verdict() == verdict(1)
+    assert board.verdict(2) is None
+
+
 def test_an_epoch_has_one_verdict_however_late_one_proposes(board: Board) -> None:
     assert board.verdict() is None
     assert board.propose(verdict(0)) == verdict(0)

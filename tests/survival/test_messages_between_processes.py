@@ -15,7 +15,7 @@ from torch.distributed import HashStore
 from recycle.control.errors import ControlError
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.runtime.bulletin import Bulletin, Notices
+from recycle.runtime.bulletin import EVERY, Bulletin, Notices
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.handover import LARGEST_HEAD, Entry, Head, receive_state, send_state
 from recycle.runtime.launcher import launch
@@ -97,22 +97,22 @@ def test_a_head_that_is_none_is_refused(content):
 # Notices.
 
 
-def test_a_notice_is_read_by_all_one_iteration_later():
+def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
     view = View.among([Server(0, 0), Server(1, 0)])
     heard = {}
 
     def body(member):
         bulletin = Bulletin(Network(member.store(), view, view.servers[member.rank]))
         found = []
-        for iteration in range(4):
-            bulletin.say = Notices(admit=int(iteration == 1), unprotected=int(member.rank == 1))
+        for iteration in range(2 * EVERY + 1):
+            bulletin.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
             bulletin.exchange()
             found.append(bulletin.heard)
         bulletin.collect()
         member.report(msgspec.json.encode([*found, bulletin.heard]))
 
     launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content, type=list[Notices])}))
-    expected = [Notices(), Notices(0, 1), Notices(2, 1), Notices(0, 1), Notices(0, 1)]
+    expected = [Notices(), *[Notices(0, 1)] * EVERY, *[Notices(2, 1)] * EVERY, Notices(0, 1)]
     assert heard == {0: expected, 1: expected}
 
 

@@ -16,6 +16,7 @@ from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.injection import _cut_connections
 from recycle.runtime.launcher import launch
 from recycle.runtime.network import Network
+from recycle.runtime.receipts import Receipts
 from recycle.runtime.unblock import unblock
 
 pytestmark = pytest.mark.timeout(60)
@@ -126,6 +127,39 @@ def test_the_next_view_of_the_same_processes_is_unharmed():
 
     launch(3, body, lambda rank, content: heard.update({rank: content}))
     assert heard == dict.fromkeys(range(3), b"3.0")
+
+
+def test_a_wait_that_begins_too_late_ends_at_once():
+    heard = {}
+
+    def body(member):
+        store = member.store()
+        freed = Freed(store, member.rank)
+        freed.network.barrier()
+        if member.rank == 0:
+            posted = freed.network.receive(torch.zeros(4), SERVERS[1], 5)
+            freed.network.unblock()
+            with pytest.raises(ViewBroken):
+                posted.wait()
+            with pytest.raises(ViewBroken):
+                WAITS["receive"](freed.network, SERVERS[1])
+            member.report(b"freed")
+            store.set("over", "")
+        store.wait(["over"], FOR_EVER)
+
+    launch(3, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"freed"}
+
+
+def test_nothing_is_aborted_that_is_no_receive():
+    network = Network(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
+    total = network.peers.start_sum(torch.ones(1))._work
+    receipts = Receipts()
+    receipts.give_up()
+    with pytest.raises(RuntimeError, match="given up"):
+        receipts.wait(total, FOR_EVER)
+    with pytest.raises(AssertionError, match="is no receive of gloo's"):
+        receipts.give_up()
 
 
 def test_nobody_waits_in_a_network_of_one():
