@@ -6,6 +6,8 @@ from datetime import timedelta
 import torch
 from torch.distributed import Work
 
+from recycle.runtime.errors import RunError
+
 # ``RecvWork`` has a public ``abort`` for this purpose, but torch's Python does not show it.
 _ABORT = "_ZN4c10d16ProcessGroupGloo8RecvWork5abortEv"
 _VTABLE = "_ZTVN4c10d16ProcessGroupGloo8RecvWorkE"
@@ -18,9 +20,13 @@ class Receipts:
 
     Gloo forgets a receive whose message had begun to arrive when its connection broke: no cut of a connection wakes who
     waits for it, only its time-out. So the wait itself is aborted.
+
+    Raises:
+        RunError: this torch has other names for that.
     """
 
     def __init__(self) -> None:
+        self._abort = Abort()
         self._waited_for: Work | None = None
         self._given_up = False
 
@@ -42,16 +48,31 @@ class Receipts:
         self._given_up = True
         work = self._waited_for
         if work is not None:
-            _abort(work)
+            self._abort(work)
 
 
-def _abort(work: Work) -> None:
-    """Make the wait for a receive of gloo's end with ``False``, now or as soon as it begins."""
-    library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - the library that has it is among those it needs
-    # Python's object holds the address of C++'s right behind its head, and that begins with its table of functions.
-    address = ctypes.c_void_p.from_address(id(work) + object.__basicsize__).value
-    assert address is not None
-    table = ctypes.c_void_p.from_address(address).value
-    expected = ctypes.addressof(ctypes.c_char.in_dll(library, _VTABLE)) + _TABLE_HEAD
-    assert table == expected, f"{work} is no receive of gloo's in this release of torch"
-    getattr(library, _ABORT)(ctypes.c_void_p(address))
+class Abort:
+    """Makes the wait for a receive of gloo's end with ``False``, now or as soon as it begins.
+
+    Raises:
+        RunError: this torch has other names for that.
+    """
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - the library that has it is among those it needs
+        try:
+            self._function = getattr(library, _ABORT)
+            self._table = ctypes.addressof(ctypes.c_char.in_dll(library, _VTABLE)) + _TABLE_HEAD
+        except (AttributeError, ValueError) as error:
+            raise RunError(
+                f"torch {torch.__version__} cannot give up what it receives ({error}): use torch 2.13.0"
+            ) from error
+
+    def __call__(self, work: Work) -> None:
+        """Abort a receive."""
+        # Python's object holds the address of C++'s right behind its head, and that begins with its table of functions.
+        address = ctypes.c_void_p.from_address(id(work) + object.__basicsize__).value
+        assert address is not None
+        table = ctypes.c_void_p.from_address(address).value
+        assert table == self._table, f"{work} is no receive of gloo's in this release of torch"
+        self._function(ctypes.c_void_p(address))

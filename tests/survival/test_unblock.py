@@ -12,7 +12,7 @@ from torch.distributed import HashStore
 
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.runtime.errors import Interrupted, ViewBroken
+from recycle.runtime.errors import Interrupted, RunError, ViewBroken
 from recycle.runtime.injection import _cut_connections
 from recycle.runtime.launcher import launch
 from recycle.runtime.network import Network
@@ -184,3 +184,9 @@ def test_a_backend_that_can_be_aborted_is():
     group = Abortable()
     unblock(group, None)
     assert group.aborted
+
+
+def test_a_torch_without_what_is_needed_is_refused(monkeypatch):
+    monkeypatch.setattr("recycle.runtime.receipts._ABORT", "_ZN4c10d5Other5abortEv")
+    with pytest.raises(RunError, match=r"torch 2\.\S+ cannot give up what it receives .*: use torch 2\.13\.0"):
+        Receipts()
