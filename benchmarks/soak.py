@@ -39,7 +39,7 @@ from recycle.runtime.reports import connect_reporter
 from recycle.runtime.supervisor import EVENT, Door, Setting, Supervisor
 from recycle.runtime.survivor import Survivor
 
-APART = 16
+APART = 24
 SLOT = 0.004
 FOLDER = "growth"
 

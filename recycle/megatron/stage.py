@@ -144,7 +144,7 @@ class MegatronStage:
         results, self._results = self._results, {}
         return results
 
-    def take_losses(self) -> Mapping[MicroBatch, float]:
+    def take_losses(self) -> Mapping[MicroBatch, float] | None:
         """The losses since the last call; empty but on the last stage."""
         return {micro_batch: float(result["lm loss"]) for micro_batch, result in self.take_results().items()}
 

@@ -78,8 +78,11 @@ class PipelineStage(Protocol):
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """What the stage trains; the same on all its peers."""
 
-    def take_losses(self) -> Mapping[MicroBatch, float]:
-        """The losses since the last call, by micro-batch; empty but on the last stage."""
+    def take_losses(self) -> Mapping[MicroBatch, float] | None:
+        """The losses since the last call, by micro-batch; empty but on the last stage.
+
+        None where nobody asks the peers for theirs.
+        """
 
     def held(self) -> Held:
         """How many micro-batches have activations or owed weight gradients here now."""

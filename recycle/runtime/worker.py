@@ -218,7 +218,7 @@ class Worker:
     def _share_losses(self) -> tuple[float, ...]:
         """The losses of the whole batch, so that none is lost with the server that computed it."""
         losses = self._stage.take_losses()
-        if self._network.server.stage < self._depth - 1:
+        if losses is None or self._network.server.stage < self._depth - 1:
             return ()
         table = torch.zeros(self._pipelines, self._micro_batches, dtype=torch.float64)
         for micro_batch, loss in losses.items():
