@@ -27,7 +27,7 @@ from recycle.runtime.torch_stage import TorchStage, boundaries, cut
 from recycle.runtime.update import Method, TorchUpdate
 from recycle.runtime.worker import Worker
 
-WIDTH, ROWS = 32, 8
+WIDTH, ROWS, LOSS = 32, 8, torch.nn.functional.mse_loss
 JOB = load_job(None, {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3})
 
 
@@ -60,8 +60,7 @@ def main() -> None:
         network = Network(member.store(), view, server)
         stages = cut(build_model(), JOB.depth)
         boundary = boundaries(stages, inputs(MicroBatch(0, 0, 0)))[server.stage]
-        module, loss = stages[server.stage], torch.nn.functional.mse_loss
-        stage = TorchStage(module, server.stage, boundary, inputs, targets, loss, scale=1 / JOB.micro_batches)
+        stage = TorchStage(stages[server.stage], server.stage, boundary, inputs, targets, LOSS, 1 / JOB.micro_batches)
         place, method = (JOB.pipelines, server.stage, JOB.depth), Method(staggered=True)
         update = TorchUpdate(MainParameters(stage.parameters()), torch.optim.AdamW, *place, method)
         update.connect(network)
