@@ -14,8 +14,8 @@ from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, R
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.receipts import Receipts
 from recycle.runtime.unblock import Connections, open_sockets, unblock
+from recycle.runtime.waits import Waits
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = timedelta(seconds=120)
@@ -29,13 +29,13 @@ class Transfer:
     Args:
         work: torch's own object.
         timeout: after which a silent partner is an error.
-        receipts: waits for it, if it is a receive, which may have to be given up.
+        waits: waits for it, and may have to give it up.
     """
 
-    def __init__(self, work: Work, timeout: timedelta, receipts: Receipts | None = None) -> None:
+    def __init__(self, work: Work, timeout: timedelta, waits: Waits) -> None:
         self._work = work
         self._timeout = timeout
-        self._receipts = receipts
+        self._waits = waits
 
     def wait(self) -> None:
         """Wait for its end.
@@ -44,10 +44,7 @@ class Transfer:
             ViewBroken: it will never come.
         """
         try:
-            if self._receipts is None:
-                self._work.wait(self._timeout)
-            else:
-                self._receipts.wait(self._work, self._timeout)
+            self._waits.wait(self._work, self._timeout)
         except RuntimeError as error:
             raise _lost(error) from error
 
@@ -169,7 +166,7 @@ class Network:
         self._groups: list[tuple[Any, Connections]] = []
         self._all = self._make_group("all", view.servers)
         self._check = check or _nothing
-        self._receipts = Receipts()
+        self._waits = Waits()
         self.all = Circle(self._all, self._check)
         self.peers = self.circle(f"stage/{server.stage}", view.peers(server.stage))
 
@@ -183,12 +180,13 @@ class Network:
 
     def send(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
         """Start to send; the tensor must stay as it is until that was waited for."""
-        return Transfer(_begin(lambda: self._all.send([tensor], self._ranks[peer], tag)), self._transfer)
+        work = _begin(lambda: self._all.send([tensor], self._ranks[peer], tag))
+        return Transfer(work, self._transfer, self._waits)
 
     def receive(self, tensor: torch.Tensor, peer: Server, tag: int) -> Transfer:
         """Start to receive into a tensor."""
         work = _begin(lambda: self._all.recv([tensor], self._ranks[peer], tag))
-        return Transfer(work, self._transfer, self._receipts)
+        return Transfer(work, self._transfer, self._waits)
 
     def barrier(self) -> None:
         """Wait for all live servers.
@@ -207,7 +205,7 @@ class Network:
             unblock(group, connections)
         if self._unblocked:
             Connections(self._before, open_sockets(), self._keep).cut()
-        self._receipts.give_up()
+        self._waits.give_up()
         self._unblocked = True
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> Any:
@@ -253,20 +251,20 @@ class Pair:
         before = open_sockets()
         self._group = _make_group(store, 1 - self._peer, 2, device, rebuild, transfer)
         self._connections = Connections(before, open_sockets(), frozenset(keep))
-        self._receipts = Receipts()
+        self._waits = Waits()
 
     def send(self, tensor: torch.Tensor) -> Transfer:
         """See Wire."""
-        return Transfer(_begin(lambda: self._group.send([tensor], self._peer, 0)), self._transfer)
+        return Transfer(_begin(lambda: self._group.send([tensor], self._peer, 0)), self._transfer, self._waits)
 
     def receive(self, tensor: torch.Tensor) -> Transfer:
         """See Wire."""
-        return Transfer(_begin(lambda: self._group.recv([tensor], self._peer, 0)), self._transfer, self._receipts)
+        return Transfer(_begin(lambda: self._group.recv([tensor], self._peer, 0)), self._transfer, self._waits)
 
     def unblock(self) -> None:
         """Make every wait in it raise, here and there; for another thread than the one that waits."""
         unblock(self._group, self._connections)
-        self._receipts.give_up()
+        self._waits.give_up()
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
@@ -95,6 +95,7 @@ def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, re
     assert protection(changed, words).startswith(reason)
 
 
+@settings(deadline=None)
 @given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), mapped=st.booleans())
 def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, mapped):
     environment = rank_of(address, "numbers") | {"WORLD_SIZE": str(pipelines * stages)}
@@ -124,6 +125,7 @@ def lay_dead(board, member):
 DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before", "on its way"
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([DEAD, FINISHED, BEHIND, GOING]), min_size=4, max_size=4), st.booleans())
 def test_a_run_was_kept_if_anybody_was_left_and_all_of_them_reached_its_end(fates, stop):
     board = Board(MemoryStore(), TOKEN)
