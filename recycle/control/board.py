@@ -181,9 +181,9 @@ class Board:
         """Say that a member has reached the end of training in an epoch."""
         self._write(_finished(member), epoch)
 
-    def is_finished(self, epoch: int, member: Member) -> bool:
-        """Whether a member has reached the end of training in this very epoch."""
-        return self._read(_finished(member), int) == epoch
+    def need_nobody(self, epoch: int, members: Iterable[Member]) -> bool:
+        """Whether each of these has reached the end of training in this very epoch, or is dead."""
+        return all(self._read(_finished(each), int) == epoch or self.death(each) for each in members)
 
     # Tidiness.
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.utils import get_attr_wrapped_model
 
-from recycle.megatron.ties import Tie
+from recycle.megatron.ties import tie_of
 from recycle.runtime.errors import RunError
 from recycle.runtime.network import Network
 from recycle.runtime.stage import Redo
@@ -91,9 +90,8 @@ class LiveGradients(FinalizedGradients):
         self._config = config
         self._tokens = tokens
         self._network = network
-        self._depth = depth
         self._buffers: list[Any] = getattr(model, "buffers")  # noqa: B009 - DDP's list has the name of a method
-        self._tie = self._make_tie()
+        self._tie = tie_of(model, network, depth)
 
     def reduce(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
@@ -108,10 +106,3 @@ class LiveGradients(FinalizedGradients):
             self._network.all.sum(tokens)
             for buffer in self._buffers:
                 buffer.scale_gradients(1.0 / tokens.item())
-
-    def _make_tie(self) -> Tie | None:
-        tied = get_attr_wrapped_model(self._model, "share_embeddings_and_output_weights")
-        if not tied or self._depth == 1 or self._network.server.stage not in (0, self._depth - 1):
-            return None
-        weight = get_attr_wrapped_model(self._model, "shared_embedding_or_output_weight")()
-        return Tie(weight, self._network, self._depth)

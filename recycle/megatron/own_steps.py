@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from megatron.core.utils import get_attr_wrapped_model, get_model_config
+from megatron.core.utils import get_model_config
 
-from recycle.megatron.surviving import SurvivingSchedule
-from recycle.megatron.ties import Tie
+from recycle.megatron.live_groups import LiveGroup
+from recycle.megatron.protection import Protection
+from recycle.megatron.surviving import SurvivingSchedule, Training
+from recycle.megatron.ties import tie_of
 from recycle.runtime.checkpoint import give_state, stage_state
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.main_parameters import MainParameters
@@ -47,14 +49,17 @@ class Stepping(NamedTuple):
 class SteppingSchedule(SurvivingSchedule):
     """A surviving schedule that ends with the stage's own step."""
 
-    _goal = _settled = 0
     _stepping: Stepping
+
+    def __init__(self, training: Training, protection: Protection, groups: Sequence[LiveGroup]) -> None:
+        super().__init__(training, protection, groups)
+        self._goal = self._settled = 0
+        self._settings: dict[int, list[dict[str, Any]]] = {}
 
     def take_over(self, stepping: Stepping) -> None:
         """Step this optimizer from now on; the training code only believes that it does."""
         self._stepping = stepping
         stepping.optimizer.step = self.step
-        self._settings: dict[int, list[dict[str, Any]]] = {}
 
     def step(self) -> tuple[bool, float | None, int | None]:
         """What Megatron's optimizers say: whether a step was made, the norm if it is known, no number of zeros."""
@@ -159,11 +164,8 @@ class SteppingSchedule(SurvivingSchedule):
 
     def _make_update(self, network: Network) -> StageUpdate:
         assert self._stage is not None
-        model, config, depth = self._chunk, get_model_config(self._chunk), self._job.depth
-        tie = None
-        tied = get_attr_wrapped_model(model, "share_embeddings_and_output_weights")
-        if tied and depth > 1 and self.server.stage in (0, depth - 1):
-            tie = Tie(get_attr_wrapped_model(model, "shared_embedding_or_output_weight")(), network, depth)
+        config, depth = get_model_config(self._chunk), self._job.depth
+        tie = tie_of(self._chunk, network, depth)
 
         def finish() -> None:
             if tie is not None:

@@ -76,10 +76,10 @@ def _was_kept(board: Board) -> bool | None:
     verdict = board.verdict()
     if verdict is None or verdict.stop:
         return False
-    alive = [each for each in verdict.view.members if board.death(each) is None]
-    if not all(board.is_finished(verdict.epoch, each) for each in alive):
+    members = verdict.view.members
+    if not board.need_nobody(verdict.epoch, members):
         return None
-    return bool(alive)
+    return any(board.death(each) is None for each in members)
 
 
 def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str, str]) -> Protection | str:

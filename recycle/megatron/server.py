@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from megatron.core.utils import get_attr_wrapped_model
 
 from recycle.job import Server
 from recycle.megatron.gpt import forward_step
 from recycle.megatron.model import build_stage, transformer_config
 from recycle.megatron.run import Run
 from recycle.megatron.stage import MegatronStage
-from recycle.megatron.ties import Tie
+from recycle.megatron.ties import tie_of
 from recycle.megatron.world import Place, join_server
 from recycle.plan.plan import Plan
 from recycle.plan.recording import EvaluationLine, InstantLine, IterationLine
@@ -179,9 +178,8 @@ class GptServer:
         job, options = plan.job, self._run.model
         self.network = network
         after_reduction: Callable[[], None] = _nothing
-        if options.tied and job.depth > 1 and self._server.stage in (0, job.depth - 1):
-            weight = get_attr_wrapped_model(self._model, "shared_embedding_or_output_weight")
-            tie = Tie(weight(), network, job.depth)
+        tie = tie_of(self._model, network, job.depth)
+        if tie is not None:
             after_reduction = tie.reduce
             if self.newest == 0:
                 tie.copy_from_first()

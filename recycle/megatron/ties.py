@@ -1,6 +1,7 @@
 """Tied embeddings: the first and the last stage each hold the word embedding, and train it as one."""
 
 import torch
+from megatron.core.utils import get_attr_wrapped_model
 
 from recycle.runtime.network import Network
 
@@ -37,3 +38,20 @@ class Tie:
         if not self._represents:
             gradient.zero_()
         self._circle.sum(gradient)
+
+
+def tie_of(model: torch.nn.Module, network: Network, depth: int) -> Tie | None:
+    """The tie of a stage; None if it has none.
+
+    Args:
+        model: the stage's chunk of the model.
+        network: of the server.
+        depth: P.
+
+    Raises:
+        ConnectionLost: somebody did not come.
+    """
+    tied = get_attr_wrapped_model(model, "share_embeddings_and_output_weights")
+    if not tied or depth == 1 or network.server.stage not in (0, depth - 1):
+        return None
+    return Tie(get_attr_wrapped_model(model, "shared_embedding_or_output_weight")(), network, depth)

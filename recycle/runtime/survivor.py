@@ -228,9 +228,8 @@ class Survivor:
 
     def _are_others_finished(self) -> bool:
         """Whether nobody in this view has to be helped any more, so that who is finished leaves or has left already."""
-        board, view = self._board, self._view
-        others = (each for each in view.members if each != self.member)
-        return all(board.is_finished(view.epoch, each) or board.death(each) for each in others)
+        view = self._view
+        return self._board.need_nobody(view.epoch, (each for each in view.members if each != self.member))
 
     # The way from one view to the next.
 
