@@ -67,12 +67,13 @@ class PromisingSchedule(SurvivingSchedule):
                 self._recover(error)
                 # If it is the verdict's version, all have it.
                 self._oldest = self._newest
+                if self._newest < goal:
+                    self._chunk.zero_grad_buffer()
 
     def _attempt(self, step: int) -> None:
         worker, stage = self._worker, self._stage
         assert worker is not None
         assert stage is not None
-        self._chunk.zero_grad_buffer()
         stage.restart()
         self.recorder.clear()
         worker.run(step)
