@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from recycle.errors import UserError
 from recycle.megatron.adapter import ScheduleAdapter, this_server
+from recycle.megatron.devices import share_devices
 from recycle.megatron.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.live_groups import LiveGroup, make_live_groups
 from recycle.megatron.other_data import OtherData
@@ -199,6 +200,7 @@ def switch_on(protection: Protection | None = None) -> Callable[[], None]:
     from megatron.training.global_vars import get_args
 
     set_up = training.initialize_megatron
+    share_devices()
     groups = [] if protection is None else make_live_groups()
     drop_ins: list[DropIn | SurvivingDropIn] = []
 
