@@ -1,55 +1,90 @@
-"""Iteration time of a user's script with the flag against without, in runs that take turns.
+"""Iteration time of a user's script with the flag against without, all servers alive.
 
-Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.dropin [--turns 5] [--iterations 30]
+Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.dropin [--starts 5] [--pairs 8] [--seconds 2]
 
-An iteration is what Megatron's own log says of it: data, schedule, norm, clipping, optimizer and reports; with the
-flag, agents, heartbeats and groups that outlive members are a part of it. Of a run the first iterations are left out,
-and its median counts. A machine on which the stock runs differ too much gets no figure.
+Two jobs of torchrun's, one with the flag and one without, take turns (``benchmarks.turns``). Two equal jobs differ by
+some percent for as long as they live, so jobs are started several times. None of them gives memory back: how much a
+process does, and gets again in every iteration, depends on where its heap happens to end, and costs up to 5%.
+
+An iteration is all that is done between two lines of Megatron's log: data, schedule, norm, clipping, optimizer and
+reports; with the flag, agents, heartbeats and groups that outlive members are a part of it.
 """
 
 import argparse
+import os
 import re
-import statistics
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.pairs import judge
+from benchmarks.turns import Contestant, Length, report, take_turns
 
 ALLOWED = 1.03
-WARM_UP = 5
+# As many iterations as nobody waits for; the jobs are ended from outside.
+ENDLESS = 10_000
 SIZE = (
     "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
-    "--micro-batch-size 2 --global-batch-size 16 --lr 1e-3 --eval-iters 0 --eval-interval 1000"
+    "--micro-batch-size 2 --global-batch-size 16 --lr 1e-3 --eval-iters 0 --eval-interval 10000"
 )
+KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 FLAG = ("--pipeline-schedule", "recycle")
 ELAPSED = re.compile(r"elapsed time per iteration \(ms\): (\S+)")
 
 
-def measure(dataset: Path, iterations: int, *flags: str) -> float:
-    """The median length of an iteration of one run, in seconds."""
-    from tests.megatron.dropin_runs import train
+def line_reader(job: "subprocess.Popen[str]") -> Callable[[], None]:
+    """What waits for the next iteration of a job."""
+    printed: list[str] = []
+    assert job.stdout is not None
+    lines = iter(job.stdout)
 
-    # Where both say something, the later words count.
-    found = ELAPSED.findall(train(dataset, *SIZE.split(), *flags, iterations=iterations).output)
-    return statistics.median(map(float, found[WARM_UP:])) / 1000
+    def wait() -> None:
+        for line in lines:
+            printed.append(line)
+            if ELAPSED.search(line):
+                return
+        sys.exit(f"a job has ended:\n{''.join(printed[-40:])}")
+
+    return wait
+
+
+def measure(dataset: Path, flags: Sequence[str], pairs: int, seconds: float) -> list[tuple[Length, Length]]:
+    """Start two jobs, one with some flags and one without, and let them take turns."""
+    from tests.megatron.dropin_runs import launch
+
+    contestants: list[Contestant] = []
+    try:
+        for words in ((), flags):
+            # Where both say something, the later words count.
+            job = launch(dataset, *SIZE.split(), *words, iterations=ENDLESS)
+            contestants.append(Contestant(job.pid, line_reader(job)))
+        return take_turns(*contestants, pairs, seconds)
+    finally:
+        for each in contestants:
+            each.end()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--iterations", type=int, default=30)
+    parser.add_argument("--starts", type=int, default=5, help="how often two jobs are started")
+    parser.add_argument("--pairs", type=int, default=8, help="of turns in a start")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    parser.add_argument("flags", nargs="*", help="further arguments of the job with the flag, after --")
     arguments = parser.parse_args()
     from tests.megatron.dropin_runs import make_dataset
 
-    stock, flagged = [], []
+    os.environ.update(KEPT_MEMORY)
+    names, pairs = ("stock", "flag"), []
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_dataset(Path(folder) / "text")
-        for _ in range(arguments.turns):
-            stock.append(measure(dataset, arguments.iterations))
-            flagged.append(measure(dataset, arguments.iterations, *FLAG))
-            print(f"stock {stock[-1] * 1e3:7.1f} ms, flag {flagged[-1] * 1e3:7.1f} ms", flush=True)
-    return judge("PP 2 x DP 2, 4 layers of 256", ("stock", "flag"), (stock, flagged), ALLOWED)
+        for start in range(arguments.starts):
+            print(f"start {start + 1} of {arguments.starts}")
+            found = measure(dataset, (*FLAG, *arguments.flags), arguments.pairs, arguments.seconds)
+            report(names, found)
+            pairs += found
+    print(f"PP 2 x DP 2, 4 layers of 256, {len(pairs)} pairs, load {os.getloadavg()[0]:.1f}; {ALLOWED} is allowed")
+    return int(report(names, pairs).clock > ALLOWED)
 
 
 if __name__ == "__main__":

@@ -63,22 +63,10 @@ def make_dataset(prefix):
     return prefix
 
 
-def train(
-    dataset,
-    *arguments,
-    ranks=4,
-    iterations=8,
-    start=("-m", "recycle.megatron"),
-    script=SCRIPT.name,
-    watch=lambda launcher, output: None,
-):
-    """Run a script under torchrun; fails where it fails.
-
-    Args:
-        watch: called with the launcher's process and what was printed so far, whenever something is printed.
-    """
+def launch(dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron"), script=SCRIPT.name):
+    """Begin to run a script under torchrun; what it prints can be read."""
     words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
-    with subprocess.Popen(
+    return subprocess.Popen(
         [
             *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(ranks), *map(str, start), str(SCRIPT.with_name(script))),
@@ -89,7 +77,16 @@ def train(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    ) as launcher:
+    )
+
+
+def train(dataset, *arguments, watch=lambda launcher, output: None, **settings):
+    """Run a script under torchrun, as launch does; fails where it fails.
+
+    Args:
+        watch: called with the launcher's process and what was printed so far, whenever something is printed.
+    """
+    with launch(dataset, *arguments, **settings) as launcher:
         output = ""
         for line in launcher.stdout:
             output += line

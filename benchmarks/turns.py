@@ -1,0 +1,113 @@
+"""Two runs that take turns of a few seconds: one of them is stopped while the other one goes on.
+
+A shared machine is a tenth quicker in one minute than in the next, and to start processes takes some of that; so runs
+that begin and end for every turn meet different machines, and many short turns meet the same one. A turn ends with an
+iteration, and either run goes first in every other pair. Single turns still differ by some percent, so there are many,
+and a median of fewer says little.
+"""
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+WARM_UP = 8
+
+
+class Length(NamedTuple):
+    """Of an iteration, in seconds: by the clock, and of the processor for all processes."""
+
+    clock: float
+    processor: float
+
+
+class Contestant:
+    """A run that has begun, and from now on goes on only in its turns.
+
+    Args:
+        process: its first process; the others have come from it.
+        wait: waits for the end of an iteration.
+    """
+
+    def __init__(self, process: int, wait: Callable[[], object]) -> None:
+        self._process = process
+        self._wait = wait
+        for _ in range(WARM_UP):
+            wait()
+        self._signal(signal.SIGSTOP)
+
+    def turn(self, seconds: float) -> Length:
+        """Go on for some time, until an iteration is done; gives the mean length of one."""
+        spent = sum(family(self._process).values())
+        start = time.perf_counter()
+        self._signal(signal.SIGCONT)
+        iterations = 0
+        while time.perf_counter() - start < seconds:
+            self._wait()
+            iterations += 1
+        clock = time.perf_counter() - start
+        self._signal(signal.SIGSTOP)
+        return Length(clock / iterations, (sum(family(self._process).values()) - spent) / iterations)
+
+    def end(self) -> None:
+        """Go on no more."""
+        self._signal(signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+    def _signal(self, number: int) -> None:
+        for process in family(self._process):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def take_turns(stock: Contestant, ours: Contestant, pairs: int, seconds: float) -> list[tuple[Length, Length]]:
+    """How long iterations of two runs are, in pairs of turns of so many seconds."""
+    lengths: tuple[list[Length], list[Length]] = [], []
+    for turn in range(2 * pairs):
+        which = (turn + turn // 2) % 2
+        lengths[which].append((stock, ours)[which].turn(seconds))
+    return list(zip(*lengths, strict=True))
+
+
+def report(names: tuple[str, str], pairs: Sequence[tuple[Length, Length]]) -> Length:
+    """Print what pairs of turns say; gives the median ratios.
+
+    Args:
+        names: of what it is compared with, and of what is measured.
+        pairs: of turns.
+    """
+    ratios = []
+    for place, name in enumerate(Length._fields):
+        found = [ours[place] / stock[place] for stock, ours in pairs]
+        ratios.append(statistics.median(found))
+        quarters = statistics.quantiles(found, n=4)
+        medians = [
+            f"{each} {statistics.median(pair[side][place] for pair in pairs) * 1e3:7.1f} ms"
+            for side, each in enumerate(names)
+        ]
+        print(
+            f"{name:<10} {', '.join(medians)}, median ratio {ratios[-1]:.3f}, middle half {quarters[0]:.3f} to "
+            f"{quarters[2]:.3f}",
+            flush=True,
+        )
+    return Length(*ratios)
+
+
+def family(root: int) -> dict[int, float]:
+    """A process and all that came from it, with the seconds of the processor that each has used."""
+    parents, times = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The second field is a name in brackets, which may hold anything.
+            fields = path.read_text().rpartition(")")[2].split()
+            process = int(path.parent.name)
+            parents[process] = int(fields[1])
+            times[process] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    found = {root}
+    while more := {process for process, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {process: times.get(process, 0) for process in found}
