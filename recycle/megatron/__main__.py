@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
 from recycle.megatron.flags import REFUSED, find_flags
+from recycle.runtime.gloo_threads import let_go
 
 if TYPE_CHECKING:
     from recycle.megatron.protection import Protection
@@ -80,6 +81,7 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
         if end.code:
             raise
     leave()
+    let_go()
 
 
 def say(text: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from recycle.runtime.errors import RunError
+from recycle.runtime.gloo_threads import let_go
 from recycle.runtime.launcher import Process
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -104,3 +105,4 @@ def join(count: int, body: Callable[[Process], None], receive: Callable[[int, by
     process.end()
     if process.rank == 0:
         listener.join()
+    let_go()

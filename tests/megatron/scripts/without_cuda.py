@@ -4,7 +4,9 @@ import runpy
 import sys
 
 from recycle.megatron.cpu_training import train_on_cpu
+from recycle.runtime.gloo_threads import let_go
 
 train_on_cpu()
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
+let_go()
