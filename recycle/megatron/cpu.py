@@ -19,8 +19,11 @@ def run_on_cpu() -> tuple[str, ...]:
     """Make Megatron run on this machine's CPU, once; say what was done for it."""
     if torch.cuda.is_available() or applied:
         return tuple(applied)
+    # Megatron compiles its fused functions when it is imported, which takes seconds before any of them is called.
+    own_compile = replace(torch, "compile", _leave_uncompiled)
     from megatron.core.tensor_parallel import random
 
+    replace(torch, "compile", own_compile)
     # Buffers are made on "the current device".
     replace(torch.cuda, "current_device", _current_device)
     # Counters and scales are made with device="cuda".
@@ -42,6 +45,7 @@ def run_on_cpu() -> tuple[str, ...]:
             "CUDA random states are the CPU generator's",
             "Tensor.type() names CPU tensors as Megatron expects CUDA tensors to be named",
             "Tensor.cuda() leaves a tensor where it is",
+            "functions that Megatron would compile are called as they are",
         ]
     )
     return tuple(applied)
@@ -49,6 +53,10 @@ def run_on_cpu() -> tuple[str, ...]:
 
 def _current_device() -> torch.device:
     return torch.device("cpu")
+
+
+def _leave_uncompiled(function: Any = None, **_: Any) -> Any:
+    return function or _leave_uncompiled
 
 
 def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,9 @@ def replace(owner: Any, name: str, value: Any) -> Any:
         from megatron.core import __version__
 
         where = getattr(owner, "__name__", repr(owner))
-        raise RunError(f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use 0.16.1")
+        raise RunError(
+            f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use 0.16.1 or 0.17.1"
+        )
     original = getattr(owner, name)
     setattr(owner, name, value)
     return original
