@@ -23,12 +23,10 @@ def share_devices() -> None:
     @cache
     def devices() -> list[Any]:
         # As torch chooses them.
-        names = os.environ.get(INTERFACES, "")
-        return (
-            [gloo.create_device(interface=name) for name in names.split(",")]
-            if names
-            else [gloo.create_default_device()]
-        )
+        names = os.environ.get(INTERFACES)
+        if not names:
+            return [gloo.create_default_device()]
+        return [gloo.create_device(interface=name) for name in names.split(",")]
 
     @wraps(own_init)
     def init(self: Any, store: Any, rank: int, size: int, *options: Any, **timeout: Any) -> None:
