@@ -2,7 +2,7 @@
 
 import time
 
-from recycle.control.messages import Verdict
+from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
 from recycle.plan.plan import Plan
 from recycle.plan.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
@@ -41,28 +41,40 @@ class Chronicle:
         self._member = member
         self._server = str(member.server)
         self._teller = teller
+        self._verdicts: list[Verdict] = []
 
     def notice(self, when: float) -> None:
         """The view is over; ``when`` is 0 where that was noticed just now."""
         self.times = Times(when or time.monotonic())
 
-    def tell_view(self, verdict: Verdict, plan: Plan, cause: str) -> None:
-        """A view has begun."""
+    def decide(self, verdict: Verdict) -> None:
+        """A view was decided; it may be over before it has begun."""
+        self._verdicts.append(verdict)
+
+    def tell_view(self, plan: Plan, cause: str) -> None:
+        """The last view that was decided has begun; what became of servers in those that never did is told with it.
+
+        Args:
+            plan: that it works by.
+            cause: why there is a new view, if nobody died.
+        """
+        verdicts, self._verdicts = self._verdicts, []
+        verdict = verdicts[-1]
         if self._member not in verdict.view.members[:TELLERS]:
             return
-        for death in verdict.deaths:
-            member = Member.parse(death.member)
-            when = death.time * MICROSECONDS
-            self._teller.tell(
-                DeathLine(str(member.server), member.incarnation, when, death.reason, death.noticed, verdict.epoch)
-            )
-        causes = "; ".join(f"{Member.parse(each.member).server} {each.reason}" for each in verdict.deaths)
+        for each in verdicts:
+            for death in each.deaths:
+                self._teller.tell(_line(death, each.epoch))
+        causes = "; ".join(
+            f"{Member.parse(death.member).server} {death.reason}" for each in verdicts for death in each.deaths
+        )
+        joined = [name for each in verdicts for name in each.joined if name in verdict.members]
         self._teller.tell(
             ViewLine(
                 verdict.epoch,
                 now(),
                 [str(each) for each in verdict.view.servers],
-                [str(Member.parse(each).server) for each in verdict.joined],
+                [str(Member.parse(name).server) for name in joined],
                 verdict.step,
                 causes or cause,
                 verdict.restore,
@@ -105,6 +117,13 @@ class Chronicle:
     def end(self, reason: str) -> None:
         """This process ends before the run does."""
         self._teller.tell(InstantLine("end", now(), self._server, reason))
+
+
+def _line(death: Death, epoch: int) -> DeathLine:
+    member = Member.parse(death.member)
+    return DeathLine(
+        str(member.server), member.incarnation, death.time * MICROSECONDS, death.reason, death.noticed, epoch
+    )
 
 
 def now() -> float:

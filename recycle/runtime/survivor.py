@@ -398,6 +398,7 @@ class Survivor:
         verdict = self._board.verdict(view.epoch)
         assert verdict is not None
         assert verdict.epoch == view.epoch, f"epoch {view.epoch} is over already"
+        self._chronicle.decide(verdict)
         try:
             holders = find_holders(self._board, view, self.member.server.stage, step)
             text = b""
@@ -432,7 +433,7 @@ class Survivor:
         self._chronicle.times.restored = time.monotonic()
         self._verdict = verdict
         self._lookout.end_buried()
-        self._chronicle.tell_view(verdict, self._plan, self._cause)
+        self._chronicle.tell_view(self._plan, self._cause)
         dead = self._board.declared_dead()
         for member in view.members:
             # Who proposed the view may not have heard of a death that came at the same moment.
