@@ -39,7 +39,7 @@ EVERYBODY = tuple(map(str, JOB.servers()))
 DURATIONS = Durations(beat=0.25, silence=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
 SLOT = 0.001
 ENOUGH = "enough"
-PATIENT = Durations(beat=0.25, silence=40.0, rebuild=3.0, answer=40.0, transfer=60.0)
+PATIENT = Durations(beat=0.25, silence=20.0, rebuild=3.0, answer=20.0, transfer=60.0)
 """With these, a lost store does not come back before the end of a test."""
 
 MOST = 5000
