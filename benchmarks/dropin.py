@@ -51,7 +51,7 @@ def line_reader(job: "subprocess.Popen[str]") -> Callable[[], None]:
 
 def measure(dataset: Path, flags: Sequence[str], pairs: int, seconds: float) -> list[tuple[Length, Length]]:
     """Start two jobs, one with some flags and one without, and let them take turns."""
-    from tests.megatron.dropin_runs import launch
+    from harness.flag_runs import launch
 
     contestants: list[Contestant] = []
     try:
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("flags", nargs="*", help="further arguments of the job with the flag, after --")
     arguments = parser.parse_args()
-    from tests.megatron.dropin_runs import make_dataset
+    from harness.flag_runs import make_dataset
 
     os.environ.update(KEPT_MEMORY)
     names, pairs = ("stock", "flag"), []

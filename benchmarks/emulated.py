@@ -14,8 +14,8 @@ from pathlib import Path
 
 from recycle.plan.document import load_plan
 from recycle.plan.plan import Plan
-from recycle.plan.timeline import Timeline
-from recycle.runtime.emulation import emulate
+from recycle.record.timeline import Timeline
+from recycle.runtime.emulate.run import emulate
 
 SCHEDULES = Path(__file__).resolve().parent.parent / "schedules"
 MOST_OVERSLEEP = 0.0003

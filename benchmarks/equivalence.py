@@ -13,13 +13,12 @@ import itertools
 import sys
 import time
 
+from harness.gpt_runs import JOB, OPTIONS, PER_TOKEN, VARIANTS, mean_losses, train_by_plan, train_by_stock
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
-from tests.megatron.gpt_runs import OPTIONS, mean_losses, train_by_plan, train_by_stock
-from tests.megatron.test_adapter import JOB, PER_TOKEN, VARIANTS
 
 TOLERANCE = 1e-5
 

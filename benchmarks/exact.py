@@ -18,17 +18,17 @@ import torch
 from benchmarks.equivalence import job, plan
 from recycle.control.view import View
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.gpt import forward_step, load_text
-from recycle.megatron.model import ModelOptions, build_stage, transformer_config
+from recycle.megatron.gpt.forward import forward_step, load_text
+from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.stage import MegatronStage
 from recycle.megatron.world import Place, join_server
 from recycle.plan.mode import Mode
-from recycle.runtime.launcher import Member, launch
-from recycle.runtime.main_parameters import MainParameters
-from recycle.runtime.network import Network
-from recycle.runtime.recording import Recorder
-from recycle.runtime.update import Method, TorchUpdate
-from recycle.runtime.worker import Worker
+from recycle.record.recorder import Recorder
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.update import Method, TorchUpdate
 
 ALLOWED = 1.15
 PLAN = plan(job(2, 2, 4), Mode())
@@ -43,7 +43,7 @@ class Times(msgspec.Struct):
     parameters: int
 
 
-def make_worker(member: Member, options: ModelOptions, groups: object, exact: bool) -> tuple[Worker, int]:
+def make_worker(member: LocalProcess, options: ModelOptions, groups: object, exact: bool) -> tuple[Worker, int]:
     of = PLAN.job
     view = View.of(PLAN, epoch=int(exact))
     server = view.servers[member.rank]
@@ -64,7 +64,7 @@ def make_worker(member: Member, options: ModelOptions, groups: object, exact: bo
     return Worker(PLAN, server, stage, update, network, Recorder(server)), count
 
 
-def body(member: Member, pairs: int, options: ModelOptions) -> None:
+def body(member: LocalProcess, pairs: int, options: ModelOptions) -> None:
     run_on_cpu()
     groups = join_server(torch.distributed.HashStore(), View.of(PLAN).servers[member.rank], PLAN.job.depth)
     made = [make_worker(member, options, groups, exact) for exact in (False, True)]

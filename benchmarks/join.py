@@ -17,9 +17,9 @@ from recycle.cli.model import quiet
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
-from recycle.plan.recording import Line, RecoveryLine, ViewLine
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.record.recording import Line, RecoveryLine, ViewLine
 
 LOST = Server(1, 0)
 MILLISECONDS = 1 / 1000.0
@@ -29,10 +29,10 @@ PHASES = ("agree", "rebuild", "restore", "start")
 def pause(hidden: int, layers: int, iterations: int, following: bool) -> tuple[float, ...]:
     """Milliseconds of each phase of the pause in which a server is let in; the whole of it comes last."""
     from recycle.cli.train import planner
-    from recycle.megatron.model import ModelOptions
-    from recycle.megatron.run import Run
-    from recycle.megatron.training import train
-    from recycle.runtime.following import Joining
+    from recycle.megatron.gpt.model import ModelOptions
+    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.training import train
+    from recycle.runtime.join.following import Joining
 
     if not following:
         # As if nobody could serve it: the way that is left when all else fails.

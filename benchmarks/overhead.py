@@ -20,19 +20,19 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from benchmarks.equivalence import job, plan
 from benchmarks.pairs import judge
-from recycle.megatron.adapter import ScheduleAdapter, this_server
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.gpt import forward_step, load_text
-from recycle.megatron.model import ModelOptions, build_stage, transformer_config
+from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
+from recycle.megatron.gpt.forward import forward_step, load_text
+from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.plan.mode import Mode
-from recycle.runtime.launcher import Member, launch
-from recycle.runtime.stage import MicroBatch
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.launch.local import LocalProcess, launch
 
 OPTIONS = ModelOptions(layers=4, hidden=256, heads=8, sequence=128, micro_batch_size=2)
 ALLOWED = 1.03
 
 
-def body(member: Member, pairs: int) -> None:
+def body(member: LocalProcess, pairs: int) -> None:
     run_on_cpu()
     of = job(2, 2, 4)
     store = member.store()

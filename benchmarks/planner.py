@@ -29,13 +29,13 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.baseline import one_forward_one_backward, zero_bubble_orders
+from recycle.planner.anneal.improve import MaxSeconds, improve
 from recycle.planner.bounds import lower_bound
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.evaluate import value
-from recycle.planner.exact import solve
-from recycle.planner.improve import MaxSeconds, improve
-from recycle.planner.large import schedule_large
+from recycle.planner.exact.prove import solve
+from recycle.planner.greedy.batches import schedule_large
+from recycle.planner.greedy.published import one_forward_one_backward, zero_bubble_orders
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.problem import Problem, make_problem
 

@@ -23,7 +23,7 @@ from recycle.cli.train import planner
 from recycle.faults.menu import Faults
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
-from recycle.plan.recording import IterationLine, Line
+from recycle.record.recording import IterationLine, Line
 
 ALLOWED = 1.02
 # As many iterations as nobody waits for; the runs are ended from outside.
@@ -50,9 +50,9 @@ def start(folder: Path, sequence: int, protected: bool) -> Contestant:
 
 
 def _train(folder: Path, sequence: int, protected: bool, done: Connection) -> None:
-    from recycle.megatron.model import ModelOptions
-    from recycle.megatron.run import Run
-    from recycle.megatron.training import train
+    from recycle.megatron.gpt.model import ModelOptions
+    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.training import train
 
     job = load_job(Path("schedules/paper.toml"), {})
     plan = planner(job, Mode())(())

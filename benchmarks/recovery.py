@@ -23,11 +23,11 @@ from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Job
 from recycle.jobfile import load_job
-from recycle.plan.history import History
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.plan.recording import Line, RecoveryLine, load_lines
+from recycle.record.history import History
+from recycle.record.recording import Line, RecoveryLine, load_lines
 
 ALLOWED_MEDIAN, ALLOWED_WORST = 150.0, 600.0
 FIRST, APART = 3, 12
@@ -120,9 +120,9 @@ def main() -> int:
     arguments = parser.parse_args()
     quiet()
     from recycle.cli.train import planner
-    from recycle.megatron.model import ModelOptions
-    from recycle.megatron.run import Run
-    from recycle.megatron.training import train
+    from recycle.megatron.gpt.model import ModelOptions
+    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.training import train
 
     job = load_job(Path("schedules/paper.toml"), {})
     plan = planner(job, Mode())(())

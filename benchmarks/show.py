@@ -16,13 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from harness.browser import chromium, missing
 from recycle.job import Job, Server, Stage
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
-from tests.view.browser import chromium, missing
 
 ZOOM = """
 const [factor, done] = arguments;

@@ -31,13 +31,13 @@ from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.plan.recording import IterationLine, Line, ViewLine
-from recycle.runtime.emulated_server import Emulated, EmulatedServer
-from recycle.runtime.events import EventFile, Teller
-from recycle.runtime.plans import Plans
-from recycle.runtime.reports import connect_reporter
-from recycle.runtime.supervisor import EVENT, Door, Setting, Supervisor
-from recycle.runtime.survivor import Survivor
+from recycle.record.recording import IterationLine, Line, ViewLine
+from recycle.record.reporting import EventFile, Reporter
+from recycle.runtime.emulate.server import Emulated, EmulatedServer
+from recycle.runtime.launch.report_channel import connect_reporter
+from recycle.runtime.launch.supervisor import EVENT, RunAccess, Setting, Supervisor
+from recycle.runtime.recover.plans import Plans
+from recycle.runtime.recover.survivor import Survivor
 
 APART = 24
 SLOT = 0.004
@@ -88,20 +88,20 @@ class Watched(EmulatedServer):
             self.growth.write(msgspec.json.encode(look(step, self.store)) + b"\n")
 
 
-def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, member: Member, door: Door) -> int:
+def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, member: Member, door: RunAccess) -> int:
     def work() -> int:
-        from recycle.runtime.injection import Injector
+        from recycle.runtime.execute.injection import Injector
 
         torch.set_num_threads(1)
         report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "soak")
-        teller = Teller(file, lambda content: report(EVENT + content))
-        trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, teller)
+        reporter = Reporter(file, lambda content: report(EVENT + content))
+        trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, reporter)
         trainee.watch(folder / FOLDER / f"{member}.jsonl", door.endpoint.connect())
         mine = faults.of_worker(member.server, member.incarnation)
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
         plans = Plans(plan, None, planner(job, plan.mode))
-        return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, teller, hooks).run()
+        return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, reporter, hooks).run()
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 

@@ -19,10 +19,10 @@ from benchmarks.emulated import MOST_OVERSLEEP, periods
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.plan.recording import save_recording
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
-from recycle.runtime.emulation import Emulation, emulate
+from recycle.record.recording import save_recording
+from recycle.runtime.emulate.run import Emulation, emulate
 
 EXPECTED, ALLOWED, MOST_LOSS = 30, 0.03, 0.02
 ROW = "{:<34} {:>8} {:>9} {:>6} {:>6} {:>6} {:>10} {:>5}"

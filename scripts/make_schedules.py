@@ -11,7 +11,7 @@ from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.document import encode_plan
 from recycle.plan.mode import Mode
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
 
 SCHEDULES = Path(__file__).resolve().parent.parent / "schedules"

@@ -15,17 +15,17 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
-from recycle.runtime.launcher import Member, launch
-from recycle.runtime.main_parameters import MainParameters
-from recycle.runtime.network import Network
-from recycle.runtime.recording import Recorder
-from recycle.runtime.seeds import seed_of, seeded
-from recycle.runtime.stage import MicroBatch
-from recycle.runtime.torch_stage import TorchStage, boundaries, cut
-from recycle.runtime.update import Method, TorchUpdate
-from recycle.runtime.worker import Worker
+from recycle.record.recorder import Recorder
+from recycle.runtime.execute.seeds import seed_of, seeded
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.execute.torch_stage import TorchStage, boundaries, cut
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.update import Method, TorchUpdate
 
 WIDTH, ROWS, LOSS = 32, 8, torch.nn.functional.mse_loss
 JOB = load_job(None, {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3})
@@ -55,7 +55,7 @@ def main() -> None:
     plan = make_plan(JOB, options.dead, Mode(), Effort((MaxMoves(2000),), "2000 moves"))
     view = View.of(plan)
 
-    def serve(member: Member) -> None:
+    def serve(member: LocalProcess) -> None:
         server = view.servers[member.rank]
         network = Network(member.store(), view, server)
         stages = cut(build_model(), JOB.depth)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
-from recycle.planner.list_scheduler import list_schedule
+from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.lowering import instructions
 from recycle.planner.problem import make_problem
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.examples import paper_plan
 from recycle.cli import VERBS
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
-from tests.examples import paper_plan
 
 PAPER = ["-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3"]
 

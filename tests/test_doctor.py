@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from harness.examples import QUICK
 from recycle.job import Job, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
-from tests.examples import QUICK
 
 GOOD = (
     *("pretrain_gpt.py", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "4"),

@@ -1,8 +1,8 @@
 import pytest
 
+from harness.examples import paper_job
 from recycle.errors import JobError
 from recycle.job import Job, Server, Stage
-from tests.examples import paper_job
 
 GOOD = {
     "forward": 1,

@@ -3,9 +3,9 @@ from xml.etree import ElementTree as Xml
 import msgspec
 import pytest
 
-from recycle.plan.recording import ViewLine
-from tests.plan.test_history import FOUR, HEAD, death, view
-from tests.runtime.test_totals import iteration
+from recycle.record.recording import ViewLine
+from tests.record.test_history import FOUR, HEAD, death, view
+from tests.record.test_totals import iteration
 
 
 def write(folder, views, steps, shift=0.0):

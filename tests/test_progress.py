@@ -3,9 +3,9 @@ import io
 from rich.console import Console
 
 from recycle.cli.progress import TrainingProgress
-from recycle.runtime.totals import Totals
-from tests.plan.test_history import FOUR, KILLED
-from tests.runtime.test_totals import iteration, view
+from recycle.record.totals import Totals
+from tests.record.test_history import FOUR, KILLED
+from tests.record.test_totals import iteration, view
 from tests.view.samples import small
 
 

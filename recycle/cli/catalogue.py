@@ -13,7 +13,7 @@ from recycle.plan.normalise import Counts
 from recycle.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.improve import Stop
+    from recycle.planner.anneal.improve import StoppingCriterion
     from recycle.planner.make import Form
 
 
@@ -30,7 +30,7 @@ def command(
     job: Job,
     mode: Mode,
     failures: int,
-    stop: "Stop",
+    stop: "StoppingCriterion",
     budget: str,
     seed: int,
     form: "Form",

@@ -8,10 +8,10 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.job import Server
-from recycle.megatron.command_line import CommandLine, read_command_line
-from recycle.megatron.flags import owns_steps
-from recycle.megatron.planning import Source
-from recycle.megatron.support import not_own, refusals, unsplit
+from recycle.megatron.flag.command_line import CommandLine, read_command_line
+from recycle.megatron.flag.flags import owns_steps
+from recycle.megatron.flag.planning import Source
+from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.plan.plan import Plan
 
 

@@ -30,8 +30,8 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     recycle join run --server W1_2
     """
     quiet()
-    from recycle.megatron.run import Run
-    from recycle.megatron.training import join_run
+    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.training import join_run
 
     run = Run.read(folder)
     sys.exit(join_run(run, server, planner(run.plan.job, run.plan.mode), address))

@@ -9,9 +9,9 @@ import click
 from recycle.cli.console import make_console
 from recycle.errors import UserError
 from recycle.files import write_whole
-from recycle.plan.history import History
-from recycle.plan.recording import ViewLine, load_lines
-from recycle.runtime.totals import StepTotal, Totals
+from recycle.record.history import History
+from recycle.record.recording import ViewLine, load_lines
+from recycle.record.totals import StepTotal, Totals
 from recycle.view.losses import Mark, compare_losses, draw_losses
 
 

@@ -13,7 +13,7 @@ from recycle.errors import UserError
 from recycle.files import read_bytes
 
 if TYPE_CHECKING:
-    from recycle.megatron.model import ModelOptions
+    from recycle.megatron.gpt.model import ModelOptions
 
 
 def quiet() -> None:
@@ -32,7 +32,7 @@ def load_model(path: Path | None) -> "ModelOptions":
     Raises:
         UserError: the file cannot be read, or has a missing, unknown or wrong key.
     """
-    from recycle.megatron.model import ModelOptions
+    from recycle.megatron.gpt.model import ModelOptions
 
     if path is None:
         return ModelOptions()

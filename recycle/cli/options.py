@@ -182,7 +182,7 @@ def search_options(function: F) -> F:
 
     @wraps(function)
     def wrapper(budget: float, moves: int | None, **arguments: Any) -> Any:
-        from recycle.planner.improve import MaxMoves, MaxSeconds
+        from recycle.planner.anneal.improve import MaxMoves, MaxSeconds
 
         if moves is not None:
             return function(stop=MaxMoves(moves), budget=f"{moves} moves", **arguments)

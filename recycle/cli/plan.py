@@ -23,7 +23,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.improve import Stop
+    from recycle.planner.anneal.improve import StoppingCriterion
     from recycle.planner.make import Form
 
 
@@ -42,7 +42,7 @@ def command(
     job: Job,
     failed: tuple[Server, ...],
     mode: Mode,
-    stop: "Stop",
+    stop: "StoppingCriterion",
     budget: str,
     seed: int,
     prove: float | None,

@@ -29,8 +29,8 @@ def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> No
     recycle plan profiled.toml --fail W1_2 -o plan.json
     """
     quiet()
-    from recycle.megatron.gpt import load_text
-    from recycle.megatron.profile import profile
+    from recycle.megatron.gpt.forward import load_text
+    from recycle.megatron.gpt.profile import profile
 
     options = load_model(model_file)
     measured = profile(job, options, load_text(None, options), repeats)

@@ -3,10 +3,10 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from recycle.plan.history import History
 from recycle.plan.plan import Plan
-from recycle.plan.recording import Line, ViewLine
-from recycle.runtime.totals import StepTotal
+from recycle.record.history import History
+from recycle.record.recording import Line, ViewLine
+from recycle.record.totals import StepTotal
 from recycle.view.history import summarise, tell
 
 if TYPE_CHECKING:

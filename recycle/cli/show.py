@@ -13,7 +13,7 @@ from recycle.cli.console import make_console, print_json
 from recycle.cli.options import json_option
 from recycle.errors import UserError
 from recycle.files import write_whole
-from recycle.plan.timeline import Timeline
+from recycle.record.timeline import Timeline
 from recycle.view.chart import Chart, Grouping, make_chart
 from recycle.view.compare import Comparison, compare, describe
 from recycle.view.subject import Subject, load_subject

@@ -27,7 +27,7 @@ from recycle.files import write_whole
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.plan.recording import Line
+from recycle.record.recording import Line
 from recycle.view.losses import draw_losses
 
 if TYPE_CHECKING:
@@ -135,12 +135,12 @@ def command(
     quiet()
     from recycle.cli.progress import TrainingProgress
     from recycle.control.durations import Durations
-    from recycle.megatron.run import Run
-    from recycle.megatron.training import train
-    from recycle.runtime.launcher import ProcessFailed
-    from recycle.runtime.tensorboard import TensorBoard
-    from recycle.runtime.torchrun import is_leader, under_torchrun
-    from recycle.runtime.totals import StepTotal, Totals
+    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.training import train
+    from recycle.record.totals import StepTotal, Totals
+    from recycle.runtime.launch.local import ProcessFailed
+    from recycle.runtime.launch.tensorboard import TensorBoard
+    from recycle.runtime.launch.torchrun import is_leader, under_torchrun
 
     model = load_model(model_file)
     model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
@@ -233,7 +233,7 @@ def planner(job: Job, mode: Mode, moves: int = MOVES_IN_RECOVERY) -> Callable[[S
 
 def effort_of(moves: int) -> "Effort":
     """What a planner does that may make so many moves."""
-    from recycle.planner.improve import MaxMoves
+    from recycle.planner.anneal.improve import MaxMoves
     from recycle.planner.make import Effort
 
     return Effort((MaxMoves(moves),), f"{moves} moves")
@@ -297,7 +297,7 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
 
 def show_emulation(plan: Plan, slot: float, iterations: int) -> None:
     """Run a plan with sleeping servers, and say what the wall clock showed."""
-    from recycle.runtime.emulation import emulate
+    from recycle.runtime.emulate.run import emulate
 
     result = emulate(plan, slot, iterations)
     spans = result.timeline.spans

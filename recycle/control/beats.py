@@ -12,7 +12,7 @@ WATCHED = 2
 """How many members each one watches, so that one is still watched when its neighbour dies with its agent."""
 
 
-class Heart:
+class Heartbeat:
     """Gives signs of life from a thread of its own over a connection of its own, until it is stopped.
 
     So it goes on whatever the main thread does, and stops only with the process. If the store is lost it connects again

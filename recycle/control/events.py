@@ -132,7 +132,7 @@ class Overdue(Event, frozen=True):
     member: Member
 
 
-class Pause(Event, frozen=True):
+class Paused(Event, frozen=True):
     """The main thread is at the boundary before which all were asked to halt, so that joiners can be admitted.
 
     Attributes:

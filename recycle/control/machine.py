@@ -22,7 +22,7 @@ from recycle.control.events import (
     JoinReady,
     Noticed,
     Overdue,
-    Pause,
+    Paused,
     Prepare,
     Propose,
     PublishReport,
@@ -134,7 +134,7 @@ class Machine:
         self._alarmed = True
         return (*alarm, *self._consider())
 
-    def _pause(self, event: Pause) -> Actions:
+    def _pause(self, event: Paused) -> Actions:
         self.state = State.HALTING
         return ()
 
@@ -241,7 +241,7 @@ class Machine:
         #             JOINING        TRAINING     HALTING      GATHERING    REBUILDING   UNPROTECTED  FENCED   STOPPED
         Noticed:     (_o,            _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
         Died:        (_fail_joining, _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
-        Pause:       (_o,            _pause,      _o,          _o,          _o,          _o,          _o,      _o),
+        Paused:       (_o,            _pause,      _o,          _o,          _o,          _o,          _o,      _o),
         Halted:      (_halted,       _o,          _halted,     _o,          _o,          _o,          _o,      _o),
         Reported:    (_o,            _reported,   _reported,   _reported,   _reported,   _o,          _o,      _o),
         JoinReady:   (_o,            _join_ready, _join_ready, _join_ready, _join_ready, _o,          _o,      _o),

@@ -17,7 +17,7 @@ HEADER = "time"
 REMOVE, ADD = "remove", "add"
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """One line of a trace: when, what, and to whom."""
 
     line: int
@@ -58,8 +58,8 @@ def _is_server(name: str) -> bool:
     return True
 
 
-def _rows(content: bytes) -> list[Row]:
-    rows: list[Row] = []
+def _rows(content: bytes) -> list[TraceRow]:
+    rows: list[TraceRow] = []
     try:
         reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         for fields in reader:
@@ -71,13 +71,13 @@ def _rows(content: bytes) -> list[Row]:
                 raise FaultError(f"line {reader.line_num}: expected time,remove,name or time,add,name")
             if rest[0] not in (REMOVE, ADD):
                 raise FaultError(f"line {reader.line_num}: {rest[0]!r} is no change; write remove or add")
-            rows.append(Row(reader.line_num, time, rest[0], names))
+            rows.append(TraceRow(reader.line_num, time, rest[0], names))
     except (UnicodeDecodeError, csv.Error) as error:
         raise FaultError(f"this is no CSV file: {error}") from error
     return rows
 
 
-def _of_servers(rows: Sequence[Row], job: Job, dead: Collection[Server]) -> Faults:
+def _of_servers(rows: Sequence[TraceRow], job: Job, dead: Collection[Server]) -> Faults:
     absent = set(dead)
     faults = []
     latest = 0.0
@@ -99,8 +99,8 @@ def _of_servers(rows: Sequence[Row], job: Job, dead: Collection[Server]) -> Faul
     return Faults(tuple(faults))
 
 
-def _of_nodes(rows: Sequence[Row], job: Job, speed: float, dead: Collection[Server]) -> Faults:
-    moments: dict[float, list[Row]] = {}
+def _of_nodes(rows: Sequence[TraceRow], job: Job, speed: float, dead: Collection[Server]) -> Faults:
+    moments: dict[float, list[TraceRow]] = {}
     latest = 0.0
     for row in rows:
         try:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
-from recycle.megatron.flags import REFUSED, find_flags
-from recycle.runtime.gloo_threads import let_go
+from recycle.megatron.flag.flags import REFUSED, find_flags
+from recycle.runtime.net.gloo.threads import let_go
 
 if TYPE_CHECKING:
-    from recycle.megatron.protection import Protection
+    from recycle.megatron.flag.protection import Protection
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         return 0
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from recycle.megatron.protection import find_protection
+    from recycle.megatron.flag.protection import find_protection
 
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
@@ -65,13 +65,13 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     import torch
 
     if not torch.cuda.is_available():
-        from recycle.megatron.cpu_training import train_on_cpu
+        from recycle.megatron.flag.cpu_training import train_on_cpu
 
         for line in train_on_cpu():
             say(f"no CUDA here: {line}")
     leave: Callable[[], None] = lambda: None  # noqa: E731
     if on:
-        from recycle.megatron.dropin import switch_on
+        from recycle.megatron.flag.dropin import switch_on
 
         leave = switch_on(protection)
     sys.argv = [script, *arguments]

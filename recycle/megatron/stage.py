@@ -9,8 +9,8 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from recycle.megatron.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
 from recycle.megatron.world import Place
-from recycle.runtime.seeds import seed_of, seeded
-from recycle.runtime.stage import Held, MicroBatch, TensorSpec
+from recycle.runtime.execute.seeds import seed_of, seeded
+from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
 Data = Callable[[MicroBatch], Any]
@@ -19,7 +19,7 @@ Data = Callable[[MicroBatch], Any]
 SEEDS = 2**31
 
 
-class Context(NamedTuple):
+class ChunkContext(NamedTuple):
     """What F leaves for I."""
 
     input: torch.Tensor | None
@@ -70,7 +70,7 @@ class MegatronStage:
         self._held_out = held_out or data
         self._seed = seed
         self._random = config.hidden_dropout > 0 or config.attention_dropout > 0
-        self._contexts: dict[MicroBatch, Context] = {}
+        self._contexts: dict[MicroBatch, ChunkContext] = {}
         self._owed: dict[MicroBatch, list[Owed]] = {}
         self._results: dict[MicroBatch, Any] = {}
         self.tokens = torch.zeros([], dtype=torch.int)
@@ -85,7 +85,7 @@ class MegatronStage:
             with seeded(seed):
                 model_parallel_cuda_manual_seed(seed)
                 output = self._run(micro_batch, source, self._data)
-        self._contexts[micro_batch] = Context(source, output)
+        self._contexts[micro_batch] = ChunkContext(source, output)
         if self.output is None:
             return None
         message = output.detach()

@@ -3,7 +3,7 @@
 import torch
 from megatron.core.utils import get_attr_wrapped_model
 
-from recycle.runtime.network import Network
+from recycle.runtime.net.network import Network
 
 
 class Tie:
@@ -21,7 +21,7 @@ class Tie:
     def __init__(self, weight: torch.nn.Parameter, network: Network, depth: int) -> None:
         first, last = network.view.peers(0), network.view.peers(depth - 1)
         self._weight = weight
-        self._circle = network.circle("tie", [*first, *last])
+        self._group = network.group("tie", [*first, *last])
         self._first = network.server == first[0]
         self._represents = self._first or network.server == last[0]
 
@@ -29,7 +29,7 @@ class Tie:
         """Give every server the first stage's parameter."""
         if not self._first:
             self._weight.data.zero_()
-        self._circle.sum(self._weight.data)
+        self._group.sum(self._weight.data)
 
     def reduce(self) -> None:
         """Give every server the gradient of both uses."""
@@ -37,7 +37,7 @@ class Tie:
         assert gradient is not None
         if not self._represents:
             gradient.zero_()
-        self._circle.sum(gradient)
+        self._group.sum(gradient)
 
 
 def tie_of(model: torch.nn.Module, network: Network, depth: int) -> Tie | None:

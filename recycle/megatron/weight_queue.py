@@ -26,7 +26,7 @@ class Owed(NamedTuple):
     input: torch.Tensor
 
 
-class Hook:
+class BackwardHook:
     """What the replaced backward pass looks at; the one piece of state that outlives a call."""
 
     original: Any = None
@@ -40,14 +40,14 @@ def queued_weight_gradients() -> Iterator[list[Owed]]:
     Raises:
         RunError: a setting that this split does not know is in use.
     """
-    if Hook.original is None:
-        Hook.original = replace(Function, "backward", staticmethod(_backward))
-    assert Hook.queue is None, "the block is entered a second time"
-    Hook.queue = []
+    if BackwardHook.original is None:
+        BackwardHook.original = replace(Function, "backward", staticmethod(_backward))
+    assert BackwardHook.queue is None, "the block is entered a second time"
+    BackwardHook.queue = []
     try:
-        yield Hook.queue
+        yield BackwardHook.queue
     finally:
-        Hook.queue = None
+        BackwardHook.queue = None
 
 
 def add_weight_gradients(queue: list[Owed]) -> None:
@@ -64,8 +64,8 @@ def add_weight_gradients(queue: list[Owed]) -> None:
 
 
 def _backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-    if Hook.queue is None:
-        return Hook.original(ctx, grad_output)
+    if BackwardHook.queue is None:
+        return BackwardHook.original(ctx, grad_output)
     for setting in ("sequence_parallel", "gradient_accumulation_fusion", "grad_output_buffer"):
         if getattr(ctx, setting):
             raise RunError(f"{setting} is on: a split backward pass does not work with it; turn it off")
@@ -75,7 +75,7 @@ def _backward(ctx: Any, grad_output: torch.Tensor) -> Any:
     if ctx.allreduce_dgrad:
         reduction = torch.distributed.all_reduce(grad_input, group=ctx.tp_group, async_op=True)
     grad_output, source = layers.prepare_input_tensors_for_wgrad_compute(grad_output, source)
-    Hook.queue.append(Owed(weight, grad_output.detach(), source.detach()))
+    BackwardHook.queue.append(Owed(weight, grad_output.detach(), source.detach()))
     grad_bias = grad_output.sum(dim=0) if ctx.use_bias else None
     if reduction is not None:
         reduction.wait()

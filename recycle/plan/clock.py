@@ -9,7 +9,7 @@ from recycle.job import Job, Server
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
-from recycle.plan.timing import Lane, Network, Timing, global_timing, staggered_timing
+from recycle.plan.timing import ActivityNetwork, Lane, Timing, global_timing, staggered_timing
 
 Program = Sequence[Instruction]
 
@@ -81,7 +81,7 @@ def run_clock(job: Job, mode: Mode, programs: Mapping[Server, Iterable[Instructi
     )
 
 
-def network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) -> Network:
+def network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) -> ActivityNetwork:
     """The work of compute instructions in their order; nodes are numbered server by server.
 
     What an instruction needs from its own server must come before it in that server's program.
@@ -111,7 +111,7 @@ def network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) -> Networ
             delay[op] = job.lag(server.stage, other.stage) if other else 0
         need += [source[each.op][each.home * width + each.micro_batch] for each in program]
         lag += [delay[each.op] for each in program]
-    return Network(length, need, lag, lanes, [stage.update for stage in job.stages])
+    return ActivityNetwork(length, need, lag, lanes, [stage.update for stage in job.stages])
 
 
 def memory_steps(job: Job, instruction: Instruction) -> tuple[int, int]:

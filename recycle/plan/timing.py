@@ -17,7 +17,7 @@ class Lane(NamedTuple):
     nodes: range
 
 
-class Network(msgspec.Struct, frozen=True):
+class ActivityNetwork(msgspec.Struct, frozen=True):
     """Work in a given order.
 
     Attributes:
@@ -71,7 +71,7 @@ class Passes:
         Deadlock: the order has a cycle.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: ActivityNetwork) -> None:
         self.network = network
         self.sequence = list(executable_order(network.lanes, network.need))
         self.previous = [-1] * len(network.duration)
@@ -150,7 +150,7 @@ def executable_order(lanes: Sequence[Lane], need: Sequence[int]) -> Iterator[int
         raise Deadlock(stuck)
 
 
-def global_timing(network: Network) -> Timing:
+def global_timing(network: ActivityNetwork) -> Timing:
     """Timing of one iteration behind a global optimizer barrier: all servers start at 0, all stages step at the end.
 
     The period is the makespan and the longest update.
@@ -164,7 +164,7 @@ def global_timing(network: Network) -> Timing:
     return Timing(start, [makespan] * len(last), makespan, makespan + max(network.update), passes.sequence)
 
 
-def staggered_timing(network: Network) -> Timing:
+def staggered_timing(network: ActivityNetwork) -> Timing:
     """Timing of the least period at which the order repeats when each stage steps on its own.
 
     Stage s may begin its next iteration once its own update has ended, so with release r_s (no server of the stage

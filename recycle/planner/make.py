@@ -11,11 +11,11 @@ from recycle.job import Job, Server
 from recycle.plan.clock import run_clock
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
-from recycle.planner.baseline import fault_free_problem, one_forward_one_backward
+from recycle.planner.anneal.improve import StoppingCriterion, improve
 from recycle.planner.bounds import lower_bound, period
 from recycle.planner.evaluate import timing
-from recycle.planner.improve import Stop, improve
-from recycle.planner.large import schedule_large
+from recycle.planner.greedy.batches import schedule_large
+from recycle.planner.greedy.published import fault_free_problem, one_forward_one_backward
 from recycle.planner.lowering import add_transfers, add_updates, fuse, instructions
 from recycle.planner.problem import Problem, Programs, make_problem
 
@@ -36,7 +36,7 @@ class Effort(msgspec.Struct, frozen=True):
         proof: seconds for the exact solver, 0 to do without.
     """
 
-    stops: Sequence[Stop]
+    stops: Sequence[StoppingCriterion]
     budget: str
     seed: int = 0
     proof: float = 0.0
@@ -129,7 +129,7 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
     value = found.progress.value
     if value == analytic.value or not effort.proof:
         return found.programs, analytic.value, rule, "list scheduler and annealing"
-    from recycle.planner.exact import solve
+    from recycle.planner.exact.prove import solve
 
     exact = solve(
         problem,

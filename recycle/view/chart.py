@@ -10,7 +10,7 @@ import msgspec
 
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.plan.timeline import Outage, Pause, Span, Timeline
+from recycle.record.timeline import Outage, Pause, Span, Timeline
 from recycle.view.subject import Subject
 
 MOST_PEERS = 6

@@ -9,7 +9,7 @@ import msgspec
 
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-from recycle.plan.timeline import Span, Timeline
+from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import plural
 
 Change = Literal["new", "moved", "reordered"]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from statistics import median
 
-from recycle.plan.history import Change, History, News, Recovery
-from recycle.plan.recording import DeathLine
+from recycle.record.history import Change, ForkEvent, History, Recovery
+from recycle.record.recording import DeathLine
 from recycle.view.chart import printable
 from recycle.view.trace import microseconds
 
@@ -16,7 +16,7 @@ NOTICED = {
 PHASES = ("detect", "agree", "rebuild", "restore", "start")
 
 
-def tell(news: News, servers: int, time_unit: str) -> str:
+def tell(news: ForkEvent, servers: int, time_unit: str) -> str:
     """One line about an event.
 
     Args:

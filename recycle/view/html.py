@@ -16,7 +16,7 @@ import msgspec
 
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
-from recycle.plan.timeline import Sample, Span, Timeline
+from recycle.record.timeline import Sample, Span, Timeline
 from recycle.view.chart import Chart, Row, number, phases, share, whereabouts
 from recycle.view.compare import Comparison
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING

@@ -28,7 +28,7 @@ class Mark(NamedTuple):
     good: bool
 
 
-class Difference(NamedTuple):
+class LossDifference(NamedTuple):
     """How far two curves are apart.
 
     Attributes:
@@ -42,14 +42,14 @@ class Difference(NamedTuple):
     step: float
 
 
-def compare_losses(curve: Curve, reference: Curve) -> Difference | None:
+def compare_losses(curve: Curve, reference: Curve) -> LossDifference | None:
     """How far a curve is from another, over the steps that both have; None if there are none."""
     expected = dict(reference)
     apart = [(_relative(loss, expected[step]), step) for step, loss in curve if step in expected]
     if not apart:
         return None
     largest, step = max(apart, key=lambda each: each[0])
-    return Difference(len(apart), largest, step)
+    return LossDifference(len(apart), largest, step)
 
 
 def draw_losses(
@@ -107,8 +107,8 @@ def draw_losses(
         Xml.SubElement(picture, "polyline", line | ({"stroke-dasharray": "6 6"} if name in dashed else {}))
         if len(places) <= 40:
             for (across, down), (step, loss) in zip(places, curve, strict=True):
-                circle = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
-                dot = Xml.SubElement(picture, "circle", circle)
+                group = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
+                dot = Xml.SubElement(picture, "group", group)
                 Xml.SubElement(dot, "title").text = f"{name}, iteration {step:g}: {loss:.4f}"
         _text(picture, WIDTH - RIGHT - 8, TOP + 14 + 18 * number, name, f"text-anchor:end;fill:{color};font-weight:600")
     return Xml.tostring(picture, encoding="unicode") + "\n"

@@ -6,12 +6,12 @@ import msgspec
 
 from recycle.plan.checker import Violation, check_plan
 from recycle.plan.document import load_plan
-from recycle.plan.history import History, load_history
 from recycle.plan.plan import Plan
-from recycle.plan.planned import timeline
-from recycle.plan.recording import load_recording
-from recycle.plan.timeline import Timeline
 from recycle.plan.timing import Deadlock
+from recycle.record.history import History, load_history
+from recycle.record.planned import timeline
+from recycle.record.recording import load_recording
+from recycle.record.timeline import Timeline
 
 
 class Subject(msgspec.Struct, frozen=True):

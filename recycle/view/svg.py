@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from recycle.plan.instruction import Op
-from recycle.plan.timeline import Outage, Pause, Span
+from recycle.record.timeline import Outage, Pause, Span
 from recycle.view.chart import Chart, Group, Row, number, phases, plural, share, whereabouts
 from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from recycle.plan.instruction import Op
-from recycle.plan.timeline import Span
+from recycle.record.timeline import Span
 from recycle.view.chart import Chart, Row, fate, number, plural, share
 from recycle.view.style import FILL, INK
 from recycle.view.subject import Subject

@@ -9,7 +9,7 @@ import msgspec
 
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
-from recycle.plan.timeline import Span, Timeline
+from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import STEPS, Chart, Row
 from recycle.view.style import MEANING
 

@@ -21,7 +21,7 @@ from recycle.control.events import (
     JoinReady,
     Noticed,
     Overdue,
-    Pause,
+    Paused,
     Prepare,
     Propose,
     PublishReport,
@@ -174,7 +174,7 @@ class Simulated:
         if epoch == self.world.newest().epoch:
             self.world.reached = max(self.world.reached, step + 1)
         if self.world.pauses.get(epoch) == step + 1 and not self.interrupted:
-            self.tell(Pause(f"pause/{epoch}", epoch, step + 1))
+            self.tell(Paused(f"pause/{epoch}", epoch, step + 1))
             self.interrupted = True
         else:
             self._begin(epoch, step + 1)

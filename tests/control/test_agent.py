@@ -10,7 +10,7 @@ from multiprocessing.context import ForkProcess
 import pytest
 
 from recycle.control.agent import FENCED, run_agent
-from recycle.control.beats import Heart
+from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
@@ -46,7 +46,7 @@ class Run:
         started = CONTEXT.SimpleQueue()
 
         def body() -> int:
-            Heart(member, connect, TOKEN, DURATIONS.beat)
+            Heartbeat(member, connect, TOKEN, DURATIONS.beat)
             started.put(os.getpid())
             return work()
 

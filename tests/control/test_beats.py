@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from recycle.control.beats import Heart, Watchlist, watched
+from recycle.control.beats import Heartbeat, Watchlist, watched
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
 from recycle.control.store import MemoryStore, Store
@@ -61,7 +61,7 @@ def test_a_heart_beats_until_it_is_stopped_and_finds_the_store_again(
             raise StoreLost("not yet")
         return store.clone()
 
-    heart = Heart(A, connect, "token", 0.001)
+    heart = Heartbeat(A, connect, "token", 0.001)
     eventually(lambda: Board(first, "token").beats([A])[A] > 2)
     first.lose()
     eventually(lambda: Board(second, "token").beats([A])[A] > 2)
@@ -73,7 +73,7 @@ def test_a_heart_beats_until_it_is_stopped_and_finds_the_store_again(
 def test_with_every_beat_something_else_can_be_looked_at(eventually: Callable[[Callable[[], bool]], None]) -> None:
     store = MemoryStore()
     seen: list[int] = []
-    heart = Heart(A, store.clone, "token", 0.001, lambda board: seen.append(board.beats([A])[A]))
+    heart = Heartbeat(A, store.clone, "token", 0.001, lambda board: seen.append(board.beats([A])[A]))
     eventually(lambda: len(seen) > 2)
     heart.stop()
     assert seen == list(range(1, len(seen) + 1))

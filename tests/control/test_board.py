@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
 from recycle.control.messages import Death, Description, JoinRequest, Report, Verdict
 from recycle.control.store import MemoryStore, Store
 from recycle.control.view import Member
 from recycle.job import Server
-from tests.examples import paper_job
 
 TOKEN = "token"
 A, B, C = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_1#1"))

@@ -1,11 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.examples import paper_job
 from recycle.control.decision import Lost, Missing, Survey, decide, give_up
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.job import Server
-from tests.examples import paper_job
 
 JOB = paper_job(pipelines=3, stages=2)
 MEMBERS = tuple(Member(server, 0) for server in JOB.servers())

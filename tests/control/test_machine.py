@@ -1,5 +1,6 @@
 import pytest
 
+from harness.examples import paper_job
 from recycle.control.events import (
     Accuse,
     BuildFailed,
@@ -12,7 +13,7 @@ from recycle.control.events import (
     JoinReady,
     Noticed,
     Overdue,
-    Pause,
+    Paused,
     Prepare,
     Propose,
     PublishReport,
@@ -31,7 +32,6 @@ from recycle.control.events import (
 from recycle.control.machine import Machine, State, replay
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member
-from tests.examples import paper_job
 
 JOB = paper_job(pipelines=2, stages=2)
 A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
@@ -132,7 +132,7 @@ def test_events_of_other_epochs_are_left_alone_and_can_be_told_again(state: Stat
         Built("x", epoch),
         BuildFailed("x", epoch, "cause"),
         Overdue("x", epoch, B),
-        Pause("x", epoch, 6),
+        Paused("x", epoch, 6),
     ):
         assert told.machine.handle(event) == ()
     assert told.state is state
@@ -181,7 +181,7 @@ def test_who_does_not_answer_an_alarm_is_accused() -> None:
 
 def test_in_a_pause_nobody_is_overdue_until_there_is_an_alarm() -> None:
     told = in_state(State.TRAINING)
-    assert told(Pause, 0, 6) == ()
+    assert told(Paused, 0, 6) == ()
     assert told.state is State.HALTING
     assert told(Halted, 0, 6, 5) == (PublishReport(report(A, 6, 5)),)
     assert told(Overdue, 0, C) == ()

@@ -4,10 +4,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from harness.examples import paper_job
 from recycle.control.events import Decided
 from recycle.control.machine import State, replay
 from tests.control.simulation import Simulated, World
-from tests.examples import paper_job
 
 ANY = st.integers(0, 999)
 

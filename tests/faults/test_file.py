@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import paper_job
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.file import decode_faults, encode_faults, load_faults
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
-from tests.examples import paper_job
 from tests.faults.strategies import fault_lists
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "schedules" / "faults"

@@ -1,12 +1,12 @@
 import pytest
 from hypothesis import given, settings
 
+from harness.examples import paper_job
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-from tests.examples import paper_job
 from tests.faults.strategies import patterns
 
 LIST = ["2RECV_F1.5<W0_1", "2F1.5", "2SEND_F1.5>W0_3", "2SEND_F1.50>W0_3", "2'1F1.5", "3F1.5", "2W1.5", "2STEP"]

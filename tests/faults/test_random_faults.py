@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import paper_job
 from recycle.faults.check import check_faults
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Kind
 from recycle.faults.random_faults import random_faults
-from tests.examples import paper_job
 from tests.strategies import failed_sets, jobs
 
 SEEDS = st.integers(0, 2**32)

@@ -1,9 +1,9 @@
 import pytest
 
+from harness.examples import paper_job
 from recycle.faults.errors import FaultError
 from recycle.faults.file import load_faults
 from recycle.job import Server
-from tests.examples import paper_job
 
 JOB = paper_job()
 SMALL = paper_job(pipelines=2, stages=2)

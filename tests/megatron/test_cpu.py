@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.model import ModelOptions, transformer_config
+from recycle.megatron.gpt.model import ModelOptions, transformer_config
 from recycle.megatron.patching import replace
 from recycle.runtime.errors import RunError
-from recycle.runtime.launcher import launch
+from recycle.runtime.launch.local import launch
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is replaced where there is CUDA")

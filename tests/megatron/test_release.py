@@ -6,9 +6,9 @@ from functools import reduce
 import pytest
 from megatron import core
 
+from harness.flag_runs import missing, needs_training
 from recycle.megatron.release import ADAPTER, RELEASES, TRAINER, parameters_of, require_known_release
 from recycle.runtime.errors import RunError
-from tests.megatron.dropin_runs import missing, needs_training
 
 TRAINING = not missing
 
@@ -19,7 +19,7 @@ HOOKS = ADAPTER + (TRAINER if TRAINING else ())
 def without_cuda():
     """What lets megatron.training be imported here; the functions of the table stay Megatron's own."""
     if TRAINING:
-        from recycle.megatron.cpu_training import stand_in_for_triton
+        from recycle.megatron.flag.cpu_training import stand_in_for_triton
 
         stand_in_for_triton()
 

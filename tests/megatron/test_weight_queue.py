@@ -4,16 +4,16 @@ import msgspec
 import pytest
 import torch
 
+from harness.gpt_runs import OPTIONS, text
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.gpt import forward_step
-from recycle.megatron.model import build_stage, transformer_config
+from recycle.megatron.gpt.forward import forward_step
+from recycle.megatron.gpt.model import build_stage, transformer_config
 from recycle.megatron.stage import MegatronStage
 from recycle.megatron.world import Place, join_server
 from recycle.runtime.errors import RunError
-from recycle.runtime.launcher import launch
-from recycle.runtime.stage import MicroBatch
-from tests.megatron.gpt_runs import OPTIONS, text
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.launch.local import launch
 
 DEPTH = 3
 SHAPE = (OPTIONS.sequence, OPTIONS.micro_batch_size, OPTIONS.hidden)

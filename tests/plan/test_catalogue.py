@@ -3,6 +3,7 @@ import zipfile
 
 import pytest
 
+from harness.examples import QUICK, paper_job
 from recycle.errors import JobError, NoPlanError, PlanFileError, UserError
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
@@ -10,7 +11,6 @@ from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.planner import catalogue as making
 from recycle.planner.catalogue import failure_vectors, make_catalogue
-from tests.examples import QUICK, paper_job
 
 JOB = paper_job(released=0)
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import paper_job, paper_plan
 from recycle.job import Server
 from recycle.plan.checker import check_plan, rows_around
 from recycle.plan.clock import run_clock
@@ -12,7 +13,6 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
 from recycle.planner.lowering import lower
-from tests.examples import paper_job, paper_plan
 from tests.strategies import scheduled
 
 PLAN = paper_plan()

@@ -1,8 +1,8 @@
 import msgspec
 
+from harness.examples import paper_plan
 from recycle.job import Server
 from recycle.plan.difference import compare_plans
-from tests.examples import paper_plan
 
 
 def test_a_plan_does_not_differ_from_itself():

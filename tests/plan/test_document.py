@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import paper_plan
 from recycle.errors import PlanFileError, UserError
 from recycle.job import Server
 from recycle.plan.document import decode_plan, encode_plan, load_plan, save_plan
-from tests.examples import paper_plan
 
 PLAN = paper_plan()
 FIELDS = json.loads(encode_plan(PLAN))

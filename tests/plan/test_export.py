@@ -3,12 +3,12 @@ import io
 
 import pytest
 
+from harness.examples import QUICK, paper_job, paper_plan
 from recycle.errors import UserError
 from recycle.plan.clock import run_clock
 from recycle.plan.export import COLUMNS, export_csv, export_torch
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from tests.examples import QUICK, paper_job, paper_plan
 
 
 def test_csv_has_a_row_per_compute_instruction_with_its_times():

@@ -1,13 +1,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import QUICK, paper_job
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.migration import best_migration
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import canonical_failed, failure_counts, relabel_plan, relabelling
 from recycle.planner.make import make_plan
-from tests.examples import QUICK, paper_job
 from tests.strategies import failed_sets, jobs, modes
 
 

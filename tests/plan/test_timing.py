@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given, settings
 
+from harness.examples import paper_job
 from recycle.job import Server
 from recycle.plan.clock import duration, memory_steps, network, peak_memory, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.timing import Deadlock
-from tests.examples import paper_job
 from tests.strategies import scheduled
 
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.examples import paper_job
 from recycle.job import Server
 from recycle.plan.mode import Mode
+from recycle.planner.anneal.improve import MaxMoves, improve
 from recycle.planner.bounds import breakdown, heads, lower_bound, period, round_trips
 from recycle.planner.evaluate import value
-from recycle.planner.improve import MaxMoves, improve
 from recycle.planner.problem import make_problem
-from tests.examples import paper_job
 from tests.planner.test_table import TABLE
 from tests.strategies import problems
 

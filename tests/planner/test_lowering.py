@@ -1,11 +1,11 @@
 from hypothesis import given, settings
 
+from harness.examples import paper_job, paper_plan
 from recycle.job import Server
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.planner.lowering import add_transfers, add_updates, fuse, lower
-from tests.examples import paper_job, paper_plan
 from tests.strategies import scheduled
 
 

@@ -3,13 +3,13 @@ import sys
 
 import pytest
 
+from harness.examples import QUICK, paper_job
 from recycle.errors import JobError, NoPlanError
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, baseline_period, make_plan
-from tests.examples import QUICK, paper_job
 
 
 def test_a_plan_says_what_it_was_made_for_and_how_good_it_is():

@@ -1,12 +1,12 @@
 import pytest
 from hypothesis import given
 
+from harness.examples import paper_job
 from recycle.errors import NoPlanError
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.problem import make_problem
 from recycle.planner.routing import balanced_routes, movable
-from tests.examples import paper_job
 from tests.strategies import problems
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from harness.examples import paper_job
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.improve import MaxMoves
+from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
-from tests.examples import paper_job
 
 FUSED = Mode("fused", "global")
 SPLIT = Mode("split", "global")

@@ -2,9 +2,9 @@
 
 import torch
 
-from recycle.runtime.seeds import seed_of, seeded
-from recycle.runtime.stage import MicroBatch
-from recycle.runtime.torch_stage import boundaries, cut
+from recycle.runtime.execute.seeds import seed_of, seeded
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.execute.torch_stage import boundaries, cut
 
 WIDTH = 8
 ROWS = 4

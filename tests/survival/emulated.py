@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from harness.examples import QUICK, paper_job
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.view import Member, View
@@ -21,16 +22,15 @@ from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.plan.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
 from recycle.planner.make import make_plan
-from recycle.runtime.emulated_server import Emulated, EmulatedServer
-from recycle.runtime.events import Event, EventFile, Teller
-from recycle.runtime.injection import Injector
-from recycle.runtime.plans import Plans
-from recycle.runtime.reports import connect_reporter
-from recycle.runtime.supervisor import EVENT, FAILURE, FIRED, MISTAKE, Door, Setting, Supervisor
-from recycle.runtime.survivor import DONE, Survivor
-from tests.examples import QUICK, paper_job
+from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
+from recycle.record.reporting import Event, EventFile, Reporter
+from recycle.runtime.emulate.server import Emulated, EmulatedServer
+from recycle.runtime.execute.injection import Injector
+from recycle.runtime.launch.report_channel import connect_reporter
+from recycle.runtime.launch.supervisor import EVENT, FAILURE, FIRED, MISTAKE, RunAccess, Setting, Supervisor
+from recycle.runtime.recover.plans import Plans
+from recycle.runtime.recover.survivor import DONE, Survivor
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
 STAGGERED, GLOBAL = Mode(), Mode("fused", "global")
@@ -167,12 +167,12 @@ class ScenarioServer(EmulatedServer):
     Args:
         emulated: see EmulatedServer.
         member: whose it is.
-        teller: see EmulatedServer.
+        reporter: see EmulatedServer.
         scenario: what happens.
     """
 
-    def __init__(self, emulated: Emulated, member: Member, teller: Teller, scenario: "Scenario") -> None:
-        super().__init__(emulated, member.server, teller)
+    def __init__(self, emulated: Emulated, member: Member, reporter: Reporter, scenario: "Scenario") -> None:
+        super().__init__(emulated, member.server, reporter)
         self.epoch = -1
         self._member = member
         self._scenario = scenario
@@ -205,11 +205,11 @@ class ScenarioServer(EmulatedServer):
         self.meet("adopt")
         super().adopt(step, state)
 
-    def connect(self, plan, network, hooks, bulletin):
+    def connect(self, plan, network, hooks, notices):
         self.epoch = network.view.epoch
         self.network = network
         self.meet("connect")
-        super().connect(plan, network, hooks, bulletin)
+        super().connect(plan, network, hooks, notices)
 
     def between(self, step, *, save, settle):
         self.meet(f"between {step}")
@@ -333,25 +333,25 @@ class Scenario:
             assert time.monotonic() < deadline, f"still running: {left}"
             time.sleep(0.01)
 
-    def _serve(self, member: Member, door: Door) -> int:
+    def _serve(self, member: Member, door: RunAccess) -> int:
         work = partial(self._work, member, door)
         return run_agent(member, work, door.endpoint.connect, door.endpoint.token, self.durations)
 
-    def _work(self, member: Member, door: Door) -> int:
+    def _work(self, member: Member, door: RunAccess) -> int:
         torch.set_num_threads(1)
         (self.folder / "workers").mkdir(exist_ok=True)
         (self.folder / "workers" / str(member)).write_text(str(os.getpid()))
         report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
         try:
             file = EventFile(self.folder / "events", str(member), "emulated")
-            teller = Teller(file, lambda content: report(EVENT + content))
+            reporter = Reporter(file, lambda content: report(EVENT + content))
             emulated = Emulated(JOB, self.mode.optimizer == "staggered", SLOT, self.iterations)
-            trainee = ScenarioServer(emulated, member, teller, self)
+            trainee = ScenarioServer(emulated, member, reporter, self)
             fired = FiredFile(self.folder / FIRED, member.server, member.incarnation)
 
             def tell(fault: Fault, time_ns: int) -> None:
                 fired.write(fault, time_ns)
-                teller.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
+                reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             mine = self.faults.of_worker(member.server, member.incarnation)
             ports = (door.endpoint.port, door.watch[1])
@@ -367,7 +367,7 @@ class Scenario:
                 door.endpoint,
                 self.durations,
                 Plans(self.plan, None, make),
-                teller,
+                reporter,
                 [Injector(mine, tell, lambda: (), ports)],
             )
             survivor.trainee = trainee

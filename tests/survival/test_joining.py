@@ -19,11 +19,11 @@ from recycle.control.tcp_store import TorchStore
 from recycle.errors import UserError
 from recycle.faults.menu import Kind
 from recycle.job import Server
-from recycle.megatron.server import GptServer
-from recycle.megatron.training import join_run
+from recycle.megatron.gpt.server import GptServer
+from recycle.megatron.gpt.training import join_run
 from recycle.plan.instruction import Op
-from recycle.plan.recording import DeathLine, IterationLine, ViewLine
-from recycle.runtime.supervisor import JOIN_FILE
+from recycle.record.recording import DeathLine, IterationLine, ViewLine
+from recycle.runtime.launch.supervisor import JOIN_FILE
 from tests.survival.emulated import Once
 from tests.survival.trained import MODEL, Trained, fault, make
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(150)
 ITERATIONS = 40
 KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
 JOINER = Server(1, 0)
-COMMAND = "import sys, recycle.megatron.training; from recycle.cli import main; sys.argv[0] = 'recycle'; main()"
+COMMAND = "import sys, recycle.megatron.gpt.training; from recycle.cli import main; sys.argv[0] = 'recycle'; main()"
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ from torch.distributed import HashStore
 from recycle.control.errors import ControlError
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.runtime.bulletin import EVERY, Bulletin, Notices
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.handover import LARGEST_HEAD, Entry, Head, receive_state, send_state
-from recycle.runtime.launcher import launch
-from recycle.runtime.network import Network
-from recycle.runtime.nursery import Nursery
-from recycle.runtime.reports import Hub, connect_reporter
+from recycle.runtime.execute.notices import EVERY, NoticeExchange, Notices
+from recycle.runtime.join.handover import LARGEST_HEAD, StateHead, TensorHead, receive_state, send_state
+from recycle.runtime.launch.fork_server import ForkServer
+from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.report_channel import ReportInbox, connect_reporter
+from recycle.runtime.net.network import Network
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -81,8 +81,8 @@ def test_a_head_of_an_impossible_length_is_refused(length):
     [
         b"no message",
         msgspec.msgpack.encode({"step": 1}),
-        msgspec.msgpack.encode(Head(1, [Entry("a", (2,), "object")])),
-        msgspec.msgpack.encode(Head(1, [Entry("a", (-2,), "float32")])),
+        msgspec.msgpack.encode(StateHead(1, [TensorHead("a", (2,), "object")])),
+        msgspec.msgpack.encode(StateHead(1, [TensorHead("a", (-2,), "float32")])),
     ],
     ids=["noise", "another", "type", "shape"],
 )
@@ -102,14 +102,14 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
     heard = {}
 
     def body(member):
-        bulletin = Bulletin(Network(member.store(), view, view.servers[member.rank]))
+        notices = NoticeExchange(Network(member.store(), view, view.servers[member.rank]))
         found = []
         for iteration in range(2 * EVERY + 1):
-            bulletin.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
-            bulletin.exchange()
-            found.append(bulletin.heard)
-        bulletin.collect()
-        member.report(msgspec.json.encode([*found, bulletin.heard]))
+            notices.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
+            notices.exchange()
+            found.append(notices.heard)
+        notices.collect()
+        member.report(msgspec.json.encode([*found, notices.heard]))
 
     launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content, type=list[Notices])}))
     expected = [Notices(), *[Notices(0, 1)] * EVERY, *[Notices(2, 1)] * EVERY, Notices(0, 1)]
@@ -117,9 +117,9 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
 
 
 def test_nothing_is_under_way_before_the_first_notice():
-    bulletin = Bulletin(Network(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
-    bulletin.collect()
-    assert bulletin.heard == Notices()
+    notices = NoticeExchange(Network(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
+    notices.collect()
+    assert notices.heard == Notices()
 
 
 # What the launcher is told.
@@ -127,7 +127,7 @@ def test_nothing_is_under_way_before_the_first_notice():
 
 @pytest.fixture
 def hub():
-    hub = Hub("127.0.0.1", "token")
+    hub = ReportInbox("127.0.0.1", "token")
     hub.open()
     yield hub
     hub.close()
@@ -207,11 +207,11 @@ def test_training_does_not_depend_on_who_watches(hub):
         report(b"x" * 1_000_000)
 
 
-# The nursery.
+# The fork_server.
 
 
 @pytest.fixture
-def nursery(tmp_path):
+def fork_server(tmp_path):
     def start(name, port):
         if name == "ends":
             return port
@@ -219,44 +219,44 @@ def nursery(tmp_path):
         signal.pause()
         return 1
 
-    nursery = Nursery("127.0.0.1", start)
-    yield nursery
-    if nursery.pid:
-        nursery.end()
+    fork_server = ForkServer("127.0.0.1", start)
+    yield fork_server
+    if fork_server.pid:
+        fork_server.end()
 
 
-def test_it_tells_of_each_process_that_it_starts_and_that_ends(nursery):
-    nursery.start_server("ends", 5)
-    started, ended = nursery.news(30), nursery.news(30)
+def test_it_tells_of_each_process_that_it_starts_and_that_ends(fork_server):
+    fork_server.start_server("ends", 5)
+    started, ended = fork_server.news(30), fork_server.news(30)
     assert (started.kind, started.name, started.port) == ("started", "ends", 5)
     assert (ended.kind, ended.name, ended.pid, ended.status) == ("ended", "ends", started.pid, 5)
-    assert nursery.news(0) is None
+    assert fork_server.news(0) is None
 
 
-def test_a_killed_process_has_the_status_of_its_signal(nursery):
-    nursery.start_server("stays", 0)
-    started = nursery.news(30)
+def test_a_killed_process_has_the_status_of_its_signal(fork_server):
+    fork_server.start_server("stays", 0)
+    started = fork_server.news(30)
     os.kill(started.pid, signal.SIGKILL)
-    assert nursery.news(30).status == -signal.SIGKILL
+    assert fork_server.news(30).status == -signal.SIGKILL
 
 
-def test_a_store_can_come_back_to_its_port(nursery):
-    nursery.serve_store()
-    first = nursery.news(30)
+def test_a_store_can_come_back_to_its_port(fork_server):
+    fork_server.serve_store()
+    first = fork_server.news(30)
     os.kill(first.pid, signal.SIGKILL)
-    assert nursery.news(30).kind == "ended"
-    nursery.serve_store(first.port)
-    second = nursery.news(30)
+    assert fork_server.news(30).kind == "ended"
+    fork_server.serve_store(first.port)
+    second = fork_server.news(30)
     assert (second.kind, second.port) == ("started", first.port)
     socket.create_connection(("127.0.0.1", second.port)).close()
 
 
-def test_all_end_with_it(nursery, tmp_path):
-    nursery.start_server("stays", 0)
-    started = nursery.news(30)
+def test_all_end_with_it(fork_server, tmp_path):
+    fork_server.start_server("stays", 0)
+    started = fork_server.news(30)
     pid = os.pidfd_open(started.pid)
-    nursery.end()
-    nursery.pid = 0
+    fork_server.end()
+    fork_server.pid = 0
     deadline = time.monotonic() + 30
     while is_running(started.pid):
         assert time.monotonic() < deadline

@@ -7,8 +7,8 @@ import pytest
 from recycle.control.agent import FENCED, STOPPED
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
-from recycle.plan.recording import InstantLine, IterationLine, ViewLine
-from recycle.runtime.injection import EXIT_STATUS
+from recycle.record.recording import InstantLine, IterationLine, ViewLine
+from recycle.runtime.execute.injection import EXIT_STATUS
 from tests.survival.emulated import EVERYBODY, PATIENT, Doom, Once, Scenario, lives, never, settled
 
 pytestmark = pytest.mark.timeout(90)

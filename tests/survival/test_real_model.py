@@ -7,10 +7,10 @@ import pytest
 
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
-from recycle.megatron.server import GptServer
+from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
-from recycle.plan.recording import DeathLine, EvaluationLine, IterationLine
-from recycle.runtime.checkpoint import checkpoints
+from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
+from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.emulated import PATIENT
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(autouse=True, scope="module")
 def _short_text():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recycle.megatron.gpt.standard_library", lambda: bytes(range(256)) * 100)
+        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
         yield
 
 
@@ -65,7 +65,7 @@ def test_a_gradient_that_is_spoiled_once_is_made_again(tmp_path, reference):
 
 def test_a_gradient_that_is_spoiled_twice_ends_the_run(tmp_path, monkeypatch):
     # The menu's fault happens once; here every gradient of one iteration is spoiled, as by a bad sample.
-    monkeypatch.setattr("recycle.runtime.update.FlatGradients.are_finite", lambda _: False)
+    monkeypatch.setattr("recycle.runtime.step.update.FlatGradients.are_finite", lambda _: False)
     run = Trained(tmp_path / "run")
     assert "iteration 0: the gradient of stage" in run.error
     assert "also when it was made again" in run.error

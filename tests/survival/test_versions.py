@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from recycle.runtime.versions import Versions
+from recycle.runtime.step.versions import Versions
 
 OPTIMIZERS = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.1),

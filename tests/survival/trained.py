@@ -4,21 +4,21 @@ from itertools import groupby
 
 import pytest
 
+from harness.examples import QUICK, paper_job
 from recycle.control.durations import Durations
 from recycle.faults.fired import load_fired
 from recycle.faults.menu import Fault, Faults
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
-from recycle.megatron.model import ModelOptions
-from recycle.megatron.run import Run
-from recycle.megatron.training import train
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
-from recycle.plan.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.planner.make import make_plan
-from recycle.runtime.checkpoint import checkpoints
+from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.runtime.errors import RunError
-from recycle.runtime.supervisor import FIRED
-from tests.examples import QUICK, paper_job
+from recycle.runtime.launch.supervisor import FIRED
+from recycle.runtime.step.checkpoint import checkpoints
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)

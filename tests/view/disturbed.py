@@ -5,9 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from harness.examples import paper_plan
 from recycle.job import Server
-from recycle.plan.planned import timeline
-from recycle.plan.recording import (
+from recycle.record.planned import timeline
+from recycle.record.recording import (
     DeathLine,
     IterationLine,
     RecoveryLine,
@@ -15,7 +16,6 @@ from recycle.plan.recording import (
     ViewLine,
     span_line,
 )
-from tests.examples import paper_plan
 
 SLOT = 1000
 VICTIM = Server(1, 2)

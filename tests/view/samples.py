@@ -2,12 +2,13 @@
 
 import msgspec
 
+from harness.examples import QUICK
 from recycle.job import Job, Server, Stage
 from recycle.plan.clock import run_clock
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
-from recycle.plan.planned import timeline
 from recycle.planner.make import make_plan
+from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.figure import draw_figure
 from recycle.view.html import Panel, page
@@ -16,7 +17,6 @@ from recycle.view.svg import draw as draw_svg
 from recycle.view.terminal import draw as draw_terminal
 from recycle.view.terminal import listing
 from recycle.view.trace import Part, encode, microseconds
-from tests.examples import QUICK
 
 PROVENANCE = Provenance("test", 0, "none", "nobody", "bounded")
 SCRIPT = '<script>alert("&")</script>'

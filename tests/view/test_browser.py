@@ -4,14 +4,14 @@ import io
 
 import pytest
 
+from harness.browser import chromium, missing
+from harness.examples import paper_plan
 from recycle.job import Server
-from recycle.plan.planned import timeline
+from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.html import Panel, page
 from recycle.view.subject import Subject, load_subject, subject_of
-from tests.examples import paper_plan
-from tests.view.browser import chromium, missing
 from tests.view.disturbed import DEATH, VIEW, write_disturbed
 from tests.view.samples import DEAD, SCRIPT, chart_of, measured, small
 

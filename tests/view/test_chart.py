@@ -1,12 +1,12 @@
 import pytest
 
+from harness.examples import paper_job, paper_plan
 from recycle.job import Server
 from recycle.plan.clock import peak_memory, run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.normalise import canonical_failed, failure_counts, relabel_plan
 from recycle.view.chart import fate, make_chart, printable
 from recycle.view.subject import Subject
-from tests.examples import paper_job, paper_plan
 from tests.view.samples import chart_of, measured, small
 
 

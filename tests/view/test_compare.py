@@ -1,7 +1,7 @@
 import msgspec
 
 from recycle.job import Server
-from recycle.plan.planned import timeline
+from recycle.record.planned import timeline
 from recycle.view.compare import compare, describe
 from tests.view.samples import measured
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree as Xml
 import msgspec
 import pytest
 
-from recycle.plan.recording import decode_recording, encode_recording, load_recording
-from recycle.plan.timeline import Outage
+from recycle.record.recording import decode_recording, encode_recording, load_recording
+from recycle.record.timeline import Outage
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.subject import load_subject

@@ -1,9 +1,9 @@
 import pytest
 
-from recycle.plan.history import History
-from recycle.plan.recording import InstantLine, RunLine
+from recycle.record.history import History
+from recycle.record.recording import InstantLine, RunLine
 from recycle.view.history import length, summarise, tell
-from tests.plan.test_history import FOUR, KILLED, death, recovery, view
+from tests.record.test_history import FOUR, KILLED, death, recovery, view
 
 
 def lines_of(lines):

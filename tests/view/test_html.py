@@ -5,7 +5,7 @@ from array import array
 import msgspec
 import pytest
 
-from recycle.plan.planned import timeline
+from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.html import OPS, Panel, page

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.examples import paper_plan
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.view.subject import subject_of
 from recycle.view.terminal import listing
-from tests.examples import paper_plan
 from tests.strategies import scheduled
 from tests.view.samples import all_views, figure, plan_of
 

@@ -1,6 +1,6 @@
 from xml.etree import ElementTree as Xml
 
-from recycle.view.losses import Difference, Mark, compare_losses, draw_losses
+from recycle.view.losses import LossDifference, Mark, compare_losses, draw_losses
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -10,7 +10,7 @@ def test_a_curve_per_name_with_a_mark_per_point():
     picture = Xml.fromstring(draw_losses("two", curves))
     lines = picture.findall(f"{NAMESPACE}polyline")
     assert [len(line.get("points").split()) for line in lines] == [3, 2]
-    assert [mark.find(f"{NAMESPACE}title").text for mark in picture.findall(f"{NAMESPACE}circle")][:2] == [
+    assert [mark.find(f"{NAMESPACE}title").text for mark in picture.findall(f"{NAMESPACE}group")][:2] == [
         "training, iteration 0: 5.5000",
         "training, iteration 1: 5.0000",
     ]
@@ -44,7 +44,7 @@ def test_marks_stand_at_their_steps_and_a_curve_is_seen_through_the_one_above_it
 
 def test_the_largest_difference_is_relative_and_over_the_steps_that_both_have():
     reference = [(1, 2.0), (2, -4.0), (3, 1.0)]
-    assert compare_losses([(2, -4.5), (3, 1.1), (4, 9.0)], reference) == Difference(2, 0.125, 2)
-    assert compare_losses(reference, reference) == Difference(3, 0.0, 1)
+    assert compare_losses([(2, -4.5), (3, 1.1), (4, 9.0)], reference) == LossDifference(2, 0.125, 2)
+    assert compare_losses(reference, reference) == LossDifference(3, 0.0, 1)
     assert compare_losses([(4, 1.0)], reference) is None
-    assert compare_losses([(1, 0.0)], [(1, 0.0)]) == Difference(1, 0.0, 1)
+    assert compare_losses([(1, 0.0)], [(1, 0.0)]) == LossDifference(1, 0.0, 1)

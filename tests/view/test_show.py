@@ -9,7 +9,7 @@ import pytest
 from recycle.job import Server
 from recycle.plan.document import save_plan
 from recycle.plan.instruction import Op
-from recycle.plan.recording import save_recording
+from recycle.record.recording import save_recording
 from tests.view.conftest import SCHEDULES
 from tests.view.samples import measured, small
 

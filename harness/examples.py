@@ -1,0 +1,25 @@
+"""The worked example, and plans made quickly for tests."""
+
+from recycle.job import Job, Server, Stage
+from recycle.plan.mode import Mode
+from recycle.planner.anneal.improve import MaxMoves
+from recycle.planner.make import Effort, make_plan
+
+DEAD = (Server(1, 2),)
+QUICK = Effort((MaxMoves(2000),), "2000 moves")
+
+
+def paper_job(limit=4, released=1, pipelines=3, stages=4, micro_batches=6):
+    """The paper's example: F, I and W take a slot each, the optimizer three."""
+    limits = limit if isinstance(limit, (list, tuple)) else [limit] * stages
+    return Job(
+        pipelines=pipelines,
+        micro_batches=micro_batches,
+        stages=tuple(Stage(1, 1, 1, 3, 0, 1, released, each) for each in limits),
+        latency=(0,) * (stages - 1),
+        name="paper",
+    )
+
+
+def paper_plan(form="lowered", failed=DEAD, **changes):
+    return make_plan(paper_job(**changes), failed, Mode(), QUICK, form)

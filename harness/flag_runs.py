@@ -1,0 +1,129 @@
+"""A user's training script, run by torchrun with and without the flag."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.gpt.text import standard_library
+
+SCRIPT = Path(__file__).parent / "scripts" / "pretrain_small_gpt.py"
+NEEDED = ("megatron.training", "yaml", "six", "regex", "pydantic")
+missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+needs_training = pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} are not installed: scripts/test does")
+
+SIZE = (
+    "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    "--micro-batch-size 2 --global-batch-size 16 --pipeline-model-parallel-size 2 --lr 1e-2 --lr-decay-style constant "
+    "--split 90,8,2 --vocab-size 255 --make-vocab-size-divisible-by 1 --tokenizer-type NullTokenizer "
+    "--hidden-dropout 0 --attention-dropout 0 --log-interval 1 --eval-interval 4 --eval-iters 1 --num-workers 0"
+)
+ON_CPU = (
+    "--transformer-impl local --distributed-backend gloo --use-cpu-initialization --no-masked-softmax-fusion "
+    "--no-bias-gelu-fusion --no-bias-dropout-fusion --no-gradient-accumulation-fusion --no-persist-layer-norm"
+)
+TRAINED = re.compile(r"iteration +(\d+)/ *\d+ .*?lm loss: (\S+) .*?grad norm: (\S+)")
+EVALUATED = re.compile(r"validation loss at (iteration \d+[a-z ]*)\| lm loss value: (\S+)")
+
+
+class Printed(NamedTuple):
+    """What a run has printed, to the digit.
+
+    Attributes:
+        trained: loss and gradient norm by iteration.
+        evaluated: loss by what it was measured on.
+        output: all of it.
+    """
+
+    trained: dict[int, tuple[str, str]]
+    evaluated: dict[str, str]
+    output: str
+
+
+def make_dataset(prefix):
+    """An indexed dataset of Megatron's, whose tokens are the bytes of Python's standard library."""
+    run_on_cpu()
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    builder = IndexedDatasetBuilder(f"{prefix}.bin")
+    text = standard_library()[:400_000]
+    for start in range(0, len(text), 10_000):
+        document = torch.tensor(list(text[start : start + 10_000]))
+        builder.add_document(document, [len(document)])
+    builder.finalize(f"{prefix}.idx")
+    return prefix
+
+
+def launch(dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron"), script=SCRIPT.name):
+    """Begin to run a script under torchrun; what it prints can be read."""
+    words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(ranks), *map(str, start), str(SCRIPT.with_name(script))),
+            *map(str, words),
+        ],
+        env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        cwd=Path(dataset).parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def train(dataset, *arguments, watch=lambda launcher, output: None, **settings):
+    """Run a script under torchrun, as launch does; fails where it fails.
+
+    Args:
+        watch: called with the launcher's process and what was printed so far, whenever something is printed.
+    """
+    with launch(dataset, *arguments, **settings) as launcher:
+        output = ""
+        for line in launcher.stdout:
+            output += line
+            watch(launcher, output)
+    assert launcher.returncode == 0, output[-8000:]
+    return Printed(
+        {int(number): (loss, norm) for number, loss, norm in TRAINED.findall(output)},
+        {where.strip(): loss for where, loss in EVALUATED.findall(output)},
+        output,
+    )
+
+
+def kill(moments):
+    """Kill workers: each with the iteration after which, and how many seconds after that was printed."""
+    left = list(moments)
+
+    def watch(launcher, output):
+        done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
+        for moment in [each for each in left if each[1] <= done]:
+            left.remove(moment)
+            rank, _, delay = moment
+            (worker,) = children(agents(launcher.pid)[rank])
+            threading.Timer(delay, os.kill, (worker, signal.SIGKILL)).start()
+
+    return watch
+
+
+def agents(launcher):
+    """The processes that torchrun has started, by rank."""
+    found = {}
+    for process in children(launcher):
+        variables = Path(f"/proc/{process}/environ").read_text().split("\0")
+        ranks = [each.partition("=")[2] for each in variables if each.startswith("RANK=")]
+        found |= {int(rank): process for rank in ranks}
+    return found
+
+
+def children(process):
+    """The processes that a process has started."""
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

@@ -1,0 +1,238 @@
+"""The same GPT trained by a plan and by Megatron's stock 1F1B, for comparison."""
+
+import functools
+
+import msgspec
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.module import Float16Module
+from megatron.core.utils import get_attr_wrapped_model
+
+from harness.examples import paper_job
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
+from recycle.megatron.gpt.forward import forward_step
+from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
+from recycle.megatron.gpt.text import ByteText, standard_library
+from recycle.megatron.stage import MegatronStage
+from recycle.megatron.ties import Tie
+from recycle.megatron.world import Place, join_server
+from recycle.record.recorder import Recorder
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.launch.local import launch
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.tokens import TokenTotal
+from recycle.runtime.step.update import TorchUpdate
+
+OPTIONS = ModelOptions(layers=4, hidden=32, heads=4, sequence=16, micro_batch_size=2)
+
+
+class Result(msgspec.Struct):
+    """Losses by step, home and number; the final parameters, exactly."""
+
+    losses: dict[str, float]
+    parameters: list[float]
+
+
+def optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+class FullPrecision:
+    """AdamW on copies in full precision of a DDP model's parameters, as mixed precision is trained."""
+
+    def __init__(self, model):
+        self.model = list(model.parameters())
+        self.main = [each.detach().float().clone() for each in self.model]
+        self.adam = optimizer(self.main)
+
+    def step(self):
+        for main, parameter in zip(self.main, self.model, strict=True):
+            main.grad = parameter.main_grad.float()
+        self.adam.step()
+        with torch.no_grad():
+            for main, parameter in zip(self.main, self.model, strict=True):
+                parameter.copy_(main)
+
+
+@functools.cache
+def content():
+    return standard_library()[:200_000]
+
+
+class LettersOnly(ByteText):
+    """A text of which only letters count, so that every micro-batch has another number of tokens."""
+
+    def samples(self, micro_batch, part=0):
+        tokens, labels = super().samples(micro_batch, part)
+        return tokens, labels.masked_fill(labels < ord("A"), -1)
+
+
+def text(options):
+    kind = LettersOnly if options.per_token_loss else ByteText
+    return kind(content(), "the library", options.sequence, options.micro_batch_size, options.seed)
+
+
+def name(micro_batch):
+    return f"{micro_batch.step} {micro_batch.home} {micro_batch.number}"
+
+
+def flat(parameters):
+    return torch.cat([each.detach().float().flatten() for each in parameters]).tolist()
+
+
+def gather(servers, body, tensor_parallel=1):
+    results = {}
+
+    def receive(rank, payload):
+        results[servers[rank // tensor_parallel]] = msgspec.msgpack.decode(payload, type=Result)
+
+    launch(len(servers) * tensor_parallel, body, receive)
+    return results
+
+
+def train_by_plan(plan, steps, options=OPTIONS):
+    """Every server's result."""
+    view = View.of(plan)
+    job = plan.job
+
+    def body(member):
+        run_on_cpu()
+        server = view.servers[member.rank]
+        store = member.store()
+        groups = join_server(store, server, job.depth)
+        config = transformer_config(options, job.depth)
+        model = build_stage(options, config, server.stage, job.depth, groups)
+        network = Network(store, view, server)
+        shape = (options.sequence, options.micro_batch_size, options.hidden)
+        place = Place(server.stage, job.depth)
+        samples = text(options).samples
+        stage = MegatronStage(model, config, place, shape, job.micro_batches, forward_step, samples, seed=options.seed)
+        tie = None
+        if options.tied and server.stage in (0, job.depth - 1):
+            weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
+            tie = Tie(weight(), network, job.depth)
+            tie.copy_from_first()
+        update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, server.stage, job.depth)
+        tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
+        update.connect(network, tie.reduce if tie else lambda: None, tokens)
+        worker = Worker(plan, server, stage, update, network, Recorder(server))
+        losses = {}
+        for step in range(steps):
+            places = [
+                MicroBatch(step, *divmod(place, job.micro_batches))
+                for place in range(job.pipelines * job.micro_batches)
+            ]
+            found = worker.run(step).losses
+            losses |= {name(place): loss for place, loss in zip(places, found, strict=False)}
+        network.barrier()
+        member.report(msgspec.msgpack.encode(Result(losses, flat(model.parameters()))))
+
+    return gather(view.servers, body)
+
+
+def token_loss(losses):
+    """A loss of tokens: the sum, and how many there are."""
+    total = losses.float().sum()
+    return total, torch.tensor(losses.numel(), dtype=torch.int), {"lm loss": total.detach().clone() / losses.numel()}
+
+
+def token_forward_step(data_iterator, model):
+    return forward_step(data_iterator, model)[0], token_loss
+
+
+def train_by_stock(
+    job, steps, options=OPTIONS, plan=None, data=True, ddp=None, step=forward_step, tensor_parallel=1, **config
+):
+    """Every live server's result by Megatron's training code; on its own schedule, or on a plan behind the adapter.
+
+    Servers that are dead in the plan take part in making Megatron's groups, and then in nothing.
+    """
+    # Megatron numbers ranks with the pipeline's stage outermost.
+    servers = [Server(pipeline, stage) for stage in range(job.depth) for pipeline in range(job.pipelines)]
+    failed = plan.failed if plan else ()
+
+    def body(member):
+        run_on_cpu()
+        server = servers[member.rank // tensor_parallel]
+        store = member.store()
+        world = dist.PrefixStore("world", store)
+        dist.init_process_group("gloo", store=world, rank=member.rank, world_size=member.count)
+        parallel_state.initialize_model_parallel(tensor_parallel, job.depth)
+        assert this_server() == server
+        model_parallel_cuda_manual_seed(0)
+        transformer = transformer_config(options, job.depth, tensor_parallel, **config)
+        groups = ProcessGroupCollection.use_mpu_process_groups()
+        model = build_stage(options, transformer, server.stage, job.depth, groups)
+        if transformer.bf16:
+            model = Float16Module(transformer, model)
+        model = DistributedDataParallel(transformer, DistributedDataParallelConfig(**(ddp or {})), model)
+        transformer.no_sync_func = model.no_sync
+        transformer.finalize_model_grads_func = finalize_model_grads
+        if server in failed:
+            store.wait(["finished"])
+            return
+        samples = text(options).samples
+        forward_backward = get_forward_backward_func()
+        if plan is not None:
+            forward_backward = ScheduleAdapter(plan, store, samples if data else None)
+        main = FullPrecision(model)
+        losses = {}
+        for turn in range(steps):
+            model.zero_grad_buffer()
+            batches = [MicroBatch(turn, server.pipeline, number) for number in range(job.micro_batches)]
+            reported = forward_backward(
+                forward_step_func=step,
+                data_iterator=iter([samples(each) for each in batches]),
+                model=[model],
+                num_microbatches=job.micro_batches,
+                seq_length=options.sequence,
+                micro_batch_size=options.micro_batch_size,
+            )
+            for place, each in enumerate(reported):
+                losses[f"{turn} {server} {place}"] = float(each["lm loss"])
+            main.step()
+        result = Result(losses, flat(model.parameters()))
+        if parallel_state.get_tensor_model_parallel_rank() == 0:
+            member.report(msgspec.msgpack.encode(result))
+        if store.add("done", 1) == tensor_parallel * (len(servers) - len(failed)):
+            store.set("finished", "yes")
+        store.wait(["finished"])
+
+    return gather(servers, body, tensor_parallel)
+
+
+def mean_losses(results, steps):
+    """The mean loss of every step."""
+    found = [[] for _ in range(steps)]
+    for key, loss in all_losses(results).items():
+        found[int(key.split()[0])].append(loss)
+    return [sum(each) / len(each) for each in found]
+
+
+def all_losses(results):
+    return {key: loss for result in results.values() for key, loss in result.losses.items()}
+
+
+JOB = paper_job(pipelines=2, stages=2, micro_batches=4, limit=4, released=0)
+PER_TOKEN = {"step": token_forward_step, "calculate_per_token_loss": True}
+
+VARIANTS = {
+    "dropout": {"options": msgspec.structs.replace(OPTIONS, tied=True, dropout=0.1)},
+    "bf16 with fp32 main parameters": {
+        "bf16": True,
+        "params_dtype": torch.bfloat16,
+        "pipeline_dtype": torch.bfloat16,
+        "ddp": {"grad_reduce_in_fp32": True},
+    },
+    "tensor parallel": {"options": msgspec.structs.replace(OPTIONS, tied=True), "tensor_parallel": 2},
+}

@@ -1,0 +1,1 @@
+"""The flag on Megatron's own training code."""

@@ -1,0 +1,408 @@
+"""Process groups that outlive their members: Megatron's collectives, carried out by whoever is alive.
+
+Outside its schedules Megatron's training code takes norms, sums losses and waits for everybody, in groups of all ranks.
+Here a dead rank's part is played by its first live peer, which has the same state: what one has to say, so has
+the other.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch.distributed import ReduceOp, distributed_c10d
+
+from recycle.job import Job, Server
+from recycle.megatron.patching import replace
+from recycle.runtime.errors import RunError, ViewBroken
+from recycle.runtime.net.network import Group, Network
+
+CPU = torch.device("cpu")
+
+METHODS: Mapping[str, str] = {
+    **{name: name for name in ("allreduce", "broadcast", "allgather", "gather", "scatter", "barrier", "reduce")},
+    **{name: name for name in ("reduce_scatter", "alltoall", "allreduce_coalesced", "allgather_coalesced")},
+    **{name: name for name in ("send", "recv", "recv_anysource", "alltoall_base", "monitored_barrier")},
+    **{name: name for name in ("_allgather_base", "_reduce_scatter_base")},
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+}
+"""What torch calls of a process group, by what its backend calls it."""
+
+REDUCTIONS: Sequence[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = (
+    (ReduceOp.SUM, lambda rows: rows.sum(0, dtype=rows.dtype)),
+    (ReduceOp.PRODUCT, lambda rows: rows.prod(0, dtype=rows.dtype)),
+    (ReduceOp.MIN, lambda rows: rows.amin(0)),
+    (ReduceOp.MAX, lambda rows: rows.amax(0)),
+)
+
+ROUNDED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What gloo adds up, and whose sums depend on the order."""
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor in bytes."""
+
+    type: str
+    shape: tuple[int, ...]
+    content: bytes
+
+
+class Key(msgspec.Struct, frozen=True, array_like=True):
+    """A call: the same one has the same key on all servers.
+
+    Attributes:
+        version: of the state in which it is made.
+        kind: of its group.
+        number: how many calls of this kind and version went before.
+    """
+
+    version: int
+    kind: str
+    number: int
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """What a call gave."""
+
+    key: Key
+    values: list[Value]
+
+
+class Seats(NamedTuple):
+    """Who carries out the calls of a group in a view.
+
+    Attributes:
+        group: among whom.
+        players: for each rank of the group, the server that plays it; None if nobody in the group can.
+        counted: the ranks that count in a reduction.
+        whole: whether the group is as it was made.
+    """
+
+    group: Group
+    players: tuple[Server | None, ...]
+    counted: tuple[int, ...]
+    whole: bool
+
+
+class Collectives:
+    """The calls of one server.
+
+    A call ends with the same result on all servers, whatever fails meanwhile. What was completed by anybody is kept
+    until all have gone on to the next version, and those who missed it when the view broke get it from there.
+
+    Args:
+        server: whose.
+        job: for its shape; ranks are numbered by stage, then by pipeline.
+        settle: called before a call that stages make together.
+        recover: gets to the next view, or does not return.
+        complete: called when a call is complete.
+
+    Attributes:
+        totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes; each is
+            taken once, in the order in which they are here.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        job: Job,
+        settle: Callable[[], None],
+        recover: Callable[[ViewBroken], None],
+        complete: Callable[[], None],
+    ) -> None:
+        self.totals: dict[bytes, list[torch.Tensor]] = {}
+        self._server = server
+        self._job = job
+        self._settle = settle
+        self._recover = recover
+        self._complete = complete
+        self._peers = tuple(each for each in job.servers() if each.stage == server.stage)
+        self._version = 0
+        self._counts: Counter[str] = Counter()
+        self._known: dict[Key, list[torch.Tensor]] = {}
+        self._seats: dict[tuple[Server, ...], Seats] = {}
+
+    def advance(self, version: int) -> None:
+        """All servers have made all calls of the versions before."""
+        self._version = version
+        self._counts.clear()
+        self._known = {key: values for key, values in self._known.items() if key.version >= version}
+
+    def connect(self, network: Network, groups: Iterable[tuple[Server, ...]]) -> None:
+        """Work in a view from now on; all live servers come here.
+
+        Args:
+            network: of the view.
+            groups: that this server is in, of at least two.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        # All make their groups in one order.
+        self._seats = {servers: self._seat(network, servers) for servers in sorted(set(groups), key=self.kind)}
+        self._share(network)
+
+    def call(self, kind: str, act: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """Do something with all others of a kind until it succeeds.
+
+        Args:
+            kind: of the group, or another name for those who come here.
+            act: does it; gives what counts of it. It may be called again.
+        """
+        key = Key(self._version, kind, self._counts[kind])
+        self._counts[kind] += 1
+        while key not in self._known:
+            try:
+                self._known[key] = act()
+            except ViewBroken as error:
+                self._recover(error)
+        self._complete()
+        return self._known[key]
+
+    def reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        """The sum, product, minimum or maximum over a group."""
+        if how == ReduceOp.SUM and servers == self._peers and (known := self.totals.get(content_of(tensor))):
+            return known.pop(0)
+        (result,) = self._meet(servers, lambda: [self._reduce(servers, tensor, how)])
+        return result
+
+    def gather(self, servers: tuple[Server, ...], tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What every rank of a group puts in."""
+        return self._meet(servers, lambda: self._gather(self._seats[servers], tensor))
+
+    def kind(self, servers: tuple[Server, ...]) -> str:
+        """Groups that are each other's peers are of one kind: pipelines say the same."""
+        if len(servers) == self._job.pipelines * self._job.depth:
+            return "world"
+        if self._is_in_one_pipeline(servers):
+            return f"stages {' '.join(str(each.stage) for each in servers)}"
+        return " ".join(map(str, servers))
+
+    def _meet(self, servers: tuple[Server, ...], act: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        if any(each.stage != self._server.stage for each in servers):
+            self._settle()
+        return self.call(self.kind(servers), act)
+
+    def _is_in_one_pipeline(self, servers: tuple[Server, ...]) -> bool:
+        return len({each.pipeline for each in servers}) == 1
+
+    def _seat(self, network: Network, servers: tuple[Server, ...]) -> Seats:
+        view = network.view
+        alive = [each for each in servers if each in view.servers]
+        if len(alive) == len(servers) and len(view.servers) == self._job.pipelines * self._job.depth:
+            return Seats(self._group(network, servers, servers), servers, tuple(range(len(servers))), whole=True)
+        if not self._is_in_one_pipeline(servers):
+            players = tuple(each if each in alive else _first_of(alive, each.stage) for each in servers)
+            counted = tuple(place for place, each in enumerate(servers) if each in alive)
+            return Seats(self._group(network, servers, alive), players, counted, whole=False)
+        stages = {each.stage for each in servers}
+        players = tuple(view.peers(each.stage)[0] for each in servers)
+        members = [each for each in view.servers if each.stage in stages]
+        return Seats(self._group(network, servers, members), players, tuple(range(len(servers))), whole=False)
+
+    def _group(self, network: Network, servers: tuple[Server, ...], members: Sequence[Server]) -> Group:
+        if tuple(members) == network.view.servers:
+            return network.all
+        if tuple(members) == network.view.peers(self._server.stage):
+            return network.peers
+        # Groups of one kind share no members, and groups of two kinds may share all that are alive.
+        return network.group(f"{self.kind(servers)}/{'-'.join(map(str, members))}", members)
+
+    def _reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        seats = self._seats[servers]
+        if seats.whole and how == ReduceOp.SUM and tensor.dtype in ROUNDED:
+            # As Megatron's own group adds up, to the bit.
+            result = tensor.detach().cpu().clone()
+            seats.group.sum(result)
+            return result
+        reduction = next((act for each, act in REDUCTIONS if how == each), None)
+        if reduction is None:
+            raise RunError(
+                f"torch.distributed: a reduction by {how.op.name} is not carried through failures; do without it"
+            )
+        rows = self._gather(seats, tensor)
+        return reduction(torch.stack([rows[place] for place in seats.counted]))
+
+    def _gather(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
+        if None in seats.players:
+            raise RunError(
+                f"torch.distributed: rank {seats.players.index(None)} of a group is dead, and so are its peers in it; "
+                "use the group of all ranks, or train with --pipeline-schedule stock"
+            )
+        mine = tensor.detach().cpu().contiguous()
+        content = mine.reshape(-1).view(torch.uint8)
+        table = torch.zeros(len(seats.players), max(1, len(content)), dtype=torch.uint8)
+        for place, player in enumerate(seats.players):
+            if player == self._server:
+                table[place, : len(content)] = content
+        seats.group.sum(table)
+        return [row[: len(content)].clone().view(mine.dtype).reshape(mine.shape) for row in table]
+
+    def _share(self, network: Network) -> None:
+        """Tell each other all results that anybody may lack."""
+        results = [Result(key, [_value(each) for each in values]) for key, values in self._known.items()]
+        content = torch.frombuffer(bytearray(msgspec.msgpack.encode(results)), dtype=torch.uint8)
+        mine = network.view.rank(self._server)
+        sizes = torch.zeros(len(network.view.servers), dtype=torch.int64)
+        sizes[mine] = len(content)
+        network.all.sum(sizes)
+        table = torch.zeros(len(sizes), int(sizes.max()), dtype=torch.uint8)
+        table[mine, : len(content)] = content
+        network.all.sum(table)
+        for row, size in zip(table, sizes.tolist(), strict=True):
+            for result in msgspec.msgpack.decode(row[:size].numpy().tobytes(), type=list[Result]):
+                self._known.setdefault(result.key, [_tensor(each) for each in result.values])
+
+
+def _first_of(servers: Iterable[Server], stage: int) -> Server | None:
+    return next((each for each in servers if each.stage == stage), None)
+
+
+def content_of(tensor: torch.Tensor) -> bytes:
+    """The bits of a tensor."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _value(tensor: torch.Tensor) -> Value:
+    return Value(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content_of(tensor))
+
+
+def _tensor(value: Value) -> torch.Tensor:
+    dtype = getattr(torch, value.type)
+    if not value.content:
+        # Torch refuses an empty buffer.
+        return torch.empty(value.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(value.content), dtype=dtype).reshape(value.shape)
+
+
+class LiveGroup(dist.ProcessGroup):
+    """A process group of torch's that can be handed over to a server's collectives; until then its backend does it all.
+
+    Args:
+        rank: in the group.
+        size: of the group.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # of subclasses, whose store is their backend's
+        self.servers: tuple[Server, ...] = ()
+        self._collectives: Collectives | None = None
+        # Torch's own methods are no way to the backend: on subclasses they keep Python's global lock, which the
+        # backend's threads may wait for.
+        for name, inner in METHODS.items():
+            setattr(self, name, partial(self._pass_on, inner))
+
+    def hand_over(self, collectives: Collectives, servers: tuple[Server, ...]) -> None:
+        """From now on, calls survive the death of members.
+
+        Args:
+            collectives: whose calls they are.
+            servers: by their rank in the group.
+        """
+        self._collectives = collectives
+        self.servers = servers
+        for name in METHODS:
+            setattr(self, name, partial(self._act, name))
+
+    def reduced(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        """The sum, product, minimum or maximum of what all put in."""
+        assert self._collectives is not None
+        return self._collectives.reduce(self.servers, tensor, how)
+
+    def gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What all put in."""
+        assert self._collectives is not None
+        return self._collectives.gather(self.servers, tensor)
+
+    def _pass_on(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        return getattr(self._get_backend(CPU), name)(*arguments, **keywords)
+
+    def _act(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        action = ACTIONS.get(name)
+        if action is None:
+            raise RunError(
+                f"torch.distributed: {name} is not carried through failures; do without what needs it, or train with "
+                "--pipeline-schedule stock"
+            )
+        action(self, *arguments, **keywords)
+        done: Any = torch.futures.Future()
+        done.set_result(arguments[0] if arguments else None)
+        return _create_work_from_future(done)
+
+
+def make_live_groups() -> list[LiveGroup]:
+    """Have torch make such groups from now on, of which those of at least two ranks appear in this list."""
+    made: list[LiveGroup] = []
+
+    class ListedGroup(LiveGroup):
+        def __init__(self, _: dist.Store, rank: int, size: int) -> None:
+            super().__init__(rank, size)
+            # A group of one cannot lose anybody.
+            if size > 1:
+                made.append(self)
+
+    replace(distributed_c10d, "ProcessGroup", ListedGroup)
+    return made
+
+
+# As torch calls a process group: with lists of one tensor.
+
+
+def _allreduce(group: LiveGroup, tensors: list[torch.Tensor], opts: Any) -> None:
+    (tensor,) = tensors
+    tensor.copy_(group.reduced(tensor, opts.reduceOp))
+
+
+def _broadcast(group: LiveGroup, tensors: list[torch.Tensor], opts: Any) -> None:
+    (tensor,) = tensors
+    tensor.copy_(group.gathered(tensor)[opts.rootRank])
+
+
+def _all_gather(group: LiveGroup, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], _: Any) -> None:
+    for output, found in zip(outputs[0], group.gathered(inputs[0]), strict=True):
+        output.copy_(found)
+
+
+def _all_gather_single(group: LiveGroup, output: torch.Tensor, tensor: torch.Tensor, _: Any) -> None:
+    output.view(-1).copy_(torch.stack(group.gathered(tensor)).view(-1))
+
+
+def _gather(group: LiveGroup, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> None:
+    found = group.gathered(inputs[0])
+    if opts.rootRank == group.rank():
+        _ = [output.copy_(each) for output, each in zip(outputs[0], found, strict=True)]
+
+
+def _scatter(group: LiveGroup, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> None:
+    (output,) = outputs
+    knows = opts.rootRank == group.rank()
+    parts = torch.stack(inputs[0] if knows else [output] * group.size())
+    content = torch.cat([parts.view(-1).view(torch.uint8), torch.tensor([knows], dtype=torch.uint8)])
+    found = group.gathered(content)[opts.rootRank]
+    if not found[-1]:
+        raise RunError(
+            f"torch.distributed: rank {opts.rootRank} of a group is dead, and nobody else knows what it scatters; "
+            "do without, or train with --pipeline-schedule stock"
+        )
+    output.copy_(found[:-1].view(parts.dtype).view(parts.shape)[group.rank()])
+
+
+def _barrier(group: LiveGroup, opts: Any) -> None:
+    group.gathered(torch.zeros(1))
+
+
+ACTIONS: Mapping[str, Callable[..., None]] = {
+    "allreduce": _allreduce,
+    "broadcast": _broadcast,
+    "allgather": _all_gather,
+    "all_gather_single": _all_gather_single,
+    "gather": _gather,
+    "scatter": _scatter,
+    "barrier": _barrier,
+}

@@ -1,0 +1,181 @@
+"""A Megatron command line, read without Megatron: what decides the shape of the job, and what a plan depends on."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from recycle.errors import UserError
+from recycle.megatron.flag.flags import Flags, find_flags
+from recycle.megatron.flag.planning import Shape
+
+NUMBERS: dict[str, int | float | None] = {
+    "--tensor-model-parallel-size": 1,
+    "--pipeline-model-parallel-size": 1,
+    "--context-parallel-size": 1,
+    "--expert-model-parallel-size": 1,
+    "--num-experts": None,
+    "--num-layers": None,
+    "--num-layers-per-virtual-pipeline-stage": None,
+    "--num-virtual-stages-per-pipeline-rank": None,
+    "--mtp-num-layers": None,
+    "--micro-batch-size": None,
+    "--global-batch-size": None,
+    "--decoder-seq-length": None,
+    "--clip-grad": 1.0,
+    "--hidden-dropout": 0.1,
+    "--attention-dropout": 0.1,
+}
+"""Options that take a number, with Megatron's defaults."""
+
+WORDS: dict[str, str | None] = {
+    "--transformer-impl": "transformer_engine",
+    "--dataloader-type": None,
+    "--distributed-backend": "nccl",
+    "--cuda-graph-impl": "none",
+    "--recompute-granularity": None,
+    "--yaml-cfg": None,
+    "--optimizer": "adam",
+    "--save": None,
+    "--ckpt-format": "torch_dist",
+}
+"""Options that take a word, likewise."""
+
+SWITCHES = (
+    "--use-distributed-optimizer",
+    "--overlap-grad-reduce",
+    "--overlap-param-gather",
+    "--defer-embedding-wgrad-compute",
+    "--delay-wgrad-compute",
+    "--sequence-parallel",
+    "--use-megatron-fsdp",
+    "--use-torch-fsdp2",
+    "--enable-cuda-graph",
+    "--external-cuda-graph",
+    "--optimizer-cuda-graph",
+    "--hybrid-context-parallel",
+    "--use-legacy-models",
+    "--decrease-batch-size-if-needed",
+    "--perform-rl-step",
+    "--inprocess-restart",
+    "--fine-grained-activation-offloading",
+    "--bf16",
+    "--fp16",
+    "--calculate-per-token-loss",
+    "--untie-embeddings-and-output-weights",
+    "--use-checkpoint-args",
+    "--optimizer-cpu-offload",
+    "--use-precision-aware-optimizer",
+    "--grad-reduce-in-bf16",
+    "--log-num-zeros-in-grad",
+    "--qk-clip",
+)
+"""Options that are off unless they are given."""
+
+FUSION = "--no-gradient-accumulation-fusion"
+RAMP_UP = "--rampup-batch-size"
+
+
+class CommandLine(NamedTuple):
+    """What was read.
+
+    Attributes:
+        settings: Megatron's, by their names.
+        flags: recycle's.
+        shape: of the job.
+        ranks: in a server, and in all.
+    """
+
+    settings: argparse.Namespace
+    flags: Flags
+    shape: Shape
+    ranks: tuple[int, int]
+
+    def setting(self, name: str) -> Any:
+        """A setting's value; None if it is not one that is read."""
+        return getattr(self.settings, name, None)
+
+
+def megatron_parser() -> argparse.ArgumentParser:
+    """A parser of the options that matter here; Megatron has hundreds of others."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option, number in NUMBERS.items():
+        parser.add_argument(option, type=float if isinstance(number, float) else int, default=number)
+    for option, word in WORDS.items():
+        parser.add_argument(option, default=word)
+    for option in SWITCHES:
+        parser.add_argument(option, action="store_true")
+    parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
+    parser.add_argument(RAMP_UP, nargs=3, type=int)
+    return parser
+
+
+def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
+    """Read a whole command line: torchrun and its options if they are there, the script, its arguments.
+
+    Args:
+        words: as the shell gives them.
+        ranks: how many processes there are in all; None to take torchrun's options for it.
+
+    Raises:
+        UserError: a value that is needed is missing or wrong.
+    """
+    flags, rest = find_flags(words)
+    try:
+        settings, rest = megatron_parser().parse_known_args(rest)
+        launch, _ = _torchrun_parser().parse_known_args(rest)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+    for name in ("yaml_cfg", "use_checkpoint_args"):
+        if getattr(settings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: settings are not only on the command line; give them there to have them read")
+    total = ranks if ranks is not None else _torchrun_ranks(launch)
+    per_pipeline = settings.tensor_model_parallel_size * settings.context_parallel_size
+    per_pipeline *= settings.pipeline_model_parallel_size
+    pipelines, left = divmod(total, per_pipeline)
+    if not pipelines or left:
+        raise UserError(
+            f"{total} ranks are no multiple of {per_pipeline}, the tensor-parallel x context-parallel x "
+            "pipeline-parallel size: change one of them"
+        )
+    settings.virtual_pipeline_model_parallel_size = _virtual_stages(settings)
+    shape = Shape(pipelines, settings.pipeline_model_parallel_size, _micro_batches(settings, pipelines))
+    return CommandLine(settings, flags, shape, (total // (pipelines * shape.stages), total))
+
+
+def _torchrun_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--nnodes", default="1")
+    parser.add_argument("--nproc-per-node", "--nproc_per_node")
+    return parser
+
+
+def _torchrun_ranks(launch: argparse.Namespace) -> int:
+    if launch.nproc_per_node is None:
+        raise UserError("how many ranks there are is not said: give --ranks, or the whole torchrun command")
+    try:
+        return int(launch.nnodes) * int(launch.nproc_per_node)
+    except ValueError as error:
+        raise UserError(
+            f"--nnodes {launch.nnodes} --nproc-per-node {launch.nproc_per_node} is no number of ranks: give --ranks"
+        ) from error
+
+
+def _virtual_stages(settings: argparse.Namespace) -> int | None:
+    if settings.num_layers_per_virtual_pipeline_stage is None:
+        stages: int | None = settings.num_virtual_stages_per_pipeline_rank
+        return stages
+    chunk = settings.num_layers_per_virtual_pipeline_stage * settings.pipeline_model_parallel_size
+    return int(settings.num_layers // chunk) if settings.num_layers else 2
+
+
+def _micro_batches(settings: argparse.Namespace, pipelines: int) -> int:
+    if settings.micro_batch_size is None:
+        raise UserError("--micro-batch-size is missing: Megatron needs it, and so does a plan")
+    at_once = settings.micro_batch_size * pipelines
+    batch = settings.global_batch_size or at_once
+    if batch % at_once:
+        raise UserError(
+            f"--global-batch-size {batch} is no multiple of {at_once}, the micro-batch size x pipelines: change one"
+        )
+    return int(batch // at_once)

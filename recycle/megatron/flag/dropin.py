@@ -1,0 +1,320 @@
+"""The flag on a stock training script: what is replaced of ``megatron.training`` when it is on, and nothing else."""
+
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import wraps
+from itertools import chain
+from typing import Any
+
+from torch.distributed import PrefixStore, Store, TCPStore
+from torch.utils.data import DataLoader
+
+from recycle.errors import UserError
+from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
+from recycle.megatron.flag.collectives import LiveGroup, make_live_groups
+from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
+from recycle.megatron.flag.other_data import OtherData
+from recycle.megatron.flag.planning import Shape, Source
+from recycle.megatron.flag.protection import Protection
+from recycle.megatron.flag.refusals import not_own, refusals, unsplit
+from recycle.megatron.flag.saving import save_by_the_living
+from recycle.megatron.flag.schedule import Training
+from recycle.megatron.flag.stage_steps import Stepping, SteppingSchedule
+from recycle.megatron.flag.vote import PromisingSchedule
+from recycle.megatron.patching import replace
+from recycle.megatron.release import require_known_release
+from recycle.plan.document import decode_plan, encode_plan
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import RunError
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.net.gloo.devices import share_devices
+
+
+class DropIn:
+    """A plan in the place of Megatron's schedule, for the training that Megatron has just set up.
+
+    Args:
+        arguments: Megatron's, validated.
+
+    Raises:
+        RunError: this release of Megatron is not known.
+        UserError: the job cannot be run by a plan; on the first rank only, the others exit.
+    """
+
+    def __init__(self, arguments: Any) -> None:
+        require_known_release()
+        self._arguments = arguments
+        self._data: OtherData | None = None
+        store = job_store()
+        self._plan = share_plan(store, arguments, survives=False)
+        self._schedule = ScheduleAdapter(
+            self._plan,
+            store,
+            self._other_data,
+            steps=lambda: int(arguments.curr_iteration),
+            seed=arguments.seed,
+            rehearsal=True,
+        )
+
+    def install(self, training: Any) -> None:
+        """Replace what has to be.
+
+        Args:
+            training: Megatron's module of this name.
+        """
+        replace(training, "get_forward_backward_func", self.get_forward_backward_func)
+        build = training.build_train_valid_test_data_loaders
+        replace(training, "build_train_valid_test_data_loaders", self.keep_loader(build))
+
+    def leave(self) -> None:
+        """At the end of the script: there is nobody to help."""
+
+    def get_forward_backward_func(self, *_: Any, **__: Any) -> ScheduleAdapter:
+        """The schedule, whatever Megatron's function of this name is asked."""
+        return self._schedule
+
+    def keep_loader(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Megatron's ``build_train_valid_test_data_loaders``, whose training loader shows where other data is."""
+
+        @wraps(build)
+        def build_train_valid_test_data_loaders(provider: Any) -> Any:
+            loaders = build(provider)
+            # Ranks that read no data have no loader.
+            if loaders[0] is not None and self._plan.failed:
+                job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
+                self._data = OtherData(loaders[0], job.pipelines, job.micro_batches, self._arguments.iteration, repeats)
+            return loaders
+
+        return build_train_valid_test_data_loaders
+
+    def _other_data(self, micro_batch: MicroBatch) -> Any:
+        assert self._data is not None, f"{this_server()} reads data, and has no loader"
+        return self._data(micro_batch)
+
+
+class SurvivingDropIn:
+    """The same for training that goes on when servers die.
+
+    Args:
+        arguments: Megatron's, validated.
+        protection: what this rank needs to outlive others.
+        groups: all process groups of this rank.
+
+    Raises:
+        RunError: this release of Megatron is not known.
+        UserError: the job cannot be run by a plan; on the first rank only, the others exit.
+    """
+
+    def __init__(self, arguments: Any, protection: Protection, groups: Sequence[LiveGroup]) -> None:
+        require_known_release()
+        self._arguments = arguments
+        self._plan = share_plan(job_store(), arguments, survives=True)
+        training = Training(
+            self._plan,
+            lambda failed: plan_source(arguments).plan(failed),
+            iteration=lambda: int(arguments.iteration),
+            steps=lambda: int(arguments.curr_iteration),
+            seed=arguments.seed,
+            minutes=float(arguments.distributed_timeout_minutes),
+        )
+        kind = SteppingSchedule if owns_steps(read_flags(arguments)) else PromisingSchedule
+        self._schedule = kind(training, protection, groups)
+
+    def install(self, training: Any) -> None:
+        """Replace what has to be.
+
+        Args:
+            training: Megatron's module of this name.
+        """
+        loaders: list[Any] = []
+        build_loaders = training.build_train_valid_test_data_loaders
+        build_iterators = training.build_train_valid_test_data_iterators
+
+        @wraps(build_loaders)
+        def build_train_valid_test_data_loaders(provider: Any) -> Any:
+            built = build_loaders(provider)
+            loaders[:] = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in built]
+            return built
+
+        @wraps(build_iterators)
+        def build_train_valid_test_data_iterators(provider: Any) -> Any:
+            iterators = build_iterators(provider)
+            firsts = (int(self._arguments.iteration), 0, 0)
+            for iterator, loader, first in zip(iterators, loaders, firsts, strict=True):
+                if isinstance(loader, DataLoader):
+                    self._schedule.feed(iterator, self._other_data(loader, first))
+            return iterators
+
+        replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
+        replace(training, "build_train_valid_test_data_loaders", build_train_valid_test_data_loaders)
+        replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
+        save = save_by_the_living(training.save_checkpoint, self._schedule, self._arguments)
+        replace(training, "save_checkpoint", save)
+        if isinstance(self._schedule, SteppingSchedule):
+            self._take_over_steps(training, self._schedule)
+
+    def leave(self) -> None:
+        """At the end of the script: help others as long as they need it."""
+        self._schedule.leave()
+
+    def _take_over_steps(self, training: Any, schedule: SteppingSchedule) -> None:
+        set_up = training.setup_model_and_optimizer
+
+        @wraps(set_up)
+        def setup_model_and_optimizer(*positional: Any, **keywords: Any) -> Any:
+            model, optimizer, scheduler = set_up(*positional, **keywords)
+            schedule.take_over(stepping_of(self._arguments, optimizer))
+            return model, optimizer, scheduler
+
+        replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
+        from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
+
+        # A schedule that has stepped cannot be run again to see whether its result is the same.
+        get_rerun_state_machine().set_mode(RerunMode.DISABLED)
+        # All servers know the same already, and would wait for each other.
+        for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
+            replace(training, name, lambda value: value)
+
+    def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
+        job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
+        return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
+
+
+def switch_on(protection: Protection | None = None) -> Callable[[], None]:
+    """Replace what has to be, in the ``megatron.training`` that a script is about to use.
+
+    Args:
+        protection: what this rank needs to outlive others; None if their death ends the run.
+
+    Returns:
+        What has to be called when the script has ended as it should.
+
+    Raises:
+        RunError: this release of Megatron is not known.
+    """
+    require_known_release()
+    from megatron.training import training
+    from megatron.training.global_vars import get_args
+
+    set_up = training.initialize_megatron
+    share_devices()
+    groups = [] if protection is None else make_live_groups()
+    drop_ins: list[DropIn | SurvivingDropIn] = []
+
+    @wraps(set_up)
+    def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
+        result = set_up(with_flags(extra_args_provider), *positional, **keywords)
+        arguments = get_args()
+        drop_in = DropIn(arguments) if protection is None else SurvivingDropIn(arguments, protection, groups)
+        drop_in.install(training)
+        drop_ins.append(drop_in)
+        return result
+
+    def leave() -> None:
+        for drop_in in drop_ins:
+            drop_in.leave()
+
+    replace(training, "initialize_megatron", initialize_megatron)
+    return leave
+
+
+def with_flags(provider: Any) -> Callable[[Any], Any]:
+    """An extra-arguments provider that adds recycle's flags to those of another one, if there is one."""
+
+    def add(parser: Any) -> Any:
+        return add_flags(parser if provider is None else provider(parser))
+
+    return add
+
+
+def job_store() -> Store:
+    """The store where torchrun's processes have found each other, in a corner of its own."""
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(minutes=30),
+    )
+    return PrefixStore(f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
+    """Choose a plan on the first rank, for all of them.
+
+    Args:
+        store: where all ranks look.
+        arguments: Megatron's.
+        survives: whether the run outlives its ranks.
+
+    Raises:
+        UserError: there is none; on the first rank only, the others exit.
+    """
+    if arguments.rank == 0:
+        try:
+            plan = choose_plan(arguments, survives)
+        except UserError as error:
+            store.set("plan", "")
+            raise RunError(str(error)) from error
+        store.set("plan", encode_plan(plan).decode())
+        return plan
+    content = store.get("plan")
+    if not content:
+        sys.exit(REFUSED)
+    return decode_plan(content, "the first rank's plan")
+
+
+def choose_plan(arguments: Any, survives: bool) -> Plan:
+    """The plan that some arguments of Megatron's ask for, in a run that outlives its ranks or does not.
+
+    Raises:
+        UserError: a setting prevents it, or there is none.
+    """
+    flags = read_flags(arguments)
+    if owns_steps(flags) and not survives:
+        raise RunError(
+            "--recycle-stagger and --recycle-exact are for runs that survive failures, and this one does not: leave "
+            "them out"
+        )
+
+    def settings(name: str) -> Any:
+        return getattr(arguments, name, None)
+
+    for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
+        raise RunError(problem)
+    return plan_source(arguments).plan(flags.failures)
+
+
+def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
+    """How stages step, by Megatron's arguments."""
+
+    def looks(iterations: int) -> bool:
+        first = iterations == arguments.iteration + 1
+        intervals = [arguments.log_interval]
+        if arguments.tensorboard_dir:
+            intervals.append(arguments.tensorboard_log_interval)
+        return first or bool(arguments.log_params_norm) or any(iterations % each == 0 for each in intervals)
+
+    return Stepping(
+        optimizer,
+        arguments.clip_grad or math.inf,
+        read_flags(arguments).exact,
+        looks,
+        bool(arguments.check_for_nan_in_loss_and_grad),
+    )
+
+
+def plan_source(arguments: Any) -> Source:
+    """Where plans come from that some arguments of Megatron's ask for.
+
+    Raises:
+        UserError: a catalogue cannot be used.
+    """
+    pipelines = arguments.data_parallel_size
+    micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
+    shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
+    fused = list(unsplit(lambda name: getattr(arguments, name, None)))
+    return Source(read_flags(arguments), shape, fused)

@@ -1,0 +1,78 @@
+"""What loss functions reported goes home: training code expects that of its own pipeline's micro-batches."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from recycle.runtime.execute.stage import MicroBatch
+
+
+class LossReport(NamedTuple):
+    """One number or a few that a loss function reported of a micro-batch: a tensor in bytes."""
+
+    home: int
+    number: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    content: bytes
+
+
+class ReportsHome:
+    """Passes reports between the servers of the last stage.
+
+    Args:
+        group: all servers of the last stage, each the rank of its pipeline.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def exchange(self, results: Mapping[MicroBatch, Any]) -> list[dict[str, torch.Tensor]]:
+        """Give what was reported here to the homes of the micro-batches, and take what is for this pipeline.
+
+        Args:
+            results: what the loss function reported, by micro-batch.
+
+        Returns:
+            The reports of this pipeline's micro-batches, by their number, as a stock schedule returns them.
+        """
+        away = [
+            LossReport(each.home, each.number, name, str(value.dtype), tuple(value.shape), _content(value))
+            for each, values in results.items()
+            for name, value in values.items()
+            if each.home != self._group.rank()
+        ]
+        reports = {each.number: dict(values) for each, values in results.items() if each.home == self._group.rank()}
+        for report in self._gather(away):
+            if report.home == self._group.rank():
+                reports.setdefault(report.number, {})[report.name] = _tensor(report)
+        return [reports[number] for number in sorted(reports)]
+
+    def _gather(self, reports: list[LossReport]) -> list[LossReport]:
+        content = torch.frombuffer(bytearray(msgspec.msgpack.encode(reports)), dtype=torch.uint8)
+        size = torch.tensor([len(content)])
+        sizes = [torch.zeros_like(size) for _ in range(self._group.size())]
+        dist.all_gather(sizes, size, group=self._group)
+        longest = max(int(each) for each in sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(content)] = content
+        contents = [torch.zeros_like(padded) for _ in sizes]
+        dist.all_gather(contents, padded, group=self._group)
+        return [
+            report
+            for each, length in zip(contents, sizes, strict=True)
+            for report in msgspec.msgpack.decode(bytes(each[: int(length)].tolist()), type=list[LossReport])
+        ]
+
+
+def _content(value: torch.Tensor) -> bytes:
+    return bytes(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).tolist())
+
+
+def _tensor(report: LossReport) -> torch.Tensor:
+    dtype = getattr(torch, report.dtype.removeprefix("torch."))
+    return torch.frombuffer(bytearray(report.content), dtype=dtype).reshape(report.shape)

@@ -1,0 +1,87 @@
+"""What the loss functions reported of a whole batch, known to every server of the last stage.
+
+So nothing that the training code prints is lost with the server that computed it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from recycle.job import Job, Server
+from recycle.megatron.flag.collectives import content_of
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.net.network import Network
+
+
+class LossTable:
+    """The reports of one batch after the other, on a server of the last stage.
+
+    Args:
+        server: which server this is.
+        job: for its shape.
+
+    Attributes:
+        rows: the reports that belong to this server, as a stock schedule returns them: those of its own pipeline's
+            micro-batches. The first live server also has those of pipelines whose last server is dead.
+        totals: what the training code is about to sum over the stage, by what it will put in here, in bytes. More than
+            one sum can begin with the same; they are in the order of their names.
+    """
+
+    def __init__(self, server: Server, job: Job) -> None:
+        self.rows: list[dict[str, torch.Tensor]] = []
+        self.totals: dict[bytes, list[torch.Tensor]] = {}
+        self._server = server
+        self._job = job
+        self._like: dict[str, torch.Tensor] = {}
+
+    def exchange(self, network: Network, reported: Mapping[MicroBatch, Mapping[str, Any]]) -> None:
+        """Put what was reported here together with what was reported elsewhere; all peers come here.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        if reported:
+            self._like = dict(next(iter(reported.values())))
+        assert self._like, "this server has not seen a loss yet"
+        peers = network.view.peers(self._server.stage)
+        width = sum(each.numel() for each in self._like.values())
+        table = torch.zeros(self._job.pipelines, self._job.micro_batches, width, dtype=torch.float64)
+        for micro_batch, values in reported.items():
+            parts = [values[name].detach().cpu().reshape(-1).double() for name in self._like]
+            table[micro_batch.home, micro_batch.number] = torch.cat(parts)
+        network.peers.sum(table)
+        rows = {
+            server: [self._row(each) for home in _homes(server, peers, self._job) for each in table[home]]
+            for server in peers
+        }
+        self.rows = rows[self._server]
+        self.totals = {}
+        for name in self._like:
+            sums = {server: _sum(each[name] for each in rows[server]) for server in peers}
+            total = sums[self._server].clone()
+            if len(peers) == self._job.pipelines:
+                # As Megatron's own group adds up, to the bit.
+                network.peers.sum(total)
+            else:
+                total = _sum(sums.values())
+            self.totals.setdefault(content_of(sums[self._server]), []).append(total)
+
+    def _row(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        parts = torch.split(values, [each.numel() for each in self._like.values()])
+        return {
+            name: part.to(each.dtype).reshape(each.shape).to(each.device)
+            for part, (name, each) in zip(parts, self._like.items(), strict=True)
+        }
+
+
+def _homes(server: Server, peers: tuple[Server, ...], job: Job) -> list[int]:
+    """The pipelines whose reports a server has: its own, and for the first one those without a live server."""
+    alive = {each.pipeline for each in peers}
+    orphans = [home for home in range(job.pipelines) if home not in alive] if server == peers[0] else []
+    return [server.pipeline, *orphans]
+
+
+def _sum(values: Any) -> torch.Tensor:
+    """As Megatron's training code adds them up."""
+    return torch.vstack([each.view(-1) for each in values]).sum(dim=0)

@@ -1,0 +1,1 @@
+"""The project's own trainer: a GPT of Megatron's layers."""

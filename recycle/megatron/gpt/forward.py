@@ -1,0 +1,59 @@
+"""What turns a GPT and a text into training: the forward step, and the loss of a micro-batch."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recycle.megatron.gpt.indexed import is_indexed, load_indexed
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.text import VOCABULARY, ByteText, TokenText, standard_library
+from recycle.runtime.errors import RunError
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def forward_step(data_iterator: Iterator[Batch], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
+    """Megatron's ``forward_step_func`` for (tokens, labels), each (micro-batch size, sequence).
+
+    Labels below 0 are not counted.
+    """
+    tokens, labels = next(data_iterator)
+    positions = torch.arange(tokens.size(1)).expand_as(tokens)
+    mask = torch.ones(tokens.size(1), tokens.size(1)).tril().logical_not().view(1, 1, *[tokens.size(1)] * 2)
+    return model(tokens, positions, mask, labels=labels.clamp(min=0)), partial(token_loss, labels >= 0)
+
+
+def token_loss(counted: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """The sum over the tokens that count, their number, and what is reported: their mean.
+
+    Megatron divides by the number in the micro-batch and then by that of micro-batches, or by the number in the whole
+    batch once all gradients are added up.
+    """
+    total = (losses.float() * counted).sum()
+    tokens = counted.sum(dtype=torch.int)
+    return total, tokens, {"lm loss": total.detach() / tokens.clamp(min=1)}
+
+
+def load_text(path: Path | None, options: ModelOptions) -> TokenText:
+    """The text that a model is trained on: a file, a dataset of Megatron's, or Python's standard library.
+
+    Raises:
+        RunError: it cannot be read, is too short, or the model's vocabulary is.
+    """
+    size = options.sequence, options.micro_batch_size, options.seed
+    if path is not None and is_indexed(path):
+        tokens, fingerprint = load_indexed(path)
+        return TokenText(tokens, fingerprint, str(path), *size, options.vocabulary)
+    if path is None:
+        content, source = standard_library(), "Python's standard library"
+    else:
+        try:
+            content, source = path.read_bytes(), str(path)
+        except OSError as error:
+            raise RunError(f"text: {path} cannot be read: {error.strerror}; give another file") from error
+    if options.vocabulary < VOCABULARY:
+        raise RunError(f"vocabulary is {options.vocabulary}: text is read as bytes, which need {VOCABULARY}")
+    return ByteText(content, source, *size)

@@ -1,0 +1,231 @@
+"""Measuring a job: what the stages of a GPT cost and hold on this machine.
+
+Each stage is timed in a process of its own while nothing else runs, because processes that share cores would time each
+other. Reduction and transfer are timed between processes of this machine.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import msgspec
+import torch
+
+from recycle.control.view import View
+from recycle.job import Job, Server, Stage
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.gpt.forward import forward_step
+from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
+from recycle.megatron.gpt.text import TokenText
+from recycle.megatron.stage import MegatronStage
+from recycle.megatron.world import Place, join_server
+from recycle.runtime.execute.stage import MicroBatch, TensorSpec
+from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.update import Method, TorchUpdate
+
+MICROSECONDS = 1e6
+
+
+class StageProfile(msgspec.Struct, frozen=True):
+    """What one stage was measured to cost, in seconds, and to hold, in bytes.
+
+    Attributes:
+        forward: of F for one micro-batch.
+        input_gradient: of I.
+        weight_gradient: of W.
+        optimizer: of the optimizer step.
+        held: what F saves for the backward pass, without parameters.
+        kept: what is left of it after I, for W.
+        gradients: bytes of gradients to reduce.
+        state: bytes that are held all the time: parameters, moments, gradients, and what is kept of them.
+    """
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+    optimizer: float
+    held: int
+    kept: int
+    gradients: int
+    state: int
+
+
+def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> Job:
+    """The job with measured costs in microseconds and memory in bytes; its limit has room for P micro-batches.
+
+    Args:
+        job: for its shape.
+        options: the model.
+        text: what the micro-batches are of.
+        repeats: how often each thing is timed; the median counts.
+
+    Raises:
+        RunError: the model cannot be cut so.
+    """
+    transformer_config(options, job.depth)
+    profiles = [_profile_stage(stage, job, options, text, repeats) for stage in range(job.depth)]
+    reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats)
+    latency = _time_transfer(_boundary(options), repeats) if job.depth > 1 else 0.0
+    stages = [
+        Stage(
+            forward=_micro(each.forward),
+            input_gradient=_micro(each.input_gradient),
+            weight_gradient=_micro(each.weight_gradient),
+            optimizer=_micro(each.optimizer),
+            reduction=_micro(reduction),
+            held=each.held,
+            released_at_input_gradient=each.held - each.kept,
+            limit=job.depth * each.held,
+            state=each.state,
+        )
+        for each, reduction in zip(profiles, reductions, strict=True)
+    ]
+    return Job(
+        job.pipelines,
+        job.micro_batches,
+        tuple(stages),
+        (_micro(latency),) * (job.depth - 1),
+        job.name,
+        "microsecond",
+        "byte",
+    )
+
+
+def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText, repeats: int) -> StageProfile:
+    found: list[StageProfile] = []
+
+    def body(member: LocalProcess) -> None:
+        run_on_cpu()
+        groups = join_server(member.store(), Server(0, number), job.depth)
+        config = transformer_config(options, job.depth)
+        model = build_stage(options, config, number, job.depth, groups)
+        spec = _boundary(options)
+        place = Place(number, job.depth)
+        stage = MegatronStage(model, config, place, spec.shape, job.micro_batches, forward_step, text.samples)
+        addends = job.pipelines * job.micro_batches if options.exact else 0
+        method = Method(options.clip, True, addends, keep=True, scale=options.scale_rule)
+        update = TorchUpdate(
+            MainParameters(stage.parameters()), options.make_optimizer, job.pipelines, number, job.depth, method
+        )
+
+        def make_step() -> None:
+            update.versions.keep()
+            update.optimizer.step()
+            update.main.copy_back()
+
+        times: list[list[float]] = [[], [], [], []]
+        held = kept = 0
+        for turn in range(repeats + 2):
+            micro_batch = MicroBatch(turn, 0, 0)
+            received = torch.randn(spec.shape).to(spec.dtype) if stage.input else None
+            gradient = torch.randn(spec.shape).to(spec.dtype) if stage.output else None
+            counter = SavedBytes(model)
+            with counter if turn == 0 else torch.enable_grad():
+                forward = _timed(lambda: stage.forward(micro_batch, received))  # noqa: B023 - called at once
+            held = held or counter.total
+            input_gradient = _timed(lambda: stage.input_gradient(micro_batch, gradient))  # noqa: B023
+            kept = kept or stage.owed_bytes()
+            weight_gradient = _timed(lambda: stage.weight_gradient(micro_batch))  # noqa: B023
+            step = _timed(make_step)
+            update.drop()
+            # The first turns allocate and initialize.
+            if turn >= 2:
+                for series, seconds in zip(times, (forward, input_gradient, weight_gradient, step), strict=True):
+                    series.append(seconds)
+        forward, input_gradient, weight_gradient, step = map(statistics.median, times)
+        size = sum(each.nbytes for each in update.gradients.buffers) * (2 if options.exact else 1)
+        measured = StageProfile(
+            forward, input_gradient, weight_gradient, step, max(held, kept, 1), kept, size, update.state_bytes()
+        )
+        member.report(msgspec.json.encode(measured))
+
+    launch(1, body, lambda _, content: found.append(msgspec.json.decode(content, type=StageProfile)))
+    return found[0]
+
+
+class SavedBytes:
+    """Counts the bytes that autograd saves within a block, each storage once and without parameters."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._parameters = {each.untyped_storage().data_ptr() for each in model.parameters()}
+        self._seen: dict[int, int] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
+
+    @property
+    def total(self) -> int:
+        """Bytes so far."""
+        return sum(self._seen.values())
+
+    def __enter__(self) -> "SavedBytes":
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hooks.__exit__()
+
+    def _count(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._parameters:
+            self._seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+
+def _time_reductions(pipelines: int, sizes: list[int], repeats: int) -> list[float]:
+    if pipelines == 1:
+        return [0.0] * len(sizes)
+    view = View.among(Server(pipeline, 0) for pipeline in range(pipelines))
+    found: list[list[float]] = []
+
+    def body(member: LocalProcess) -> None:
+        network = Network(member.store(), view, view.servers[member.rank])
+        medians = []
+        for size in sizes:
+            tensor = torch.zeros(max(1, size // 4))
+            network.peers.sum(tensor)
+            series = []
+            for _ in range(repeats):
+                network.barrier()
+                series.append(_timed(lambda: network.peers.sum(tensor)))  # noqa: B023 - called at once
+            medians.append(statistics.median(series))
+        network.barrier()
+        member.report(msgspec.json.encode(medians))
+
+    launch(pipelines, body, lambda _, content: found.append(msgspec.json.decode(content, type=list[float])))
+    return [max(times) for times in zip(*found, strict=True)]
+
+
+def _time_transfer(spec: TensorSpec, repeats: int) -> float:
+    view = View.among((Server(0, 0), Server(0, 1)))
+    found: list[float] = []
+
+    def body(member: LocalProcess) -> None:
+        server, peer = view.servers[member.rank], view.servers[1 - member.rank]
+        network = Network(member.store(), view, server)
+        tensor = spec.empty()
+        series = []
+        for turn in range(repeats + 2):
+            start = time.perf_counter()
+            for tag in (2 * turn, 2 * turn + 1):
+                sends = tag % 2 == member.rank
+                (network.send if sends else network.receive)(tensor, peer, tag).wait()
+            series.append((time.perf_counter() - start) / 2)
+        member.report(msgspec.json.encode(statistics.median(series[2:])))
+
+    launch(2, body, lambda _, content: found.append(msgspec.json.decode(content, type=float)))
+    return max(found)
+
+
+def _boundary(options: ModelOptions) -> TensorSpec:
+    return TensorSpec((options.sequence, options.micro_batch_size, options.hidden), options.precision)
+
+
+def _timed(act: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def _micro(seconds: float) -> int:
+    return round(seconds * MICROSECONDS)

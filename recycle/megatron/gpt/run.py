@@ -1,0 +1,140 @@
+"""A training run: what is trained, for how long, and where it is written."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import torch
+
+import recycle
+from recycle.control.durations import Durations
+from recycle.control.tcp_store import LOOPBACK
+from recycle.files import read_bytes, write_whole
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.plan.document import load_plan, save_plan
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import RunError
+
+PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
+# They have files of their own, or are where the files are.
+NOT_SAVED = ("plan", "waiting", "folder")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A training run.
+
+    Attributes:
+        plan: a lowered plan; the servers that are failed in it take no part at first.
+        model: what is trained.
+        iterations: the step at which training ends.
+        folder: where events and checkpoints go.
+        resume: go on from the newest checkpoint in the folder.
+        checkpoint_every: iterations between checkpoints; 0 for none but at the end.
+        evaluate_every: iterations between evaluations on held-out text; 0 for none.
+        text: a file to train on; Python's standard library if None.
+        tensor_parallel: ranks per server, over which every layer is split.
+        protected: whether it survives the failure of servers.
+        catalogue: plans made before; None to make them when servers fail.
+        host: the address that this machine's part of the run binds to.
+        durations: how long servers wait for each other.
+        waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
+    """
+
+    plan: Plan
+    model: ModelOptions
+    iterations: int
+    folder: Path
+    resume: bool = False
+    checkpoint_every: int = 0
+    evaluate_every: int = 0
+    text: Path | None = None
+    tensor_parallel: int = 1
+    protected: bool = True
+    catalogue: Path | None = None
+    host: str = LOOPBACK
+    durations: Durations = Durations()
+    waiting: Plan | None = None
+
+    @property
+    def events(self) -> Path:
+        """The folder of the servers' events."""
+        return self.folder / "events"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for a run to go on from a checkpoint; who is alive may differ."""
+        job = self.plan.job
+        shape = {
+            "pipelines": job.pipelines,
+            "stages": job.depth,
+            "micro_batches": job.micro_batches,
+            "tensor_parallel": self.tensor_parallel,
+        }
+        model: dict[str, Any] = msgspec.to_builtins(self.model)
+        return shape | model
+
+    def fingerprint(self, text: str) -> dict[str, str]:
+        """What must be the same in all processes of the run.
+
+        Args:
+            text: tells texts apart.
+        """
+        release = {"recycle": recycle.__version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
+        return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
+
+    def save(self) -> None:
+        """Write what a process that joins later needs.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        save_plan(self.plan, self.folder / PLAN)
+        (self.folder / WAITING).unlink(missing_ok=True)
+        if self.waiting is not None:
+            save_plan(self.waiting, self.folder / WAITING)
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in NOT_SAVED}
+        write_whole(self.folder / SETTINGS, msgspec.json.format(msgspec.json.encode(fields, enc_hook=str)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The run that is going on in a folder.
+
+        Raises:
+            UserError: there is none, or it cannot be read.
+        """
+        plan = load_plan(folder / PLAN)
+        try:
+            saved = msgspec.json.decode(read_bytes(folder / SETTINGS), type=_Saved, dec_hook=_path)
+        except msgspec.DecodeError as error:
+            raise RunError(f"{folder / SETTINGS}: this is no run of this release: {error}") from error
+        waiting = load_plan(folder / WAITING) if (folder / WAITING).exists() else None
+        return cls(
+            plan=plan,
+            folder=folder,
+            waiting=waiting,
+            **{name: getattr(saved, name) for name in saved.__struct_fields__},
+        )
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model: ModelOptions
+    iterations: int
+    resume: bool
+    checkpoint_every: int
+    evaluate_every: int
+    text: Path | None
+    tensor_parallel: int
+    protected: bool
+    catalogue: Path | None
+    host: str
+    durations: Durations
+
+
+def _path(kind: type, value: str) -> Path:
+    assert kind is Path
+    return Path(value)

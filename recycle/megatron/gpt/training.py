@@ -1,0 +1,257 @@
+"""Training a GPT on text by a plan: a process per live server of this machine, with events and checkpoints."""
+
+import os
+import traceback
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import torch
+
+from recycle.control.agent import run_agent
+from recycle.control.board import Board
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.joinfile import JoinFile
+from recycle.control.messages import differs
+from recycle.control.view import Member, View
+from recycle.errors import UserError
+from recycle.faults.fired import FiredFile
+from recycle.faults.menu import Fault, Faults
+from recycle.job import Server
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.gpt.forward import load_text
+from recycle.megatron.gpt.model import transformer_config
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.server import GptServer
+from recycle.megatron.gpt.text import TokenText
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.plan import Plan
+from recycle.record.history import load_history
+from recycle.record.recording import InstantLine, ViewLine
+from recycle.record.reporting import Event, EventFile, Reporter
+from recycle.runtime.errors import NotFinite, RunError
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.injection import Injector
+from recycle.runtime.launch.local import Process, launch
+from recycle.runtime.launch.report_channel import connect_reporter
+from recycle.runtime.launch.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.torchrun import join, under_torchrun
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.network import Network
+from recycle.runtime.recover.plans import FIRST, Maker, Plans
+from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.view_reports import now
+from recycle.runtime.step.checkpoint import checkpoints, read_manifest
+
+Watch = Callable[[Event], None]
+
+MISTAKEN, FAILED = 2, 1
+
+
+def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
+    """Train with a process per live server: forked here, or started by torchrun, of which this is one.
+
+    Args:
+        run: what to do.
+        watch: called with every event of every server; under torchrun, on the first process.
+        make: makes a plan when servers fail, for which no catalogue has one.
+        faults: what goes wrong on purpose.
+
+    Raises:
+        UserError: something that was asked for cannot be done, or the run could not keep its promise.
+        ProcessFailed: a process of an unprotected run failed.
+    """
+    transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
+    if run.tensor_parallel > 1 and run.model.clip is not None:
+        raise RunError(
+            f"clip is {run.model.clip:g}: the norm of a gradient is not taken over tensor-parallel ranks; do without "
+            "clipping, or with --tensor-parallel 1"
+        )
+    if run.model.exact and (run.tensor_parallel > 1 or (run.model.tied and run.plan.job.depth == 1)):
+        raise RunError(
+            "exact is on: sums are not exact over tensor-parallel ranks, nor where one stage uses the embedding twice; "
+            "do without it, or with --tensor-parallel 1 and at least two stages"
+        )
+    if run.model.fp16 and run.tensor_parallel > 1:
+        raise RunError(
+            "fp16 is on: an overflow on one tensor-parallel rank is not seen by the others, which would go on with "
+            "another loss scale; take bf16, which needs none, or --tensor-parallel 1"
+        )
+    text = load_text(run.text, run.model)
+    newest = _newest(run, text.fingerprint) if run.resume else None
+    _refuse_to_overwrite(run)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    run.save()
+    if run.protected:
+        _train_protected(run, text, newest, watch, make, faults)
+        return
+    if faults.entries:
+        raise RunError("faults: nothing survives them here; leave them out, or leave --unprotected out")
+    view = View.of(run.plan, _next_epoch(run))
+    start = join if under_torchrun() else launch
+    start(
+        len(view.servers) * run.tensor_parallel,
+        lambda process: _train_unprotected(run, view, text, newest, process),
+        lambda rank, content: watch(msgspec.json.decode(content, type=Event)),
+    )
+
+
+def _train_protected(run: Run, text: TokenText, newest: int | None, watch: Watch, make: Maker, faults: Faults) -> None:
+    setting = Setting(
+        job=run.plan.job,
+        view=View.of(run.plan, _next_epoch(run)),
+        step=newest or 0,
+        restore="memory" if newest is None else "checkpoint",
+        fingerprint=run.fingerprint(text.fingerprint),
+        durations=run.durations,
+        host=run.host,
+        faults=faults,
+        folder=run.folder,
+        durable=lambda: bool(checkpoints(run.checkpoints)),
+    )
+    Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
+
+
+def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
+    """Join a run that is going on, as a replacement of a dead server.
+
+    Args:
+        run: as its folder describes it.
+        server: whose place to take; None for any.
+        make: makes a plan when servers fail, for which no catalogue has one.
+        host: the address of this machine.
+
+    Returns:
+        The exit status: 0 if training came to its end.
+
+    Raises:
+        UserError: the run cannot be joined.
+    """
+    path = run.folder / JOIN_FILE
+    door = JoinFile.read(path)
+    text = load_text(run.text, run.model)
+    endpoint = Endpoint(door.host, door.port, door.token, host)
+    try:
+        board = Board(endpoint.connect(3.0), door.token)
+        description, verdict = board.description(), board.verdict()
+    except StoreLost as error:
+        raise ControlError(f"{path}: {error}; no run is going on here") from error
+    if description is None or verdict is None:
+        raise ControlError(f"{path}: the store there is of no run; take the folder of a run that is going on")
+    difference = differs(run.fingerprint(text.fingerprint), description.fingerprint)
+    if difference:
+        raise ControlError(f"{run.folder}: {difference}: a server that joins must train the same model in the same way")
+    vacant = [each for each in run.plan.job.servers() if each not in verdict.view.servers]
+    if not vacant or (server is not None and server not in vacant):
+        raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
+    server = server or vacant[0]
+    member = Member(server, board.new_incarnation(server))
+    del board
+    return _serve(run, text, make, Faults(), member, RunAccess(endpoint, (door.host, door.watch)))
+
+
+def _serve(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
+    """An agent's process; the worker is forked from it."""
+    work = partial(_work, run, text, make, faults, member, door)
+    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations)
+
+
+def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
+    """A worker's process."""
+    torch.set_num_threads(1)  # its peers want the other cores
+    report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
+    try:
+        run_on_cpu()
+        name = str(member.server) if member.incarnation == 0 else str(member)
+        file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
+        reporter = Reporter(file, lambda content: report(EVENT + content))
+        trainee = GptServer(run, member.server, text, reporter, keep=True)
+        catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
+        mine = faults.of_worker(member.server, member.incarnation)
+        hooks: list[Hooks] = []
+        if mine:
+            fired = FiredFile(run.folder / FIRED, member.server, member.incarnation)
+
+            def tell(fault: Fault, time_ns: int) -> None:
+                fired.write(fault, time_ns)
+                reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
+
+            ports = (door.endpoint.port, door.watch[1])
+            hooks.append(Injector(mine, tell, lambda: trainee.gradients, ports))
+        survivor = Survivor(
+            member,
+            run.plan.job,
+            trainee,
+            door.endpoint,
+            run.durations,
+            Plans(run.plan, catalogue, make),
+            reporter,
+            hooks,
+        )
+        return survivor.run()
+    except UserError as error:
+        report(MISTAKE + str(error).encode())
+        return MISTAKEN
+    except BaseException:
+        report(FAILURE + traceback.format_exc().encode())
+        return FAILED
+
+
+def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None, process: Process) -> None:
+    run_on_cpu()
+    place, tensor_rank = divmod(process.rank, run.tensor_parallel)
+    server = view.servers[place]
+    failed = run.plan.failed if process.rank == 0 else ()
+    file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed) if tensor_rank == 0 else None
+    reporter = Reporter(file, process.report)
+    store = process.store()
+    trainee = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
+    if newest is not None:
+        trainee.load(newest)
+    network = Network(store, view, server, tensor_rank)
+    trainee.enter(network, trainee.newest)
+    trainee.connect(run.plan, network, (), None)
+    if process.rank == 0:
+        reporter.tell(first_view(run.plan, view.epoch, trainee.newest))
+    try:
+        trainee.between(trainee.newest, save=False, settle=False)
+        for step in range(trainee.newest, run.iterations):
+            trainee.iterate(step)
+            trainee.between(step + 1, save=False, settle=False)
+    except NotFinite as error:
+        raise RunError(
+            f"iteration {trainee.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
+            "set clip"
+        ) from error
+    network.barrier()
+
+
+def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
+    """What is told of the view that a run begins with."""
+    servers = [str(each) for each in sorted(plan.programs)]
+    return ViewLine(epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
+
+
+def _next_epoch(run: Run) -> int:
+    """The first epoch; where a run goes on in its folder, its views are numbered on."""
+    if not run.events.is_dir():
+        return 0
+    view = load_history(run.folder).view
+    return 0 if view is None else view.epoch + 1
+
+
+def _newest(run: Run, fingerprint: str) -> int:
+    found = checkpoints(run.checkpoints)
+    if not found:
+        raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
+    manifest = read_manifest(found[-1], run.settings | {"text": fingerprint})
+    if manifest.step >= run.iterations:
+        raise RunError(
+            f"iterations is {run.iterations}, and {found[-1]} has {manifest.step} of them already; ask for more"
+        )
+    return manifest.step
+
+
+def _refuse_to_overwrite(run: Run) -> None:
+    if not run.resume and checkpoints(run.checkpoints):
+        raise RunError(f"{run.folder}: there is a run in it; go on with --resume, or give another folder with --output")

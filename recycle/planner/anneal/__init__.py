@@ -1,0 +1,1 @@
+"""Schedules made better step by step, for as long as one likes."""

@@ -1,0 +1,1 @@
+"""Proofs: what no plan can go below, by a solver."""

@@ -1,0 +1,210 @@
+"""The history of a run: who died, which views followed, and how long each change of views took."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from recycle.record.recording import (
+    DeathLine,
+    InstantLine,
+    IterationLine,
+    Line,
+    RecoveryLine,
+    RunLine,
+    ViewLine,
+    load_lines,
+)
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """What a change of views took, from the last sign of life of who died last; lengths in the run's time unit.
+
+    Where nobody died, it begins when the first server knew of the change.
+
+    Attributes:
+        epoch: of the new view.
+        step: the iteration that it begins with.
+        deaths: how many servers died.
+        began: the time that it is counted from.
+        detect: until all servers knew.
+        agree: from then until all had the new view.
+        rebuild: from then until all had their connections.
+        restore: from then until all held the state that the iteration starts from.
+        start: from then until the first of them began an instruction.
+        redo: from then until all had finished the iteration.
+    """
+
+    epoch: int
+    step: int
+    deaths: int
+    began: float
+    detect: float
+    agree: float
+    rebuild: float
+    restore: float
+    start: float
+    redo: float
+
+    @property
+    def pause(self) -> float:
+        """Without work: from the last sign of life to the first instruction in the new view."""
+        return self.detect + self.agree + self.rebuild + self.restore + self.start
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A view that followed another one.
+
+    Attributes:
+        view: the new one.
+        deaths: of those who were in the one before and died.
+        joined: who came, and which of its lives that is.
+        again: how many iterations are made again.
+        recovery: what it took; None until all servers that went through it have told.
+    """
+
+    view: ViewLine
+    deaths: tuple[DeathLine, ...]
+    joined: tuple[tuple[str, int], ...]
+    again: int
+    recovery: Recovery | None
+
+
+ForkEvent = DeathLine | Change | Recovery | InstantLine
+
+
+class History:
+    """Collects the lines of all servers, which come in any order, each perhaps several times.
+
+    Attributes:
+        time_unit: what one unit of the lines' times is: microseconds, unless a recording's head says otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.time_unit = "us"
+        self._deaths: dict[tuple[str, int], DeathLine] = {}
+        self._views: dict[int, ViewLine] = {}
+        self._recoveries: dict[int, dict[str, RecoveryLine]] = {}
+        self._furthest: dict[int, int] = {}
+        self._told: dict[str, set[str | None]] = {}
+        self._absent: set[str] = set()
+        self._instants: list[InstantLine] = []
+
+    def add(self, line: Line) -> ForkEvent | None:
+        """Take in a line of a recording; what a person should hear of, if it says something new."""
+        match line:
+            case RunLine():
+                self.time_unit = line.time_unit
+            case DeathLine() if (line.server, line.incarnation) not in self._deaths:
+                self._deaths[line.server, line.incarnation] = line
+                return line
+            case ViewLine() if line.epoch not in self._views:
+                self._views[line.epoch] = line
+                return self._change(line) if line.epoch > min(self._views) else None
+            case RecoveryLine():
+                self._recoveries.setdefault(line.epoch, {})[line.server] = line
+                return self._recovery(line.epoch)
+            case IterationLine():
+                self._furthest[line.epoch] = max(line.step, self._furthest.get(line.epoch, -1))
+            case InstantLine(kind="failure", server=str(server)):
+                self._absent.add(server)
+            case InstantLine(kind="fault" | "warning" | "end" | "norm") if self._is_new(line):
+                self._instants.append(line)
+                return line
+        return None
+
+    @property
+    def deaths(self) -> Sequence[DeathLine]:
+        """Who died, by time."""
+        return sorted(self._deaths.values(), key=lambda death: death.time)
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """All views but the first, by epoch."""
+        return [self._change(self._views[epoch]) for epoch in sorted(self._views)[1:]]
+
+    @property
+    def news(self) -> Sequence[ForkEvent]:
+        """All that a person should hear of, in the order of time."""
+        told: list[tuple[float, ForkEvent]] = [(death.time, death) for death in self._deaths.values()]
+        for change in self.changes:
+            told.append((change.view.time, change))
+            if change.recovery:
+                told.append((change.recovery.began + change.recovery.pause, change.recovery))
+        told += [(line.time, line) for line in self._instants]
+        return [news for _, news in sorted(told, key=lambda each: each[0])]
+
+    @property
+    def view(self) -> ViewLine | None:
+        """The newest view; None before the first."""
+        return self._views[max(self._views)] if self._views else None
+
+    @property
+    def servers(self) -> int:
+        """How many servers were heard of, alive or dead."""
+        live = {server for view in self._views.values() for server in view.servers}
+        return len(live | self._absent | {server for server, _ in self._deaths})
+
+    def _change(self, view: ViewLine) -> Change:
+        deaths = self._died(view)
+        lives = {
+            server: 1 + max(life for name, life in self._deaths if name == server)
+            for server in view.joined
+            if any(name == server for name, _ in self._deaths)
+        }
+        furthest = max((step for epoch, step in self._furthest.items() if epoch < view.epoch), default=-1)
+        # Who joins is let in between two iterations; otherwise one was in flight.
+        interrupted = bool(deaths) or not view.joined
+        again = max(furthest - view.step + 1, 1 if interrupted else 0)
+        joined = tuple((server, lives.get(server, 0)) for server in view.joined)
+        return Change(view, deaths, joined, again, self._recovery(view.epoch))
+
+    def _died(self, view: ViewLine) -> tuple[DeathLine, ...]:
+        before = max((epoch for epoch in self._views if epoch < view.epoch), default=-1)
+        return tuple(death for death in self.deaths if before < death.epoch <= view.epoch)
+
+    def _recovery(self, epoch: int) -> Recovery | None:
+        view = self._views.get(epoch)
+        told = self._recoveries.get(epoch, {})
+        if view is None or not told or not told.keys() >= set(view.servers) - set(view.joined):
+            return None
+        lines = told.values()
+        deaths = self._died(view)
+        began = max((death.time for death in deaths), default=min(line.noticed for line in lines))
+        resumed = min(line.resumed for line in lines)
+        marks = [began]
+        for reached in (
+            max(line.noticed for line in lines),
+            max(line.agreed for line in lines),
+            max(line.rebuilt for line in lines),
+            max(line.restored for line in lines),
+            resumed,
+        ):
+            # The first server may resume while another still restores: the phases end there.
+            marks.append(max(marks[-1], min(reached, resumed)))
+        detect, agree, rebuild, restore, start = (after - mark for mark, after in pairwise(marks))
+        redo = max(line.redone for line in lines) - resumed
+        return Recovery(epoch, view.step, len(deaths), began, detect, agree, rebuild, restore, start, redo)
+
+    def _is_new(self, line: InstantLine) -> bool:
+        """What several servers say in the same words is one event, until one of them says it again."""
+        told = self._told.setdefault(line.text, set())
+        fresh = not told or line.server in told
+        if line.server in told:
+            told.clear()
+        told.add(line.server)
+        return fresh
+
+
+def load_history(path: Path) -> History:
+    """The history of a run, from its directory or a recording.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: it is no recording of this version.
+    """
+    history = History()
+    for line in sorted(load_lines(path), key=lambda line: not isinstance(line, ViewLine)):
+        history.add(line)
+    return history

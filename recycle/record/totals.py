@@ -1,0 +1,124 @@
+"""The figures of a whole step, put together from the events of all servers, whatever befalls them meanwhile."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from recycle.record.recording import EvaluationLine, IterationLine, Line, ViewLine
+
+
+class StepTotal(msgspec.Struct, frozen=True):
+    """What all servers together say of a step.
+
+    Attributes:
+        step: the number of iterations made before it.
+        loss: mean over all micro-batches.
+        seconds: how long the slowest server took; None for a look at held-out data.
+        again: whether the step was passed on before: a checkpoint took the run back beyond it.
+    """
+
+    step: int
+    loss: float
+    seconds: float | None
+    again: bool = False
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the loss is that of held-out data."""
+        return self.seconds is None
+
+
+class Totals:
+    """Collects events, and passes on the total of each step, once and in order.
+
+    A step counts in the newest view that begins at it or before it: what an older view had begun of it is thrown away.
+    It is passed on when all servers of that view have told of it. Where a newer view has begun behind it, it is known
+    to be finished, and its losses are enough: some of its servers may be dead.
+
+    Each server's events come in its own order; between servers, and between them and whoever tells of views, there is
+    none, but the first view comes before all others. Views and evaluations may be told more than once.
+
+    Args:
+        receivers: what is called with every total.
+    """
+
+    def __init__(self, *receivers: Callable[[StepTotal], None]) -> None:
+        self._receivers = receivers
+        self._views: dict[int, ViewLine] = {}
+        self._told: dict[tuple[int, int], dict[str, IterationLine]] = defaultdict(dict)
+        self._evaluations: dict[int, EvaluationLine] = {}
+        self._next = 0
+        self._evaluated = -1
+        self._furthest = 0
+        self._furthest_evaluated = -1
+
+    def add(self, line: Line) -> None:
+        """Take in a line of a recording; only views, iterations and evaluations count."""
+        match line:
+            case ViewLine():
+                self._begin(line)
+            case IterationLine() if line.step >= self._next or line.epoch not in self._views:
+                self._told[line.epoch, line.step][line.server] = line
+            case EvaluationLine() if line.losses and self._counts(line):
+                self._evaluations.setdefault(line.step, line)
+            case _:
+                return
+        self._advance()
+
+    def finish(self) -> None:
+        """Nobody tells any more: pass on what is known, and leave out steps whose losses died with who knew them."""
+        for step in sorted({step for _, step in self._told}):
+            self._next = max(self._next, step)
+            self._advance(finished=True)
+
+    def _begin(self, view: ViewLine) -> None:
+        if view.epoch in self._views:
+            return
+        if not self._views:
+            self._next = self._furthest = view.step
+        self._views[view.epoch] = view
+        if view.restore == "checkpoint":
+            self._next = min(self._next, view.step)
+            self._evaluated = min(self._evaluated, view.step)
+            self._evaluations = {step: each for step, each in self._evaluations.items() if self._counts(each)}
+
+    def _counts(self, line: EvaluationLine) -> bool:
+        """Whether no newer view has gone back to before the state that was evaluated."""
+        return line.step > self._evaluated and all(
+            view.step >= line.step for epoch, view in self._views.items() if epoch > line.epoch
+        )
+
+    def _advance(self, *, finished: bool = False) -> None:
+        while self._views:
+            self._pass_on_evaluations()
+            step = self._next
+            epoch = max((each for each, view in self._views.items() if view.step <= step), default=max(self._views))
+            told = self._told.get((epoch, step), {})
+            losses = next((each.losses for each in told.values() if each.losses), None)
+            enough = finished or epoch < max(self._views) or told.keys() >= set(self._views[epoch].servers)
+            if losses is None or not enough:
+                return
+            seconds = max(each.seconds for each in told.values())
+            self._pass_on(StepTotal(step, _mean(losses), seconds, again=step < self._furthest))
+            for older in [key for key in self._told if key[0] <= epoch and key[1] <= step]:
+                del self._told[older]
+            self._next += 1
+            self._furthest = max(self._furthest, self._next)
+
+    def _pass_on_evaluations(self) -> None:
+        for step in sorted(each for each in self._evaluations if each <= self._next):
+            losses = self._evaluations.pop(step).losses
+            self._pass_on(StepTotal(step, _mean(losses), None, again=step <= self._furthest_evaluated))
+            self._evaluated = step
+            self._furthest_evaluated = max(self._furthest_evaluated, step)
+
+    def _pass_on(self, total: StepTotal) -> None:
+        for receive in self._receivers:
+            receive(total)
+
+
+def _mean(losses: Sequence[float]) -> float:
+    # Exact, so that no order of the losses can change it.
+    return math.fsum(losses) / len(losses)

@@ -1,0 +1,1 @@
+"""Servers that sleep what their plan says."""

@@ -1,0 +1,109 @@
+"""A whole emulated run on this machine: a process per live server of a plan, and the measured time line."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from recycle.control.view import View
+from recycle.plan.plan import Plan
+from recycle.record.recorder import Recorder, measured_timeline
+from recycle.record.timeline import Span, Timeline
+from recycle.runtime.emulate.stage import EmulatedStage, EmulatedUpdate, Sleeper
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.speculation import Speculation
+
+
+class ServerReport(msgspec.Struct, frozen=True):
+    """What one emulated server saw.
+
+    Attributes:
+        spans: what it executed, in microseconds of the machine's monotonic clock.
+        peak_memory: the most that it held, in the job's unit.
+        oversleep: mean time by which a sleep ended late, in seconds.
+        steps: how many optimizer steps it made.
+        speculation: how often it guessed the norm; None if nobody asked for it.
+    """
+
+    spans: list[Span]
+    peak_memory: int
+    oversleep: float
+    steps: int
+    speculation: Speculation | None
+
+
+class Emulation(msgspec.Struct, frozen=True):
+    """What an emulated run measured.
+
+    Attributes:
+        timeline: of all servers, without the warm-up.
+        oversleep: mean time by which a sleep ended late, in seconds, over all servers.
+        reports: per server, in the order of the view.
+    """
+
+    timeline: Timeline
+    oversleep: float
+    reports: tuple[ServerReport, ...]
+
+
+def emulate(
+    plan: Plan,
+    slot: float,
+    iterations: int,
+    warm_up: int = 1,
+    size: int = 1024,
+    norm: Callable[[int], float] | None = None,
+    waiting: Plan | None = None,
+) -> Emulation:
+    """Run a plan with a process per live server, each sleeping its planned durations.
+
+    Args:
+        plan: a lowered plan.
+        slot: seconds for one unit of the job's time.
+        iterations: how many iterations are measured.
+        warm_up: how many are run before, to connect all servers.
+        size: numbers in a message.
+        norm: of an iteration's gradient, warm-up included; a step must be made with what it is when 1 is allowed.
+        waiting: what is run instead of the plan while steps wait for the norm.
+
+    Raises:
+        RunError: the plan cannot run.
+        ProcessFailed: a process failed.
+    """
+    view = View.of(plan)
+    encoder = msgspec.json.Encoder(enc_hook=str)
+    reports: dict[int, ServerReport] = {}
+
+    def body(member: LocalProcess) -> None:
+        server = view.servers[member.rank]
+        network = Network(member.store(), view, server)
+        recorder = Recorder(server)
+        sleeper = Sleeper()
+        update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper, norm)
+        stage = EmulatedStage(plan.job, server, slot, sleeper, size)
+        worker = Worker(plan, server, stage, update, network, recorder, waiting=waiting)
+        peak = 0
+        for step in range(warm_up + iterations):
+            if step == warm_up:
+                network.barrier()
+                recorder.clear()
+                sleeper.restart()
+            peak = max(peak, worker.run(step - warm_up).peak_memory)
+        worker.settle(iterations)
+        network.barrier()
+        steps = update.steps - warm_up
+        report = ServerReport(recorder.spans(0), peak, sleeper.mean_oversleep, steps, update.speculation)
+        member.report(encoder.encode(report))
+
+    launch(
+        len(view.servers),
+        body,
+        lambda rank, content: reports.update({rank: msgspec.json.decode(content, type=ServerReport)}),
+    )
+    ordered = tuple(reports[rank] for rank in range(len(view.servers)))
+    return Emulation(
+        timeline=measured_timeline(f"{plan.job.name}, emulated", [report.spans for report in ordered]),
+        oversleep=sum(report.oversleep for report in ordered) / len(ordered),
+        reports=ordered,
+    )

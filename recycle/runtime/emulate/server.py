@@ -1,0 +1,209 @@
+"""An emulated server that survives: its state is a counter, and everything else is real.
+
+What would be wrong after a recovery shows at once: the counter is what iteration i must start from, and in every
+reduction the peers compare theirs.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from recycle.job import Job, Server
+from recycle.plan.plan import Plan
+from recycle.record.recorder import Recorder
+from recycle.record.recording import IterationLine
+from recycle.record.reporting import Reporter
+from recycle.runtime.emulate.stage import EmulatedStage, EmulatedUpdate, Sleeper
+from recycle.runtime.errors import RunError
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.execute.stage import Redo
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.trainee import Listener
+
+
+class Emulated(NamedTuple):
+    """What is emulated.
+
+    Attributes:
+        job: the planned durations.
+        staggered: whether stages step on their own.
+        slot: seconds for one unit of the job's time.
+        iterations: the step at which it ends.
+        size: numbers in a message.
+    """
+
+    job: Job
+    staggered: bool
+    slot: float
+    iterations: int
+    size: int = 1024
+
+
+class EmulatedServer:
+    """Sleeps one stage's durations; a Trainee.
+
+    Args:
+        emulated: what.
+        server: which server this is.
+        reporter: gets what happens.
+    """
+
+    def __init__(self, emulated: Emulated, server: Server, reporter: Reporter) -> None:
+        self.recorder = Recorder(server, capacity=10_000)
+        self.gradients: Sequence[torch.Tensor] = ()
+        self._emulated = emulated
+        self._server = server
+        self._reporter = reporter
+        self._sleeper = Sleeper()
+        self._stage = EmulatedStage(emulated.job, server, emulated.slot, self._sleeper, emulated.size)
+        self._update: CountedUpdate | None = None
+        self._worker: Worker | None = None
+        self._listener: Listener | None = None
+        self._version = torch.zeros(1, dtype=torch.int64)
+        self._kept = False
+
+    @property
+    def newest(self) -> int:
+        """See Trainee."""
+        return int(self._version)
+
+    @property
+    def oldest(self) -> int:
+        """See Trainee."""
+        return self.newest - self._kept
+
+    @property
+    def last(self) -> int:
+        """See Trainee."""
+        return self._emulated.iterations
+
+    def drop(self) -> None:
+        """See Trainee."""
+        if self._worker is not None:
+            self._worker.close()
+        self._stage.drop()
+
+    def undo(self) -> None:
+        """See Trainee."""
+        assert self._kept, f"version {self.newest - 1} is not held"
+        if self._listener is not None:
+            self._listener.undone()
+        self._version -= 1
+        self._kept = False
+
+    def enter(self, network: Network, step: int) -> int:
+        """See Trainee: every step is right."""
+        return step
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """See Trainee."""
+        return {"version": self._version}
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See Trainee."""
+        assert int(state["version"]) == step
+        self._version.copy_(state["version"])
+        self._kept = False
+
+    def listen(self, listener: Listener | None) -> None:
+        """See Trainee."""
+        self._listener = listener
+        if self._update is not None:
+            self._update.listener = listener
+
+    def follow(self, parts: Sequence[torch.Tensor]) -> None:
+        """See Trainee."""
+        (before,) = parts
+        assert int(before) == self.newest, f"version {int(before)} was stepped, and this is version {self.newest}"
+        self._version += 1
+        self._kept = True
+
+    def load(self, step: int) -> None:
+        """See Trainee."""
+        raise RunError(f"step {step}: an emulated run has no checkpoints")
+
+    def durable(self) -> int | None:
+        """See Trainee."""
+        return None
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
+        """See Trainee."""
+        emulated = self._emulated
+        update = EmulatedUpdate(emulated.job, emulated.staggered, network, emulated.slot, self._sleeper)
+        counted = CountedUpdate(update, network, self._version)
+        counted.listener = self._listener
+        self._update = counted
+        self._epoch = network.view.epoch
+        self._worker = Worker(plan, self._server, self._stage, counted, network, self.recorder, hooks, notices)
+
+    def between(self, step: int, *, save: bool, settle: bool) -> None:
+        """See Trainee: nothing is due."""
+
+    def iterate(self, step: int) -> None:
+        """See Trainee."""
+        assert step == self.newest, f"iteration {step} begins with version {self.newest}"
+        start = time.monotonic()
+        self.recorder.clear()
+        assert self._worker is not None
+        assert self._update is not None
+        self._update.stepped = False
+        try:
+            report = self._worker.run(step)
+        finally:
+            self._kept = self._kept or self._update.stepped
+        seconds = time.monotonic() - start
+        line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
+        self._reporter.tell(line, self.recorder.spans(0))
+
+
+class CountedUpdate:
+    """An emulated update that counts its steps, and compares the count with the peers'.
+
+    Args:
+        update: what sleeps.
+        network: of the server.
+        version: the count.
+
+    Attributes:
+        stepped: whether it made a step since this was last set to false.
+        listener: hears of every step; None for nobody.
+    """
+
+    def __init__(self, update: EmulatedUpdate, network: Network, version: torch.Tensor) -> None:
+        self.stepped = False
+        self.listener: Listener | None = None
+        self._update = update
+        self._network = network
+        self._version = version
+
+    @property
+    def waits(self) -> bool:
+        """See StageUpdate."""
+        return self._update.waits
+
+    def collect(self) -> None:
+        """See StageUpdate."""
+
+    def validate(self) -> Redo:
+        """See StageUpdate."""
+        return self._update.validate()
+
+    def reduce(self) -> None:
+        """Compare, and sleep the reduction."""
+        total = self._version.clone()
+        self._network.peers.sum(total)
+        peers = len(self._network.view.peers(self._network.server.stage))
+        assert int(total) == peers * int(self._version), f"peers are at other versions than {int(self._version)}"
+        self._update.reduce()
+
+    def step(self) -> Redo:
+        """Sleep the step, and count it."""
+        if self.listener is not None:
+            self.listener.stepping((self._version,))
+        self._version += 1
+        self.stepped = True
+        return self._update.step()

@@ -1,0 +1,230 @@
+"""The emulated stage: it sleeps its planned durations, while all messages are real and are checked on arrival.
+
+Every server of a cluster can so be a process of one small machine, and the wall clock shows whether a plan holds in
+the presence of real messages.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from recycle.job import Job, Server
+from recycle.runtime.execute.stage import Held, MicroBatch, Redo, TensorSpec
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.speculation import Speculation
+from recycle.runtime.step.validation import Validation
+
+# A sleep ends late by a tenth of a millisecond, and a process that shares its core is late by more. Such delays are
+# the emulation's and not the plan's, so an instruction that follows at once is timed from when the last should have
+# ended.
+TOLERANCE = 0.0015
+
+
+class Sleeper:
+    """Sleeps durations back to back without adding up how late each sleep ends."""
+
+    def __init__(self) -> None:
+        self._end = 0.0
+        self._sleeps = 0
+        self._late = 0.0
+
+    def restart(self) -> None:
+        """Forget how late sleeps ended so far."""
+        self._sleeps = 0
+        self._late = 0.0
+
+    @property
+    def mean_oversleep(self) -> float:
+        """Mean time by which a sleep ended late, in seconds."""
+        return self._late / self._sleeps if self._sleeps else 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep so long, counted from the end of the sleep before if that ended just now."""
+        now = time.monotonic()
+        start = self._end if now - self._end < TOLERANCE else now
+        self._end = start + seconds
+        if self._end <= now:
+            return
+        time.sleep(self._end - now)
+        self._sleeps += 1
+        self._late += time.monotonic() - self._end
+
+
+class EmulatedStage:
+    """A stage whose compute takes as long as its job says.
+
+    Args:
+        job: the planned durations.
+        server: whose stage it is.
+        slot: seconds for one unit of the job's time.
+        sleeper: shared with the stage's update, so that one follows the other without a gap.
+        size: numbers in a message, at least 4.
+    """
+
+    cannot_split = ""
+
+    def __init__(self, job: Job, server: Server, slot: float, sleeper: Sleeper, size: int = 1024) -> None:
+        spec = TensorSpec((size,), torch.float64)
+        self.input = spec if server.stage > 0 else None
+        self.output = spec if server.stage < job.depth - 1 else None
+        self._size = size
+        self._number = server.stage
+        self._cost = job.stages[server.stage]
+        self._slot = slot
+        self._sleeper = sleeper
+        self._held: set[MicroBatch] = set()
+        self._owed: set[MicroBatch] = set()
+
+    def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Sleep F."""
+        self._require(received, micro_batch, self._number - 1, self.input)
+        assert micro_batch not in self._held, f"{micro_batch} comes a second time"
+        self._held.add(micro_batch)
+        self._sleeper.sleep(self._cost.forward * self._slot)
+        return self._message(micro_batch) if self.output else None
+
+    def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Sleep F."""
+        self._require(received, micro_batch, self._number - 1, self.input)
+        self._sleeper.sleep(self._cost.forward * self._slot)
+        return self._message(micro_batch) if self.output else None
+
+    def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Sleep I."""
+        return self._return(micro_batch, received, self._cost.input_gradient)
+
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
+        """Sleep W."""
+        self._owed.remove(micro_batch)
+        self._sleeper.sleep(self._cost.weight_gradient * self._slot)
+
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """Sleep I and W."""
+        message = self._return(micro_batch, received, self._cost.input_gradient + self._cost.weight_gradient)
+        self._owed.remove(micro_batch)
+        return message
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """None: there is nothing to train."""
+        return ()
+
+    def take_losses(self) -> Mapping[MicroBatch, float]:
+        """None: there is nothing to learn."""
+        return {}
+
+    def held(self) -> Held:
+        """Micro-batches between F and I, and between I and W."""
+        return Held(len(self._held), len(self._owed))
+
+    def drop(self) -> None:
+        """Forget all micro-batches."""
+        self._held.clear()
+        self._owed.clear()
+
+    def _return(self, micro_batch: MicroBatch, received: torch.Tensor | None, cost: int) -> torch.Tensor | None:
+        self._require(received, micro_batch, self._number + 1, self.output)
+        self._held.remove(micro_batch)
+        self._owed.add(micro_batch)
+        self._sleeper.sleep(cost * self._slot)
+        return self._message(micro_batch) if self.input else None
+
+    def _message(self, micro_batch: MicroBatch) -> torch.Tensor:
+        message = torch.zeros(self._size, dtype=torch.float64)
+        message[:4] = torch.tensor([self._number, *micro_batch], dtype=torch.float64)
+        return message
+
+    def _require(
+        self, received: torch.Tensor | None, micro_batch: MicroBatch, sender: int, spec: TensorSpec | None
+    ) -> None:
+        if spec is None:
+            assert received is None, f"a message for {micro_batch} where none is due"
+            return
+        assert received is not None, f"no message for {micro_batch}"
+        expected = [sender, *micro_batch]
+        assert received[:4].tolist() == expected, f"expected {expected}, received {received[:4].tolist()}"
+
+
+class EmulatedUpdate:
+    """Reduction and optimizer step that take as long as the job says; the peers meet in a real reduction.
+
+    Args:
+        job: the planned durations.
+        staggered: whether stages step on their own; otherwise all wait for each other first.
+        network: of the server.
+        slot: seconds for one unit of the job's time.
+        sleeper: the stage's.
+        norm: of an iteration's whole gradient, of which 1 is allowed; None if nobody asks for it.
+
+    Attributes:
+        steps: how many steps were made and not taken back.
+        speculation: what the past says about guesses; None if nobody asks for norms.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        staggered: bool,
+        network: Network,
+        slot: float,
+        sleeper: Sleeper,
+        norm: Callable[[int], float] | None = None,
+    ) -> None:
+        self._staggered = staggered
+        self._cost = job.stages[network.server.stage]
+        self._network = network
+        self._slot = slot
+        self._sleeper = sleeper
+        self._norm = norm
+        self._pending = False
+        self._validation: Validation | None = None
+        if norm is not None:
+            self._validation = Validation(network.server.stage, job.depth, 1.0, staggered)
+            self._validation.connect(network, 0)
+        self.steps = 0
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """See above."""
+        return self._validation.speculation if self._validation else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether all stages wait for each other before the next step."""
+        return not self._staggered if self._validation is None else not self._validation.guesses
+
+    def collect(self) -> None:
+        """Nothing: there are no gradients."""
+
+    def validate(self) -> Redo:
+        """Sleep another optimizer step, if the last one was not right."""
+        if not self._pending:
+            return Redo.NOTHING
+        assert self._validation is not None
+        self._pending = False
+        if self._validation.hear(guessed=True).as_guessed:
+            return Redo.NOTHING
+        self._sleeper.sleep(self._cost.optimizer * self._slot)
+        return Redo.THIS
+
+    def reduce(self) -> None:
+        """Meet the peers, and sleep the reduction."""
+        if self._validation is None and not self._staggered:
+            self._network.barrier()
+        count = torch.ones(1)
+        self._network.peers.sum(count)
+        peers = len(self._network.view.peers(self._network.server.stage))
+        assert count.item() == peers, f"{count.item():g} of {peers} peers were in the reduction"
+        self._sleeper.sleep(self._cost.reduction * self._slot)
+        if self._validation is not None and self._norm is not None:
+            self._pending = self._validation.guesses
+            first = self._network.server.stage == 0
+            self._validation.tell(self.steps, self._norm(self.steps) ** 2 if first else 0.0, fits=True)
+            if not self._pending:
+                self._validation.hear(guessed=False)
+
+    def step(self) -> Redo:
+        """Sleep the optimizer step."""
+        self._sleeper.sleep(self._cost.optimizer * self._slot)
+        self.steps += 1
+        return Redo.NOTHING

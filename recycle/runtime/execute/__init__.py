@@ -1,0 +1,1 @@
+"""How a server executes its instruction list."""

@@ -1,0 +1,72 @@
+"""What the live servers tell each other once in some iterations, without waiting for each other.
+
+A notice that is posted in the reduction of iteration i is read by all in the reduction of iteration i + 1; so all
+act on it at the same boundary between iterations, without a barrier that a staggered optimizer would not have.
+
+To post costs every server some messages, and nothing in a notice is urgent: so it is not done in every iteration.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from recycle.runtime.net.network import Network, Reduction
+
+EVERY = 4
+"""Iterations from one post to the next."""
+
+
+class Notices(NamedTuple):
+    """How many servers say something.
+
+    Attributes:
+        admit: that somebody waits to be let in.
+        unprotected: that the store cannot be reached.
+    """
+
+    admit: int = 0
+    unprotected: int = 0
+
+
+class NoticeExchange:
+    """The notices of one view.
+
+    Args:
+        network: of the server.
+
+    Attributes:
+        say: what this server posts next.
+        heard: what all said last.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.say = Notices()
+        self.heard = Notices()
+        self._network = network
+        self._iterations = 0
+        self._posted: tuple[torch.Tensor, Reduction] | None = None
+
+    def exchange(self) -> None:
+        """In the reduction of an iteration: read what was posted in the last one, and post if it is time to.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        self.collect()
+        if self._iterations % EVERY == 0:
+            tensor = torch.tensor(self.say, dtype=torch.int32)
+            self._posted = tensor, self._network.all.start_sum(tensor)
+        self._iterations += 1
+
+    def collect(self) -> None:
+        """Read what was posted last; nothing is under way after it.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        if self._posted is None:
+            return
+        tensor, transfer = self._posted
+        transfer.wait()
+        self._posted = None
+        self.heard = Notices(*tensor.tolist())

@@ -1,0 +1,26 @@
+"""Random numbers that depend on what is computed, and not on where or when."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from recycle.runtime.execute.stage import MicroBatch
+
+
+def seed_of(seed: int, micro_batch: MicroBatch, stage: int) -> int:
+    """A seed for the random choices of one micro-batch at one stage, dropout above all."""
+    name = f"{seed} {micro_batch.step} {micro_batch.home} {micro_batch.number} {stage}"
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from a seed for the length of a block; what was drawn from before goes on after it."""
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -1,0 +1,131 @@
+"""The transport: what travels between servers. Receives are posted early, sends never block the list.
+
+A gloo send completes only when its receive is posted, so a receive that is posted late delays its sender; and a send
+cannot be asked whether it is done, only waited for. Hence every transfer has an owner here until somebody waited.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from recycle.job import Job
+from recycle.plan.instruction import Instruction, Op
+from recycle.record.recorder import Recorder
+from recycle.runtime.errors import InterruptedTransport
+from recycle.runtime.execute.stage import PipelineStage
+from recycle.runtime.net.network import Network, Transfer
+
+Key = tuple[Op, int, int]
+
+TAGS = 2**31 - 2
+
+
+class Incoming(NamedTuple):
+    """A receive that is posted: its instruction, what it fills, and what to wait for."""
+
+    instruction: Instruction
+    buffer: torch.Tensor
+    work: Transfer
+
+
+class Outgoing(NamedTuple):
+    """A send that has begun; the tensor lives until it was waited for."""
+
+    tensor: torch.Tensor
+    work: Transfer
+
+
+class Transport:
+    """Transfers of one server in one view.
+
+    Args:
+        network: the groups of the view.
+        job: the job, for its shape.
+        stage: what is received is allocated to its specification.
+        recorder: gets, for each receive, how long was waited for it.
+        ahead: how many receives are posted before their turn in the list.
+        most_sends: how many sends may be in flight before the oldest is waited for. It bounds the memory of gradients
+            on their way; the lists cannot deadlock even if every send waits for its receive.
+    """
+
+    def __init__(
+        self, network: Network, job: Job, stage: PipelineStage, recorder: Recorder, ahead: int = 4, most_sends: int = 16
+    ) -> None:
+        self._network = network
+        self._job = job
+        self._stage = stage
+        self._recorder = recorder
+        self._ahead = ahead
+        self._most_sends = most_sends
+        self._receives: Sequence[Instruction] = ()
+        self._place: dict[Instruction, int] = {}
+        self._posted = 0
+        self._incoming: dict[Key, Incoming] = {}
+        self._outgoing: deque[Outgoing] = deque()
+
+    def begin(self, program: Sequence[Instruction]) -> None:
+        """Post the first receives of an iteration.
+
+        Raises:
+            InterruptedTransport: transfers of an earlier iteration are still in flight.
+        """
+        if self.in_flight:
+            raise InterruptedTransport(
+                f"{self.in_flight} transfers of an interrupted iteration are in flight: "
+                "what they carry may be mixed up with this one's; make a new transport in a new epoch"
+            )
+        self._receives = [each for each in program if each.op.is_receive]
+        self._place = {each: place for place, each in enumerate(self._receives)}
+        self._posted = 0
+        self._post_until(self._ahead)
+
+    @property
+    def in_flight(self) -> int:
+        """How many transfers have an owner here."""
+        return len(self._incoming) + len(self._outgoing)
+
+    def expect(self, instruction: Instruction) -> None:
+        """The turn of a receive has come: it, and those close behind it, are posted."""
+        self._post_until(self._place[instruction] + 1 + self._ahead)
+
+    def take(self, op: Op, home: int, micro_batch: int) -> torch.Tensor:
+        """What a receive brought, waiting for it if need be. The caller owns the tensor from then on."""
+        incoming = self._incoming.pop((op, home, micro_batch))
+        start = self._recorder.now()
+        incoming.work.wait()
+        self._recorder.add(incoming.instruction, start, self._recorder.now())
+        return incoming.buffer
+
+    def send(self, instruction: Instruction, tensor: torch.Tensor) -> None:
+        """Start a send; it is this transport's from then on."""
+        assert instruction.peer is not None
+        while len(self._outgoing) >= self._most_sends:
+            self._outgoing.popleft().work.wait()
+        tensor = tensor.detach().contiguous()
+        self._outgoing.append(Outgoing(tensor, self._network.send(tensor, instruction.peer, self._tag(instruction))))
+
+    def finish(self) -> None:
+        """End an iteration: wait for its last sends. Nothing is in flight after it."""
+        while self._outgoing:
+            self._outgoing.popleft().work.wait()
+        assert not self._incoming, f"never used: {', '.join(str(each.instruction) for each in self._incoming.values())}"
+
+    def _post_until(self, count: int) -> None:
+        for instruction in self._receives[self._posted : count]:
+            assert instruction.peer is not None
+            spec = self._stage.input if instruction.op is Op.RECV_F else self._stage.output
+            assert spec is not None, f"{instruction} on a stage that receives nothing"
+            buffer = spec.empty()
+            work = self._network.receive(buffer, instruction.peer, self._tag(instruction))
+            key = (instruction.op, instruction.home, instruction.micro_batch)
+            self._incoming[key] = Incoming(instruction, buffer, work)
+            self._posted += 1
+
+    def _tag(self, instruction: Instruction) -> int:
+        """The same number at both ends, and no other message's between the same two servers in this epoch."""
+        way = instruction.op in (Op.SEND_F, Op.RECV_F)
+        count = self._job.pipelines * self._job.micro_batches * 2
+        place = (instruction.home * self._job.micro_batches + instruction.micro_batch) * 2 + way
+        return (self._network.view.epoch * count + place) % TAGS

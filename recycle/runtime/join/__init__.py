@@ -1,0 +1,1 @@
+"""How a joiner comes to hold what all others hold."""

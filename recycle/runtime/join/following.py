@@ -1,0 +1,179 @@
+"""A joiner's way to the version that all others have: it asks, is served, and follows, until it can be let in."""
+
+import threading
+
+import msgspec
+import torch
+
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.messages import JoinRequest
+from recycle.control.view import Member, View
+from recycle.runtime.errors import ConnectionLost, ViewBroken
+from recycle.runtime.join.handover import Wire, receive_state
+from recycle.runtime.join.serving import Meeting, Word
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.network import Link
+from recycle.runtime.step.trainee import Trainee
+
+ATTEMPTS = 3
+"""How often a joiner is served in one view before it lets itself in with nothing."""
+
+
+class Follower:
+    """Gets a version and follows, in a thread of its own, which alone uses the trainee meanwhile.
+
+    Args:
+        meeting: where it is served.
+        trainee: what gets the state.
+        request: what it asks for; it says on the board when the joiner has caught up.
+
+    Attributes:
+        arrived: whether it holds the version before whose iteration all others pause.
+    """
+
+    def __init__(self, meeting: Meeting, trainee: Trainee, request: JoinRequest) -> None:
+        self.arrived = False
+        self._meeting = meeting
+        self._trainee = trainee
+        self._request = request
+        self._changed = threading.Lock()
+        self._stopped = False
+        self._pair: Link | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"following as {meeting.joiner}", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for its end, for so many seconds at most; whether it has ended."""
+        return self._over.wait(timeout)
+
+    def stop(self) -> None:
+        """End it, and wait until the trainee is free."""
+        with self._changed:
+            self._stopped = True
+            pair = self._pair
+        if pair is not None and not self._over.is_set():
+            pair.unblock()
+        self._over.wait()
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except (ViewBroken, StoreLost):
+            pass  # the joiner asks again
+        finally:
+            self._over.set()
+            # Its end takes its time, and nobody has to wait for it.
+            self._pair = None
+
+    def _follow(self) -> None:
+        meeting, trainee = self._meeting, self._trainee
+        store = meeting.endpoint.connect(meeting.durations.rebuild)
+        board = Board(store, meeting.endpoint.token)
+        while not board.wait_offer(meeting.epoch, meeting.joiner, meeting.attempt, meeting.durations.beat):
+            if self._stopped:
+                return
+        pair = meeting.accept(store.torch_store)
+        with self._changed:
+            if self._stopped:
+                return
+            self._pair = pair
+        trainee.adopt(*receive_state(pair))
+        while True:
+            word, step = _hear(pair)
+            if word is Word.STEP:
+                _, parts = receive_state(pair)
+                trainee.follow(tuple(parts.values()))
+            if trainee.newest != step:
+                raise ConnectionLost(f"who serves is at version {step}, and this is version {trainee.newest}")
+            if word is Word.LEVEL:
+                board.request_join(msgspec.structs.replace(self._request, state="synced"))
+            elif word is Word.END:
+                self.arrived = True
+                return
+
+
+def _hear(wire: Wire) -> tuple[Word, int]:
+    tensor = torch.zeros(2, dtype=torch.int64)
+    wire.receive(tensor).wait()
+    word, step = tensor.tolist()
+    try:
+        return Word(word), step
+    except ValueError as error:
+        raise ConnectionLost(f"who serves says {word}, which is no word") from error
+
+
+class Joining:
+    """A joiner's requests, until it can report what it holds in the view of the run; for the main thread.
+
+    Args:
+        member: who joins.
+        trainee: its training.
+        endpoint: of the store.
+        durations: how long is waited for what.
+
+    Attributes:
+        ready: whether it can be admitted in this view, be it with nothing.
+        arrived: whether it holds the version of the others.
+    """
+
+    def __init__(self, member: Member, trainee: Trainee, endpoint: Endpoint, durations: Durations) -> None:
+        self.ready = self.arrived = False
+        self._trainee = trainee
+        self._endpoint = endpoint
+        self._durations = durations
+        self._member = member
+        self._view = View(-1, ())
+        self._attempt = 0
+        self._tries = 0
+        self._follower: Follower | None = None
+
+    def begin(self, view: View, board: Board) -> None:
+        """Ask in a view; what was begun in another one is of no use."""
+        self.stop()
+        self.ready = self.arrived = False
+        self._view = view
+        self._tries = 0
+        self._ask(board)
+
+    def wait(self, board: Board) -> bool:
+        """Wait for a beat, or until it is ready; says whether it is."""
+        follower = self._follower
+        assert follower is not None, "nothing was asked for"
+        if follower.wait(self._durations.beat):
+            self._follower = None
+            self.arrived = follower.arrived
+            if self.arrived:
+                self.ready = True
+            elif self._tries < ATTEMPTS:
+                self._ask(board)
+            else:
+                self._come_with_nothing(board)
+        elif not self._has_peer(board):
+            self.stop()
+            self._come_with_nothing(board)
+        return self.ready
+
+    def stop(self) -> None:
+        """Ask no more; the trainee is free after it."""
+        if self._follower is not None:
+            self._follower.stop()
+            self._follower = None
+
+    def _ask(self, board: Board) -> None:
+        self._tries += 1
+        self._attempt += 1
+        request = JoinRequest(str(self._member), self._view.epoch, self._attempt)
+        board.request_join(request)
+        meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt)
+        self._follower = Follower(meeting, self._trainee, request)
+
+    def _come_with_nothing(self, board: Board) -> None:
+        board.request_join(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced"))
+        self.ready = True
+
+    def _has_peer(self, board: Board) -> bool:
+        stage = self._member.server.stage
+        return any(each.server.stage == stage and board.death(each) is None for each in self._view.members)

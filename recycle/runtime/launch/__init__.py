@@ -1,0 +1,1 @@
+"""The processes of a run: who starts, watches and ends them."""

@@ -1,0 +1,149 @@
+"""The fork_server: a process without threads, from which all other processes of a run are forked.
+
+Forks are quick where torch is imported already, and safe only where no other thread can hold a lock; so the launcher,
+which has threads, asks the fork_server for new processes, also while the run goes on.
+"""
+
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Literal
+
+import msgspec
+
+from recycle.control.agent import die_with_parent
+from recycle.control.tcp_store import listen, serve
+
+
+class ForkRequest(msgspec.Struct, frozen=True):
+    """What the launcher asks for: a store on a port, or an agent and its worker."""
+
+    kind: Literal["store", "server"]
+    name: str
+    port: int = 0
+
+
+class ForkEvent(msgspec.Struct, frozen=True):
+    """What the fork_server answers: a process was started, or one has ended.
+
+    Attributes:
+        kind: what happened.
+        name: ``store``, or a member.
+        pid: of the process.
+        port: where the store listens.
+        status: of a process that has ended, as ``waitstatus_to_exitcode`` gives it.
+    """
+
+    kind: Literal["started", "ended"]
+    name: str
+    pid: int
+    port: int = 0
+    status: int = 0
+
+
+class ForkServer:
+    """The launcher's side of it.
+
+    Args:
+        host: where the store binds to.
+        start: what an agent's process does with a member's name and the store's port; gives its exit status.
+    """
+
+    def __init__(self, host: str, start: Callable[[str, int], int]) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        self._channel = ours
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                ours.close()
+                die_with_parent()
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets the user's Ctrl-C
+                _Host(host, start, theirs).run()
+                status = 0
+            finally:
+                os._exit(status)
+        theirs.close()
+
+    def serve_store(self, port: int = 0) -> None:
+        """Ask for a store's process; the news of its start says where it listens."""
+        self._wish(ForkRequest("store", "store", port))
+
+    def start_server(self, name: str, port: int) -> None:
+        """Ask for an agent and its worker."""
+        self._wish(ForkRequest("server", name, port))
+
+    def news(self, timeout: float) -> ForkEvent | None:
+        """What happened next, or None when so many seconds have passed without news."""
+        if not self._channel.poll(timeout):
+            return None
+        return msgspec.json.decode(self._channel.recv_bytes(), type=ForkEvent)
+
+    def end(self) -> None:
+        """End all its processes, and itself."""
+        self._channel.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def _wish(self, wish: ForkRequest) -> None:
+        self._channel.send_bytes(msgspec.json.encode(wish))
+
+
+class _Host:
+    """The fork_server's own side."""
+
+    def __init__(self, host: str, start: Callable[[str, int], int], channel: Connection) -> None:
+        self._host = host
+        self._start = start
+        self._channel = channel
+        self._children: dict[int, tuple[str, int]] = {}
+
+    def run(self) -> None:
+        while True:
+            channel = self._channel.fileno()
+            ready, _, _ = select.select([channel, *self._children], [], [])
+            for handle in ready:
+                if handle != channel:
+                    self._bury(handle)
+                    continue
+                try:
+                    wish = msgspec.json.decode(self._channel.recv_bytes(), type=ForkRequest)
+                except EOFError:
+                    return  # children die with their parent
+                self._fulfil(wish)
+
+    def _fulfil(self, wish: ForkRequest) -> None:
+        listener = listen(self._host, wish.port) if wish.kind == "store" else None
+        port = wish.port if listener is None else listener.getsockname()[1]
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                die_with_parent()
+                self._channel.close()
+                for handle in self._children:
+                    os.close(handle)
+                if listener is None:
+                    status = self._start(wish.name, wish.port)
+                else:
+                    served = serve(listener)
+                    signal.pause()
+                    del served
+            finally:
+                os._exit(status)
+        if listener is not None:
+            listener.close()
+        self._children[os.pidfd_open(pid)] = (wish.name, pid)
+        self._tell(ForkEvent("started", wish.name, pid, port))
+
+    def _bury(self, handle: int) -> None:
+        name, pid = self._children.pop(handle)
+        os.close(handle)
+        _, status = os.waitpid(pid, 0)
+        self._tell(ForkEvent("ended", name, pid, status=os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, news: ForkEvent) -> None:
+        self._channel.send_bytes(msgspec.json.encode(news))

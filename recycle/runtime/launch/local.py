@@ -1,0 +1,184 @@
+"""The local launcher: n processes of this machine, forked from one that has imported everything they need."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Protocol
+
+import torch
+from torch.distributed import Store, TCPStore
+
+from recycle.errors import UserError
+from recycle.runtime.errors import RunError
+
+MESSAGE, MISTAKE, FAILURE = b"M", b"U", b"F"
+HOST = "127.0.0.1"
+
+
+class ProcessFailed(RuntimeError):
+    """A process raised, or was killed; the others were ended.
+
+    Attributes:
+        detail: where it happened, for whoever looks into it.
+    """
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class Process(Protocol):
+    """One of the processes of a run, however they were started.
+
+    Attributes:
+        rank: its number, from 0.
+        count: how many processes there are.
+    """
+
+    rank: int
+    count: int
+
+    def store(self) -> Store:
+        """A connection to the store where all processes find each other."""
+
+    def report(self, content: bytes) -> None:
+        """Send something to whoever watches the run."""
+
+
+class LocalProcess:
+    """What a launched process knows of its launcher.
+
+    Attributes:
+        rank: its number, from 0.
+        count: how many processes there are.
+        port: where the launcher's store listens on this machine.
+    """
+
+    def __init__(self, rank: int, count: int, port: int, channel: Connection) -> None:
+        self.rank = rank
+        self.count = count
+        self.port = port
+        self._channel = channel
+
+    def store(self) -> Store:
+        """A connection to the store, which lives in the launcher and so outlives every process."""
+        return TCPStore(HOST, self.port, is_master=False, timeout=timedelta(seconds=60))
+
+    def report(self, content: bytes) -> None:
+        """Send something to the launcher."""
+        self._channel.send_bytes(MESSAGE + content)
+
+
+def launch(
+    count: int,
+    body: Callable[[LocalProcess], None],
+    receive: Callable[[int, bytes], None] = lambda rank, content: None,
+    threads: int = 1,
+) -> None:
+    """Run a function in n processes and wait for all of them; if one fails, the others are ended.
+
+    Args:
+        count: how many processes.
+        body: what each of them runs. It may close over anything, because the processes are forked.
+        receive: called here with a rank and what it reported.
+        threads: torch's threads in each process.
+
+    Raises:
+        UserError: a process raised one.
+        ProcessFailed: a process raised anything else, or was killed.
+    """
+    listener = socket.create_server((HOST, 0), backlog=4096)
+    port = listener.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    channels: dict[Connection, int] = {}
+    processes: list[ForkProcess] = []
+    # The store starts threads, which a fork would lose; so the processes are forked first.
+    for rank in range(count):
+        reader, writer = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(body, LocalProcess(rank, count, port, writer), threads, listener))
+        process.start()
+        writer.close()
+        channels[reader] = rank
+        processes.append(process)
+    store = TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    try:
+        _watch(channels, processes, receive)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+        for process in processes:
+            process.join()
+        del store
+
+
+def _run(body: Callable[[LocalProcess], None], member: LocalProcess, threads: int, listener: socket.socket) -> None:
+    channel = member._channel  # noqa: SLF001 - the other half of this module
+    status = 1
+    try:
+        listener.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets the user's Ctrl-C, and ends the processes
+        torch.set_num_threads(threads)
+        body(member)
+        status = 0
+    except UserError as error:
+        channel.send_bytes(MISTAKE + str(error).encode())
+    except BaseException:
+        channel.send_bytes(FAILURE + traceback.format_exc().encode())
+    # Not the usual way out: destroying groups whose other ends are gone can take seconds.
+    channel.close()
+    os._exit(status)
+
+
+def _watch(
+    channels: dict[Connection, int], processes: list[ForkProcess], receive: Callable[[int, bytes], None]
+) -> None:
+    open_channels = dict(channels)
+    while open_channels:
+        for ready in wait(list(open_channels)):
+            assert isinstance(ready, Connection)
+            rank = open_channels[ready]
+            try:
+                content = ready.recv_bytes()
+            except EOFError:
+                del open_channels[ready]
+                _require_success(rank, processes[rank])
+                continue
+            kind, content = content[:1], content[1:]
+            if kind == MISTAKE:
+                raise RunError(content.decode())
+            if kind == FAILURE:
+                _require_alive(processes)
+                detail = content.decode()
+                raise ProcessFailed(f"process {rank} of {len(processes)} failed: {last_line(detail)}", detail)
+            receive(rank, content)
+
+
+def _require_alive(processes: list[ForkProcess]) -> None:
+    """Where one process was killed, its peers fail because of it: it is named and not they."""
+    time.sleep(0.1)
+    for rank, process in enumerate(processes):
+        if process.exitcode is not None and process.exitcode < 0:
+            raise ProcessFailed(f"process {rank} of {len(processes)} was killed by signal {-process.exitcode}")
+
+
+def last_line(detail: str) -> str:
+    """The error itself, without where it came from and the rows around it."""
+    errors = [line for line in detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
+    return errors[-1] if errors else "it says nothing"
+
+
+def _require_success(rank: int, process: ForkProcess) -> None:
+    deadline = time.monotonic() + 10
+    while process.exitcode is None and time.monotonic() < deadline:
+        process.join(0.1)
+    if process.exitcode:
+        end = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else f"ended with {process.exitcode}"
+        raise ProcessFailed(f"process {rank} {end}")

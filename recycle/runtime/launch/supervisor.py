@@ -1,0 +1,318 @@
+"""The supervisor: the launcher's part in a run that survives failures.
+
+It starts the store and the servers, passes on what they tell, carries out the faults that are its to carry out, and
+says in the end whether the run kept its promise. No decision about the run is made here.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from recycle.control.agent import FENCED, STOPPED
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.joinfile import JoinFile, new_token
+from recycle.control.messages import Description, Verdict
+from recycle.control.view import Member, View
+from recycle.faults.fired import FiredFile, unfired
+from recycle.faults.menu import Fault, Faults, Kind
+from recycle.job import Job, Server
+from recycle.record.recording import InstantLine, IterationLine, ViewLine
+from recycle.record.reporting import Event, EventFile
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
+from recycle.runtime.launch.local import last_line
+from recycle.runtime.launch.report_channel import ReceivedReport, ReportInbox
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.recover.plans import FIRST
+from recycle.runtime.recover.survivor import DONE
+from recycle.runtime.recover.view_reports import now
+
+EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
+LOOK, REST = 0.02, 0.2
+"""Seconds between two looks while something is to be done at a certain time, and otherwise."""
+
+JOIN_FILE, FIRED = "join.json", "faults.jsonl"
+
+
+class RunAccess(NamedTuple):
+    """What a process of the run needs to take part.
+
+    Attributes:
+        endpoint: of the store.
+        watch: where the launcher listens.
+    """
+
+    endpoint: Endpoint
+    watch: tuple[str, int]
+
+
+class Setting(NamedTuple):
+    """What a supervised run is.
+
+    Attributes:
+        job: what is trained.
+        view: who begins.
+        step: where training begins.
+        restore: whether everybody begins from a checkpoint of that step, or afresh.
+        fingerprint: what must be the same in all processes.
+        durations: how long is waited for what.
+        host: the address that the store and the launcher bind to.
+        faults: what goes wrong; the launcher's part of it is done here.
+        folder: of the run.
+        durable: whether there is a checkpoint by now.
+    """
+
+    job: Job
+    view: View
+    step: int
+    restore: Literal["memory", "checkpoint"]
+    fingerprint: dict[str, str]
+    durations: Durations
+    host: str
+    faults: Faults
+    folder: Path
+    durable: Callable[[], bool]
+
+
+class Supervisor:
+    """Runs the processes of a run.
+
+    Args:
+        setting: what the run is.
+        serve: what the process of a server does, which is forked from here; it gives the exit status.
+        watch: called with every event.
+    """
+
+    def __init__(
+        self, setting: Setting, serve: Callable[[Member, RunAccess], int], watch: Callable[[Event], None]
+    ) -> None:
+        self._setting = setting
+        self._watch = watch
+        self._token = new_token()
+        self._inbox = ReportInbox(setting.host, self._token)
+        host = setting.host
+
+        def start(name: str, port: int) -> int:
+            return serve(Member.parse(name), RunAccess(Endpoint(host, port, self._token, host), self._inbox.address))
+
+        self._fork_server = ForkServer(host, start)
+        self._inbox.open()
+        self._file = EventFile(setting.folder / "events", "launcher", f"{setting.job.name}, the launcher")
+        self._port = 0
+        self._store_pid = 0
+        self._store_due: float | None = None
+        self._board: Board | None = None
+        self._agents: dict[Member, int] = {}
+        self._workers: dict[Member, int] = {}
+        self._ended: dict[Member, int] = {}
+        self._began = 0.0
+        self._step = setting.step
+        self._faults = list(setting.faults.of_launcher())
+        self._wakes: list[tuple[float, int]] = []
+        self._reasons: list[str] = []
+
+    def run(self) -> None:
+        """Wait for the end of the run.
+
+        Raises:
+            RunError: the run did not keep its promise: the message says why.
+        """
+        setting = self._setting
+        try:
+            self._fork_server.serve_store()
+            self._await_store()
+            for member in setting.view.members:
+                self._fork_server.start_server(str(member), self._port)
+            while not self._is_over():
+                said = self._inbox.take(LOOK if self._is_busy else REST)
+                while said is not None:
+                    self._hear(said)
+                    said = self._inbox.take(0)
+                while (news := self._fork_server.news(0)) is not None:
+                    self._learn(news)
+                self._do_faults()
+                self._mend_store()
+            self._require_kept()
+            for fault in unfired(setting.faults, setting.folder / FIRED):
+                text = f"{fault}: it did not happen, because its server or its instruction was not there"
+                self._tell(InstantLine("warning", now(), None, text))
+        finally:
+            self._fork_server.end()
+            self._inbox.close()
+            self._file.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether something is to be done at a certain time, or processes are about to end."""
+        return bool(self._faults or self._wakes or self._ended) or self._store_due is not None
+
+    def _await_store(self) -> None:
+        news = self._fork_server.news(30)
+        if news is None or news.name != "store" or news.kind != "started":
+            raise RunError(f"the store did not start on {self._setting.host}; give an address of this machine")
+        self._learn(news)
+
+    def _learn(self, news: ForkEvent) -> None:
+        if news.name == "store":
+            if news.kind == "started":
+                self._store_pid, self._port = news.pid, news.port
+                self._open_board()
+            else:
+                self._store_due = time.monotonic() + self._setting.durations.silence
+                self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
+            return
+        member = Member.parse(news.name)
+        if news.kind == "started":
+            self._agents[member] = news.pid
+        else:
+            self._ended[member] = news.status
+            self._replace_last(member)
+
+    def _open_board(self) -> None:
+        setting = self._setting
+        self._board = Board(Endpoint(setting.host, self._port, self._token).connect(), self._token)
+        self._board.describe(Description(setting.fingerprint, setting.job))
+        if not self._began:
+            names = tuple(map(str, setting.view.members))
+            self._board.propose(Verdict(setting.view.epoch, names, setting.step, setting.restore, plan=FIRST))
+        JoinFile(setting.host, self._port, self._inbox.address[1], self._token).write(setting.folder / JOIN_FILE)
+
+    def _hear(self, said: ReceivedReport) -> None:
+        member = Member.parse(said.sender)
+        self._workers[member] = said.pid
+        if not said.content:
+            return
+        kind, content = said.content[:1], said.content[1:]
+        if kind == MISTAKE:
+            raise RunError(content.decode())
+        if kind == FAILURE:
+            folder = self._setting.folder / "failures"
+            folder.mkdir(exist_ok=True)
+            (folder / f"{member}.txt").write_bytes(content)
+            text = f"{member.server} failed: {last_line(content.decode())}; {folder / f'{member}.txt'} says where"
+            self._tell(InstantLine("warning", now(), str(member.server), text))
+            return
+        event: Event = msgspec.json.decode(content, type=Event)
+        if isinstance(event, ViewLine):
+            self._began = self._began or time.monotonic()
+            self._step = event.step
+        elif isinstance(event, IterationLine):
+            self._step = max(self._step, event.step + 1)
+        elif isinstance(event, InstantLine) and event.kind == "end" and event.text not in self._reasons:
+            self._reasons.append(event.text)
+        self._watch(event)
+
+    def _tell(self, event: Event) -> None:
+        self._file.write(event)
+        self._watch(event)
+
+    # How a run ends.
+
+    def _is_over(self) -> bool:
+        if not self._ended:
+            return False
+        if len(self._ended) == len(self._agents):
+            return True
+        verdict = self._verdict()
+        members = verdict.view.members if verdict else self._setting.view.members
+        return all(each in self._ended for each in members)
+
+    def _verdict(self) -> Verdict | None:
+        try:
+            return self._board.verdict() if self._board and self._store_due is None else None
+        except StoreLost:
+            return None
+
+    def _require_kept(self) -> None:
+        if any(status == DONE for status in self._ended.values()):
+            return
+        if self._reasons:
+            raise RunError("; ".join(self._reasons))
+        ends = ", ".join(f"{member} ended with {status}" for member, status in self._ended.items())
+        raise RunError(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
+
+    # What the launcher does to the run, and for it.
+
+    def _do_faults(self) -> None:
+        time_now = time.monotonic()
+        for due, pid in [each for each in self._wakes if each[0] <= time_now]:
+            self._wakes.remove((due, pid))
+            _signal(pid, signal.SIGCONT)
+        if not self._began:
+            return
+        for fault in list(self._faults):
+            if (fault.at is not None and time_now - self._began >= fault.at) or (
+                fault.step is not None and self._step >= fault.step
+            ):
+                self._do(fault)
+
+    def _do(self, fault: Fault) -> None:
+        targets = self._targets(fault)
+        if targets is None:
+            return
+        self._faults.remove(fault)
+        if not targets and fault.kind is not Kind.JOIN:
+            self._tell(InstantLine("warning", now(), None, f"{fault}: nobody is left whom it could befall"))
+            return
+        FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
+        self._tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
+        for server in fault.servers if fault.kind is Kind.JOIN else ():
+            self._start_replacement(server)
+        for pid in targets:
+            _signal(pid, signal.SIGSTOP if fault.kind is Kind.STOP else signal.SIGKILL)
+            if fault.duration is not None:
+                self._wakes.append((time.monotonic() + fault.duration, pid))
+
+    def _targets(self, fault: Fault) -> list[int] | None:
+        """The processes that get a fault's signal; None while one of them has not said which it is."""
+        if fault.kind is Kind.JOIN:
+            return []
+        if fault.kind is Kind.STORE_LOSS:
+            return [self._store_pid] if self._store_due is None else []
+        lives = [
+            max((each for each in self._agents if each.server == server), default=None) for server in fault.servers
+        ]
+        alive = [each for each in lives if each is not None and each not in self._ended]
+        pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
+        return [pids[each] for each in alive] if all(each in pids for each in alive) else None
+
+    def _start_replacement(self, server: Server) -> None:
+        """Start a new life of a server."""
+        if self._board is None or self._store_due is not None:
+            text = f"{server} cannot be replaced while the store is lost"
+            self._tell(InstantLine("warning", now(), str(server), text))
+            return
+        life = Member(server, self._board.new_incarnation(server))
+        self._fork_server.start_server(str(life), self._port)
+
+    def _replace_last(self, member: Member) -> None:
+        """If the last live server of a stage is gone, and there is a checkpoint, the run needs it again."""
+        if self._ended[member] in (DONE, FENCED, STOPPED):
+            return
+        stage = member.server.stage
+        alive = [each for each in self._agents if each.server.stage == stage and each not in self._ended]
+        if not alive and self._setting.durable():
+            text = f"no live server of stage {stage} is left: {member.server} is started again"
+            self._tell(InstantLine("warning", now(), str(member.server), text))
+            self._start_replacement(member.server)
+
+    def _mend_store(self) -> None:
+        """A new store takes the place of one that was lost, when everybody has seen that it is."""
+        if self._store_due is not None and time.monotonic() >= self._store_due:
+            self._store_due = None
+            self._fork_server.serve_store(self._port)
+            self._await_store()
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it has ended by itself

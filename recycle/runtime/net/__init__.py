@@ -1,0 +1,1 @@
+"""How ranks reach each other: groups, links, waiting and giving up. The only place that reaches under torch."""

@@ -1,0 +1,1 @@
+"""What reaches under torch's gloo."""

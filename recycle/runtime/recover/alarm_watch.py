@@ -1,0 +1,201 @@
+"""The alarm_watch: a thread that waits for the alarm, and frees the main thread from whatever it waits in."""
+
+import os
+import threading
+import time
+import traceback
+from typing import Protocol
+
+from recycle.control.beats import Watchlist
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.messages import JoinRequest
+from recycle.control.store import Store
+from recycle.control.view import Member
+from recycle.plan.instruction import Instruction
+from recycle.runtime.errors import Interrupted
+from recycle.runtime.net.network import Network
+
+# Seconds until a thread that is still not free is freed again.
+AGAIN = 0.05
+
+# Beats for which one wait lasts while nobody asks to be let in.
+CALM = 4
+
+
+class StoreAccess(Protocol):
+    """The way to the store."""
+
+    @property
+    def token(self) -> str:
+        """The run's secret."""
+
+    def connect(self, patience: float = ...) -> Store:
+        """A connection, or StoreLost after so many seconds."""
+
+
+class AlarmWatch:
+    """Waits for the alarm in a thread of its own, over a connection of its own.
+
+    It is a hook of the executor: an alarm ends a list at its next instruction.
+
+    Args:
+        door: to the store.
+        durations: how long is waited for what.
+
+    Attributes:
+        noticed: when the alarm of the present epoch was seen, on the monotonic clock in seconds; 0 if it was not.
+        cause: of that alarm.
+        store_lost: whether the store does not answer.
+        requests: that were made in the present epoch by those who are alive, for places that are vacant.
+    """
+
+    def __init__(self, door: StoreAccess, durations: Durations) -> None:
+        self.noticed = 0.0
+        self.cause = ""
+        self.store_lost = False
+        self.requests: tuple[JoinRequest, ...] = ()
+        self._door = door
+        self._durations = durations
+        self._changed = threading.Condition()
+        self._epoch = -1
+        self._network: Network | None = None
+        self._buried: list[Network] = []
+        self._joins: tuple[JoinRequest, ...] = ()
+        self._asked = (-1, 0)
+        self._joiners = Watchlist(durations.silence)
+        self._halted = False
+        self._stopped = False
+        self._thread = threading.Thread(target=self._watch, name="alarm_watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; the process is about to end, so the thread is not waited for."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def follow(self, epoch: int, network: Network | None = None) -> None:
+        """Watch an epoch from now on.
+
+        Args:
+            epoch: which.
+            network: what to free the main thread from; None while there is none yet.
+        """
+        with self._changed:
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self.noticed, self.cause, self._halted = 0.0, "", False
+                self.requests = ()
+            self._network = network
+            self._changed.notify_all()
+
+    def bury(self, network: Network | None) -> None:
+        """Take a network that is of no use any more; its end takes its time, and the main thread has none."""
+        if network is not None:
+            self._buried.append(network)
+
+    def end_buried(self) -> None:
+        """End them, now that nobody else has them."""
+        buried, self._buried = self._buried, []
+        threading.Thread(target=buried.clear, name="undertaker", daemon=True).start()
+
+    def halt(self) -> None:
+        """The main thread has left the iteration, and waits for nothing in its groups."""
+        with self._changed:
+            self._halted = True
+            self._changed.notify_all()
+
+    def _is_halted(self, epoch: int) -> bool:
+        return self._halted or self._stopped or epoch != self._epoch
+
+    def check(self) -> None:
+        """Raise if there is an alarm.
+
+        Raises:
+            Interrupted: there is.
+        """
+        if self.noticed:
+            raise Interrupted(self.cause)
+
+    def before(self, _: int, __: Instruction) -> None:
+        """See Hooks."""
+        self.check()
+
+    def after(self, _: int, __: Instruction, ___: float) -> None:
+        """See Hooks."""
+
+    def look_for_joiners(self, board: Board) -> None:
+        """Look who asks to be let in; for another thread, but always the same one.
+
+        Args:
+            board: over a connection of that thread's.
+        """
+        epoch = self._epoch
+        if self.noticed or epoch < 0:
+            return
+        asked = (epoch, board.asked())
+        if asked == self._asked and not self._joins:
+            return
+        # Before the requests are read: who is forgotten is forgotten as a joiner first, and then as dead.
+        dead = board.declared_dead()
+        joins = self._joins if asked == self._asked else board.joins()
+        self._joins = tuple(each for each in joins if each.member not in dead)
+        self._asked = asked
+        network = self._network
+        taken = network.view.servers if network is not None else ()
+        requests = {Member.parse(each.member): each for each in self._joins}
+        joiners = [each for each, request in requests.items() if request.epoch == epoch and each.server not in taken]
+        # Nobody is told by a joiner's agent that it died with its worker.
+        silent = self._joiners.observe(time.monotonic(), board.beats(joiners))
+        with self._changed:
+            if epoch == self._epoch:
+                self.requests = tuple(requests[each] for each in joiners if each not in silent)
+
+    def _watch(self) -> None:
+        try:
+            self._look_out()
+        except BaseException:
+            # Nobody else would free the main thread from a view that is over, so its agent has to report this process.
+            traceback.print_exc()
+            os._exit(1)
+
+    def _look_out(self) -> None:
+        board: Board | None = None
+        while not self._stopped:
+            try:
+                if board is None:
+                    board = Board(self._door.connect(self._durations.silence), self._door.token)
+                    self.store_lost = False
+                self._look(board)
+            except StoreLost:
+                board = None
+                self.store_lost = True
+                time.sleep(self._durations.beat)
+
+    def _look(self, board: Board) -> None:
+        with self._changed:
+            epoch = self._epoch
+            if self.noticed or epoch < 0:
+                self._changed.wait(self._durations.beat)
+                return
+        # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
+        alarm = board.wait_alarm(epoch, self._durations.beat * (1 if self.requests else CALM))
+        if alarm is None:
+            return
+        with self._changed:
+            if epoch != self._epoch:
+                return
+            self.cause = alarm.cause
+            self.noticed = time.monotonic()
+        while not self._is_halted(epoch):
+            # There may be none yet, and then the main thread may wait in the next one.
+            network = self._network
+            if network is not None:
+                network.unblock()
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_halted(epoch), AGAIN)

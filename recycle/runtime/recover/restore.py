@@ -1,0 +1,74 @@
+"""How every member of a new view comes to hold the version that it begins with."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+
+from recycle.control.board import Board
+from recycle.control.view import Member, View
+from recycle.job import Server
+from recycle.runtime.join.handover import receive_state, send_state
+from recycle.runtime.net.network import Network, Transfer
+from recycle.runtime.step.trainee import Trainee
+
+# No transfer of a plan has it.
+TAG = 2**31 - 3
+
+
+def find_holders(board: Board, view: View, stage: int, step: int) -> dict[Member, bool]:
+    """Which of a stage's members have a version, as they reported before the view; before the first one, all do."""
+    members = [each for each in view.members if each.server.stage == stage]
+    reports = {each: board.report(view.epoch - 1, each) for each in members}
+    return {each: report is None or step in report.versions for each, report in reports.items()}
+
+
+def restore_state(
+    trainee: Trainee, member: Member, network: Network, step: int, restore: str, holders: Mapping[Member, bool]
+) -> None:
+    """Go back to a version, get it from a peer that has it, or give it to those that lack it.
+
+    Args:
+        trainee: whose state it is.
+        member: who this is.
+        network: of the new view.
+        step: the version.
+        restore: from the members' memory, or from the checkpoint of this step.
+        holders: who of the stage has the version in memory.
+
+    Raises:
+        ViewBroken: somebody is gone.
+    """
+    if restore == "checkpoint":
+        trainee.load(step)
+    elif holders[member]:
+        if trainee.newest > step:
+            trainee.undo()
+        assert trainee.newest == step, f"{member} is at {trainee.newest}, and said that it has {step}"
+    step = trainee.enter(network, step)
+    if restore == "checkpoint":
+        return
+    lacking = [each for each, holds in holders.items() if not holds]
+    sources = [each for each, holds in holders.items() if holds]
+    pairs = [(sources[place % len(sources)], each) for place, each in enumerate(lacking)]
+    for source, receiver in pairs:
+        if source == member:
+            # The state is at rest here, so a peer that lacks it can have it.
+            send_state(_Way(network, receiver.server), step, trainee.state())
+        elif receiver == member:
+            received, state = receive_state(_Way(network, source.server))
+            assert received == step, f"{source} sent version {received} instead of {step}"
+            trainee.adopt(step, state)
+
+
+class _Way(NamedTuple):
+    """A Wire to one server of the view."""
+
+    network: Network
+    server: Server
+
+    def send(self, tensor: torch.Tensor) -> Transfer:
+        return self.network.send(tensor, self.server, TAG)
+
+    def receive(self, tensor: torch.Tensor) -> Transfer:
+        return self.network.receive(tensor, self.server, TAG)

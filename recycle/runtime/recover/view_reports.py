@@ -1,0 +1,131 @@
+"""What a survivor tells of the views that it goes through."""
+
+import time
+
+from recycle.control.messages import Death, Verdict
+from recycle.control.view import Member
+from recycle.plan.plan import Plan
+from recycle.record.recorder import NANOSECONDS, Recorder
+from recycle.record.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
+from recycle.record.reporting import Reporter
+
+MICROSECONDS = 1e6
+
+# So many members tell of a view, in case that one of them dies meanwhile.
+TELLERS = 2
+
+
+class Times:
+    """When a change of views came how far, on this machine's monotonic clock in seconds; 0 for not yet."""
+
+    def __init__(self, noticed: float = 0.0) -> None:
+        self.noticed = noticed
+        self.agreed = 0.0
+        self.rebuilt = 0.0
+        self.restored = 0.0
+
+
+class ViewReports:
+    """Tells whoever watches the run.
+
+    Args:
+        member: who tells.
+        reporter: passes it on.
+
+    Attributes:
+        times: of the present change of views.
+    """
+
+    def __init__(self, member: Member, reporter: Reporter) -> None:
+        self.times = Times()
+        self._member = member
+        self._server = str(member.server)
+        self._reporter = reporter
+        self._verdicts: list[Verdict] = []
+
+    def notice(self, when: float) -> None:
+        """The view is over; ``when`` is 0 where that was noticed just now."""
+        self.times = Times(when or time.monotonic())
+
+    def decide(self, verdict: Verdict) -> None:
+        """A view was decided; it may be over before it has begun."""
+        self._verdicts.append(verdict)
+
+    def tell_view(self, plan: Plan, cause: str) -> None:
+        """The last view that was decided has begun; what became of servers in those that never did is told with it.
+
+        Args:
+            plan: that it works by.
+            cause: why there is a new view, if nobody died.
+        """
+        verdicts, self._verdicts = self._verdicts, []
+        verdict = verdicts[-1]
+        if self._member not in verdict.view.members[:TELLERS]:
+            return
+        for each in verdicts:
+            for death in each.deaths:
+                self._reporter.tell(_line(death, each.epoch))
+        causes = "; ".join(
+            f"{Member.parse(death.member).server} {death.reason}" for each in verdicts for death in each.deaths
+        )
+        joined = [name for each in verdicts for name in each.joined if name in verdict.members]
+        self._reporter.tell(
+            ViewLine(
+                verdict.epoch,
+                now(),
+                [str(each) for each in verdict.view.servers],
+                [str(Member.parse(name).server) for name in joined],
+                verdict.step,
+                causes or cause,
+                verdict.restore,
+                plan.period,
+                plan.retention,
+                verdict.plan,
+            )
+        )
+
+    def tell_recovery(self, epoch: int, step: int, recorder: Recorder) -> None:
+        """After the first iteration in a view, say what the way there took.
+
+        Args:
+            epoch: of the view.
+            step: the iteration.
+            recorder: what was executed in it.
+        """
+        times, self.times = self.times, Times()
+        if not times.restored or not times.noticed:
+            return
+        entries = recorder.entries
+        self._reporter.tell(
+            RecoveryLine(
+                self._server,
+                epoch,
+                step,
+                times.noticed * MICROSECONDS,
+                times.agreed * MICROSECONDS,
+                times.rebuilt * MICROSECONDS,
+                times.restored * MICROSECONDS,
+                entries[0].start / NANOSECONDS if entries else times.restored * MICROSECONDS,
+                now(),
+            )
+        )
+
+    def warn(self, text: str) -> None:
+        """Something that the user should know."""
+        self._reporter.tell(InstantLine("warning", now(), self._server, text))
+
+    def end(self, reason: str) -> None:
+        """This process ends before the run does."""
+        self._reporter.tell(InstantLine("end", now(), self._server, reason))
+
+
+def _line(death: Death, epoch: int) -> DeathLine:
+    member = Member.parse(death.member)
+    return DeathLine(
+        str(member.server), member.incarnation, death.time * MICROSECONDS, death.reason, death.noticed, epoch
+    )
+
+
+def now() -> float:
+    """The time, in microseconds of the clock that all processes of a machine share."""
+    return time.monotonic() * MICROSECONDS

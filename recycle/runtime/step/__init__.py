@@ -1,0 +1,1 @@
+"""How gradients become versions of a stage's state."""

@@ -1,0 +1,138 @@
+"""Sums of gradients that have the same bits in every order and on any number of servers.
+
+A sum of floats depends on the order of its addends, and who is alive decides the order. Here each addend, which is what
+one micro-batch gives to one gradient, is first rounded to a multiple of a quantum, by itself. In double precision all
+sums of such multiples below 2**53 quanta are exact, and exact sums have no order.
+
+The quantum follows from a bound on the addends, and the bound from the greatest addend of the iteration before: both
+are the same on every server, whoever is alive. Where an addend is above the bound, the sum is not used, and the
+iteration is made again with a bound that fits.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from recycle.runtime.net.network import Group
+
+# All bits of a double, sign apart; and the exponent of the smallest positive single.
+MANTISSA = 53
+SMALLEST = -149
+# The bound of addends of which nothing is known: none fits but zero, so that the iteration is made again.
+NOTHING = SMALLEST - 1
+# How much greater than in the iteration before an addend may be, as an exponent of two.
+HEADROOM = 12
+# Numbers that are handled at once: they and their copy stay in the processor's cache.
+CHUNK = 65_536
+
+
+class Chunk(NamedTuple):
+    """A part of one gradient: its place in the list, what one micro-batch gave, and the sum over micro-batches."""
+
+    gradient: int
+    addend: torch.Tensor
+    total: torch.Tensor
+
+
+class ExactSums:
+    """The sums of the addends that appear in some tensors, one after another.
+
+    Args:
+        gradients: where addends appear, in single precision and contiguous; they start at zero.
+        addends: the most that any element may get in an iteration, on all servers together.
+
+    Attributes:
+        totals: the sums, one after another.
+    """
+
+    def __init__(self, gradients: Sequence[torch.Tensor], addends: int) -> None:
+        assert all(each.dtype == torch.float32 for each in gradients), "only singles are summed exactly"
+        # Rounding by way of a large number needs two bits above the bound.
+        self._carry = max(2, (addends - 1).bit_length())
+        self.totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64)
+        self._chunks: list[Chunk] = []
+        place = 0
+        for number, gradient in enumerate(gradients):
+            for part in torch.split(gradient.view(-1), CHUNK):
+                self._chunks.append(Chunk(number, part, self.totals[place : place + part.numel()]))
+                place += part.numel()
+        self._scratch = torch.empty(CHUNK, dtype=torch.float64)
+        self._bounds = [NOTHING] * len(gradients)
+        self._greatest = torch.zeros(len(gradients), dtype=torch.float64)
+
+    def start(self, bounds: Sequence[int]) -> None:
+        """Begin an iteration, or begin it again: forget all addends.
+
+        Args:
+            bounds: of each gradient's addends, as exponents of two.
+        """
+        self.totals.zero_()
+        self._greatest.zero_()
+        self._bounds = list(bounds)
+
+    def collect(self) -> None:
+        """Take what one micro-batch gave out of the gradients, and set them to zero."""
+        greatest = self._greatest.tolist()
+        for number, addend, total in self._chunks:
+            low, high = torch.aminmax(addend)
+            magnitude = max(-low.item(), high.item())
+            if magnitude == 0:
+                continue
+            # What is no number is never below anything.
+            greatest[number] = max(greatest[number], magnitude if magnitude <= math.inf else math.inf)
+            shift = 1.5 * 2.0 ** (MANTISSA - 1 + quantum(self._bounds[number], self._carry))
+            rounded = self._scratch[: addend.numel()]
+            rounded.copy_(addend).add_(shift).sub_(shift)
+            total.add_(rounded)
+            addend.zero_()
+        self._greatest = torch.tensor(greatest, dtype=torch.float64)
+
+    def reduce(self, peers: Group) -> None:
+        """Sum over the peers.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        for transfer in (peers.start_sum(self.totals), peers.start_maximum(self._greatest)):
+            transfer.wait()
+
+    @property
+    def finite(self) -> bool:
+        """Whether all addends of all peers were numbers."""
+        return bool(self._greatest.isfinite().all())
+
+    @property
+    def fits(self) -> bool:
+        """Whether all addends of all peers were below their bounds; if not, the sums mean nothing."""
+        return all(
+            greatest <= 2.0**bound for greatest, bound in zip(self._greatest.tolist(), self._bounds, strict=True)
+        )
+
+    def mean(self, divisor: float, means: Sequence[torch.Tensor]) -> None:
+        """Write the sums, divided and then rounded, into tensors of the gradients' sizes."""
+        place = 0
+        for mean in means:
+            mean.view(-1).copy_(self.totals[place : place + mean.numel()].div_(divisor))
+            place += mean.numel()
+
+    def next_bounds(self) -> list[int]:
+        """The bounds that follow from this iteration's addends, for it to be made again, or for the next one.
+
+        Together with the parameters they decide what follows, so they are a part of the training's state.
+        """
+        return [
+            math.frexp(greatest)[1] + HEADROOM if 0 < greatest < math.inf else bound
+            for greatest, bound in zip(self._greatest.tolist(), self._bounds, strict=True)
+        ]
+
+
+def quantum(bound: int, carry: int) -> int:
+    """Of what all addends below a bound are made multiples: all three are exponents of two.
+
+    Args:
+        bound: of the addends.
+        carry: of their number.
+    """
+    return max(bound + carry - MANTISSA, SMALLEST)

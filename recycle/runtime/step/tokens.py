@@ -1,0 +1,49 @@
+"""The number of tokens in the whole batch, by which a loss of tokens is divided."""
+
+from collections.abc import Callable
+
+import torch
+
+from recycle.job import Server
+from recycle.runtime.execute.transport import TAGS
+from recycle.runtime.net.network import Network, Transfer
+
+# The tag that no transfer of a plan has.
+TAG = TAGS
+
+
+class TokenTotal:
+    """Adds up what the servers of the last stage count, and tells all others.
+
+    Nobody waits for those that are told: stages that step on their own still do so.
+
+    Args:
+        network: of the server.
+        depth: P.
+        take: what was counted here in this iteration; asked on the last stage only.
+    """
+
+    def __init__(self, network: Network, depth: int, take: Callable[[], int]) -> None:
+        self._network = network
+        self._counts = network.server.stage == depth - 1
+        self._counters = network.view.peers(depth - 1)
+        self._take = take
+        self._told: list[tuple[torch.Tensor, Transfer]] = []
+
+    def __call__(self) -> int:
+        """The total of the iteration; every server asks once in each."""
+        total = torch.zeros(1, dtype=torch.int64)
+        if not self._counts:
+            self._network.receive(total, self._reporter(self._network.server), TAG).wait()
+            return int(total)
+        total += self._take()
+        self._network.peers.sum(total)
+        while self._told:
+            self._told.pop()[1].wait()
+        for server in self._network.view.servers:
+            if server not in self._counters and self._reporter(server) == self._network.server:
+                self._told.append((total, self._network.send(total, server, TAG)))
+        return int(total)
+
+    def _reporter(self, server: Server) -> Server:
+        return self._counters[server.pipeline % len(self._counters)]

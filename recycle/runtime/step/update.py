@@ -1,0 +1,363 @@
+"""Reduction and optimizer step of a stage of torch parameters."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from recycle.runtime.errors import NotFinite
+from recycle.runtime.execute.stage import Redo
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.exact_sums import NOTHING, ExactSums
+from recycle.runtime.step.gradients import FlatGradients, square
+from recycle.runtime.step.loss_scale import LossScale, ScaleRule
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.optimizers import require_supported, steps_made
+from recycle.runtime.step.speculation import Speculation
+from recycle.runtime.step.trainee import Listener
+from recycle.runtime.step.validation import GradientVerdict, Validation
+from recycle.runtime.step.versions import Versions
+
+# No parameter of a module is called so: their names have dots.
+SCALE = "loss_scale"
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class Method(NamedTuple):
+    """How gradients become steps.
+
+    Attributes:
+        clip: the largest norm that the gradient of the whole model may have; None for no limit.
+        staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
+        addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
+        keep: whether the state before the last step is kept, so that the step can be undone.
+        prepare: called before each step with the optimizer and the iteration's number: sets learning rates.
+        scale: how the scale of losses changes; None where they are not scaled.
+    """
+
+    clip: float | None = None
+    staggered: bool = False
+    addends: int = 0
+    keep: bool = False
+    prepare: Callable[[torch.optim.Optimizer, int], None] | None = None
+    scale: ScaleRule | None = None
+
+    @property
+    def validated(self) -> bool:
+        """Whether something must be known of all stages before a step is surely right."""
+        return self.clip is not None or self.addends > 0 or self.scale is not None
+
+
+class TorchUpdate:
+    """Sum the gradients over the live peers, and step a torch optimizer.
+
+    A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job; where the loss is
+    a sum over tokens, only their number in the whole batch is. So the sum over whoever is alive is the fault-free
+    gradient. Megatron applies 1 / D before the sum. Here it comes after: powers of two give the same bits, and the
+    rounding of others does not depend on who is alive. Sums of gradients in bfloat16 hardly round at all in float32,
+    so that training in bfloat16 is mostly the same to the bit; with exact sums, all training is.
+
+    Where the norm of the whole gradient matters, a staggered stage steps before it is known, if it can be guessed that
+    the gradient will be used as it is. ``validate`` finds out, one iteration later; a wrong step is taken back, and
+    made again from the gradient, which is kept for that. So every step is in the end the one that would have been made
+    by waiting, to the bit.
+
+    Args:
+        main: the stage's parameters.
+        make_optimizer: makes the optimizer of the main parameters.
+        pipelines: D of the full job.
+        stage: which stage of how many.
+        depth: P.
+        method: how gradients become steps.
+
+    Attributes:
+        listener: hears of every step when it is surely right; None for nobody.
+        loss_scale: what losses are multiplied by before they are differentiated; None where they are not.
+
+    Raises:
+        RunError: nobody knows how to undo a step of this optimizer.
+    """
+
+    def __init__(
+        self,
+        main: MainParameters,
+        make_optimizer: MakeOptimizer,
+        pipelines: int,
+        stage: int,
+        depth: int,
+        method: Method = Method(),  # noqa: B008 - immutable
+    ) -> None:
+        self.main = main
+        self.optimizer = make_optimizer(list(main))
+        require_supported(self.optimizer)
+        self.loss_scale = None if method.scale is None else LossScale(method.scale)
+        scale = [] if self.loss_scale is None else [self.loss_scale.state]
+        self.versions = Versions([*self.main, *scale], self.optimizer)
+        self.listener: Listener | None = None
+        self._method = method
+        self._pipelines = pipelines
+        self._stage = stage
+        self._count: Callable[[], int] = lambda: self._pipelines
+        self._validation: Validation | None = None
+        self._sums: ExactSums | None = None
+        self.gradients = self._reduced = FlatGradients(self.main)
+        guessing = method.validated and method.staggered
+        if guessing or method.addends:
+            self._reduced = FlatGradients(self.main)
+        if method.validated:
+            self._validation = Validation(stage, depth, method.clip, guessing)
+        if method.addends:
+            self._sums = ExactSums(self.gradients.views, method.addends)
+        self._keeps = method.keep or guessing
+        self._bounds: list[int] = []
+        self._verdict: GradientVerdict | None = None
+        self._pending = False
+        self._waiting: Listener | None = None
+        self.main.use(self.gradients.views)
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """What the past says about guesses; None where no step needs the norm."""
+        return self._validation.speculation if self._validation else None
+
+    @property
+    def norm(self) -> float:
+        """Of the last gradient of which it is known; no number where nobody looks at it."""
+        return self._validation.norm if self._validation else math.nan
+
+    @property
+    def summary(self) -> str:
+        """What is worth knowing at the end of a run, where something had to be validated."""
+        if self.loss_scale is None:
+            return str(self.speculation)
+        skipped = self.versions.newest - steps_made(self.optimizer)
+        return f"{self.speculation}; the loss scale is {self.loss_scale.value:.0f}, and {skipped} steps were skipped"
+
+    def state_bytes(self) -> int:
+        """What it holds from its first step on: parameters, moments, gradients, exact sums, and their copies."""
+        moments = [each for state in self.optimizer.state.values() for each in state.values()]
+        gradients = [*self.gradients.buffers, *self._reduced.buffers]
+        sums = [] if self._sums is None else [self._sums.totals]
+        tensors = [*self.main.tensors(), *moments, *self.versions.copies, *gradients, *sums]
+        storages = [each.untyped_storage() for each in tensors if isinstance(each, torch.Tensor)]
+        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether all stages wait for each other before the next step."""
+        return not self._method.staggered if self._validation is None else not self._validation.guesses
+
+    def enter(self, network: Network, step: int) -> int:
+        """Enter a view: find out whether the last step before it was right, and make it so.
+
+        Args:
+            network: of the server.
+            step: the version that this server has or will get from a peer: the first iteration.
+
+        Returns:
+            The version that it is: one less where the gradient was not fit for the step, which all have taken back.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        if self._validation is None:
+            return step
+        verdict = self._validation.connect(network, step)
+        # Who has another version gets this one from a peer.
+        if self._pending and self.versions.newest == step:
+            assert verdict is not None, "a step was made, and somebody who made it must be alive in every stage"
+            self._correct(verdict)
+        self._pending = False
+        return step if verdict is None or verdict.fits else step - 1
+
+    def connect(
+        self,
+        network: Network,
+        after_reduction: Callable[[], None] = lambda: None,
+        tokens: Callable[[], int] | None = None,
+    ) -> None:
+        """Work over the groups of a view from now on, with gradients of zero.
+
+        Args:
+            network: of the server.
+            after_reduction: what else is done to the gradients before they are used.
+            tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
+        """
+        self._network = network
+        self._after_reduction = after_reduction
+        if tokens is not None:
+            self._count = tokens
+        self._begin()
+
+    def named(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+        """What a version consists of, but for the optimizer's state: the main parameters, and the loss scale if any.
+
+        Args:
+            module: whose names the parameters have.
+        """
+        scale = {} if self.loss_scale is None else {SCALE: self.loss_scale.state}
+        return {**self.main.named(module), **scale}
+
+    def collect(self) -> None:
+        """A micro-batch's gradients, or a part of them, were added."""
+        if self._sums is not None:
+            self._sums.collect()
+
+    def reduce(self) -> None:
+        """Sum over the peers.
+
+        Raises:
+            NotFinite: the sum holds a value that is no finite number, and nobody looks at the norm.
+        """
+        if not self._method.staggered and self._validation is None:
+            self._network.barrier()
+        fits = self._sum_exactly(self._sums) if self._sums is not None else self._sum()
+        self.main.use(self._reduced.views)
+        self._after_reduction()
+        if self._validation is None:
+            if not self._reduced.are_finite():
+                raise NotFinite(f"the gradient of stage {self._stage} is not finite")
+            return
+        finite = self._sums is None or self._sums.finite
+        part = square(self.main.counted(self._reduced.views)) if fits else 0.0
+        guesses = self._validation.guesses
+        self._validation.tell(self.versions.newest, part if finite else math.inf, fits)
+        self._verdict = None if guesses else self._validation.hear(guessed=False)
+
+    def step(self) -> Redo:
+        """Update the parameters, and set the gradients to zero; unless it is known that nobody can."""
+        if self._verdict is None:
+            self._pending = self._validation is not None
+            # Who begins to listen while it is pending has the state after it already.
+            self._waiting = self.listener if self._pending else None
+            self._apply(1.0)
+        elif self._verdict.fits:
+            self._apply(self._verdict.factor)
+        else:
+            self._repeat()
+            return Redo.THIS
+        return Redo.NOTHING
+
+    def validate(self) -> Redo:
+        """Find out whether the last step was right; if not, make it so, and forget all gradients since."""
+        if not self._pending:
+            return Redo.NOTHING
+        assert self._validation is not None
+        return self._correct(self._validation.hear(guessed=True))
+
+    def follow(self, parts: Sequence[torch.Tensor]) -> None:
+        """Make the step of a peer whose listener got these."""
+        *gradients, bounds, steps = parts
+        self.main.use(self._reduced.views)
+        for own, other in zip(self._reduced.buffers, gradients, strict=True):
+            own.copy_(other)
+        self._bounds = bounds.tolist()
+        self._apply(1.0 if bool(steps) else 0.0)
+
+    def undo(self) -> None:
+        """Take the last step back."""
+        self._pending = False
+        self._tell_undone()
+        self.versions.undo()
+        self.main.copy_back()
+        if self._validation is not None:
+            self._validation.forget(self.versions.newest)
+
+    def _correct(self, verdict: GradientVerdict) -> Redo:
+        """Make the last step what it should have been."""
+        self._pending = False
+        if verdict.as_guessed:
+            if self._waiting is self.listener:
+                self._tell(1.0)
+            return Redo.NOTHING
+        if self._waiting is not self.listener:
+            self._tell_undone()
+        self.versions.undo()
+        self.main.copy_back()
+        if not verdict.fits:
+            self._repeat()
+            return Redo.LAST
+        self.main.use(self._reduced.views)
+        self._apply(verdict.factor)
+        return Redo.THIS
+
+    def _repeat(self) -> None:
+        """Begin the iteration again, with bounds that its addends fit."""
+        assert self._validation is not None
+        self._validation.forget(self.versions.newest)
+        self._begin(self._bounds)
+
+    def adopt(self, step: int) -> None:
+        """The main parameters and the optimizer's state were replaced by those of a step."""
+        self._pending = False
+        self.versions.adopt(step)
+        self.main.copy_back()
+        self._begin()
+
+    def drop(self) -> None:
+        """Forget all gradients of an iteration that was not finished."""
+        self._begin()
+
+    def _tell(self, factor: float) -> None:
+        """Tell of a step with the reduced gradient as it is, or of one that is only counted, if the factor is 0."""
+        if self.listener is not None:
+            bounds, steps = torch.tensor(self._bounds, dtype=torch.int64), torch.tensor([factor != 0])
+            self.listener.stepping((*self._reduced.buffers, bounds, steps))
+
+    def _tell_undone(self) -> None:
+        if self.listener is not None:
+            self.listener.undone()
+
+    def _divisor(self) -> float:
+        """What makes the gradient of the whole batch of the sum over all micro-batches."""
+        return self._count() * (1.0 if self.loss_scale is None else self.loss_scale.value)
+
+    def _sum(self) -> bool:
+        for buffer in self.gradients.buffers:
+            self._network.peers.sum(buffer)
+        divisor = self._divisor()
+        if divisor > 1:
+            self.gradients.scale(1 / divisor)
+        self.gradients, self._reduced = self._reduced, self.gradients
+        return True
+
+    def _sum_exactly(self, sums: ExactSums) -> bool:
+        sums.reduce(self._network.peers)
+        sums.mean(self._divisor(), self._reduced.views)
+        self._bounds = sums.next_bounds()
+        return sums.fits
+
+    def _apply(self, factor: float) -> None:
+        """Make a step with the reduced gradient times a factor; with 0, only count it."""
+        if self._keeps:
+            self.versions.keep()
+        if factor not in (0.0, 1.0):
+            self._reduced.scale(factor)
+        if not self._pending:
+            self._tell(factor)
+        if factor:
+            if self._method.prepare is not None:
+                self._method.prepare(self.optimizer, self.versions.newest)
+            self.main.step(self.optimizer)
+            for parameter, bound in zip(self.main, self._bounds, strict=False):
+                # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
+                self.optimizer.state[parameter]["bound"] = torch.tensor(bound)
+        if self.loss_scale is not None:
+            self.loss_scale.advance(finite=factor != 0)
+        self.versions.advance()
+        self._begin()
+
+    def _begin(self, bounds: list[int] | None = None) -> None:
+        """Begin an iteration with gradients of zero.
+
+        Args:
+            bounds: of the addends; those of the present version if None.
+        """
+        self._verdict = None
+        self.gradients.zero()
+        self.main.use(self.gradients.views)
+        if self._sums is not None:
+            states = (self.optimizer.state.get(each, {}) for each in self.main)
+            self._sums.start(bounds or [int(state.get("bound", NOTHING)) for state in states])

@@ -1,0 +1,143 @@
+"""What all stages must agree on after each of them has reduced its gradients: the norm of the whole gradient."""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from recycle.runtime.net.network import Network, Reduction
+from recycle.runtime.step.speculation import Speculation, factor_of
+
+# What stands where a server knows nothing; squares are never below zero.
+UNKNOWN = -1.0
+
+
+class GradientVerdict(NamedTuple):
+    """What all servers say of an iteration's gradient.
+
+    Attributes:
+        norm: of the whole gradient.
+        factor: by which it is multiplied before the step; 0 if no step is made with it.
+        fits: whether every stage has the sum at all; if not, the iteration must be made again.
+    """
+
+    norm: float
+    factor: float
+    fits: bool
+
+    @property
+    def as_guessed(self) -> bool:
+        """Whether a step with the gradient as it was is right."""
+        return self.fits and self.factor == 1.0
+
+
+class Validation:
+    """Puts the norm together from the stages' parts, while they go on if it can be guessed.
+
+    Every stage's part comes from any of its peers, for they have the same, and the greatest of what is known and
+    unknown is what is known. So the norm does not depend on who is alive, to the bit.
+
+    Args:
+        stage: of this server.
+        depth: P.
+        clip: the largest norm that the gradient may have; None for no limit.
+        eager: whether to guess at all.
+
+    Attributes:
+        speculation: what the past says about guesses.
+        norm: of the last gradient of which it is known.
+    """
+
+    def __init__(self, stage: int, depth: int, clip: float | None, eager: bool) -> None:
+        self._stage = stage
+        self._depth = depth
+        self._clip = clip
+        self._eager = eager
+        self._asked: tuple[int, torch.Tensor, Reduction] | None = None
+        self._known: dict[int, torch.Tensor] = {}
+        self.speculation = Speculation()
+        self.norm = math.nan
+
+    def connect(self, network: Network, step: int) -> GradientVerdict | None:
+        """Ask the servers of a view from now on, and at once about the last iteration of the view before.
+
+        Some may have heard of it and others not; and who comes new must know it as well, to tell others later.
+
+        Args:
+            network: of the server.
+            step: the first iteration of this view.
+
+        Returns:
+            The verdict on the iteration before it, if it is known.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        self._group = network.group("norm", network.view.servers)
+        known = self._known.get(step - 1, self._nothing()).clone()
+        self._group.maximum(known)
+        self._asked = None
+        self._known = {step - 1: known}
+        verdict = None if UNKNOWN in known else self._judge(known)
+        if verdict is not None:
+            self.norm = verdict.norm
+        self.speculation = self.speculation.anew(1.0 if verdict is None else verdict.factor)
+        return verdict
+
+    def forget(self, step: int) -> None:
+        """The iteration's step was taken back: it may be made in another way."""
+        self._known.pop(step, None)
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the next iteration is stepped before its norm is known."""
+        return self._eager and self.speculation.guesses
+
+    def tell(self, step: int, square: float, fits: bool) -> None:
+        """Tell the others this stage's part.
+
+        Args:
+            step: the iteration.
+            square: the square of the stage's norm; anything but a finite number if its gradient is not finite.
+            fits: whether the stage has its sum.
+        """
+        assert self._asked is None, "the verdict on the last gradient was not asked for"
+        known = self._nothing()
+        # The greatest of some values is not defined where one is no number.
+        known[self._stage] = square if math.isfinite(square) else math.inf
+        known[self._depth] = 0.0 if fits else 1.0
+        # Where somebody dies meanwhile, what is under way ends as anything; and then this iteration is the last but
+        # one that anybody can ask for.
+        self._known = {each: self._known[each] for each in self._known if each >= step - 1} | {step: known.clone()}
+        self._asked = step, known, self._group.start_maximum(known)
+
+    def hear(self, guessed: bool) -> GradientVerdict:
+        """Wait for the parts of all stages.
+
+        Args:
+            guessed: whether the step was already made.
+
+        Raises:
+            ConnectionLost: somebody is gone.
+        """
+        assert self._asked is not None, "no part was told"
+        step, known, transfer = self._asked
+        transfer.wait()
+        self._asked = None
+        self._known[step] = known
+        verdict = self._judge(known)
+        self.norm = verdict.norm
+        if verdict.fits:
+            self.speculation = self.speculation.after(verdict.factor, guessed)
+        return verdict
+
+    def _nothing(self) -> torch.Tensor:
+        return torch.full((self._depth + 1,), UNKNOWN, dtype=torch.float64)
+
+    def _judge(self, known: torch.Tensor) -> GradientVerdict:
+        *squares, unfit = known.tolist()
+        assert UNKNOWN not in squares, f"nobody told the parts of all stages: {squares}"
+        norm = math.sqrt(math.fsum(squares))
+        factor = factor_of(norm, self._clip)
+        # Where the gradient of any stage is not finite, no sum of another one matters.
+        return GradientVerdict(norm, factor, unfit == 0.0 or factor == 0.0)

@@ -1,0 +1,98 @@
+"""Megatron's training code on a plan instead of its own schedule."""
+
+import msgspec
+import pytest
+import torch
+
+from harness.examples import QUICK, paper_job
+from harness.gpt_runs import JOB, OPTIONS, PER_TOKEN, VARIANTS, mean_losses, train_by_stock
+from recycle.job import Server
+from recycle.megatron.flag.adapter import install
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.local import launch
+
+STEPS = 4
+
+
+def plan(mode, *failed):
+    return make_plan(JOB, [Server.parse(each) for each in failed], mode, QUICK)
+
+
+@pytest.mark.parametrize("loss", [{}, PER_TOKEN], ids=["mean", "per token"])
+def test_a_fused_plan_is_the_stock_schedule_to_the_bit_and_a_split_one_nearly(loss):
+    options = msgspec.structs.replace(OPTIONS, tied=True)
+    stock = train_by_stock(JOB, STEPS, options, **loss)
+    fused = train_by_stock(JOB, STEPS, options, plan(Mode("fused", "global")), data=False, **loss)
+    assert fused == stock
+    split = train_by_stock(JOB, STEPS, options, plan(Mode("split", "staggered")), data=False, **loss)
+    assert mean_losses(split, STEPS) == pytest.approx(mean_losses(stock, STEPS), rel=1e-6)
+
+
+@pytest.mark.parametrize("failed", ["W0_0", "W1_1"])
+@pytest.mark.parametrize("loss", [{}, PER_TOKEN], ids=["mean", "per token"])
+def test_with_a_dead_server_the_training_code_trains_on(failed, loss):
+    options = msgspec.structs.replace(OPTIONS, tied=True)
+    stock = train_by_stock(JOB, STEPS, options, **loss)
+    degraded = train_by_stock(JOB, STEPS, options, plan(Mode(), failed), **loss)
+    assert Server.parse(failed) not in degraded
+    assert mean_losses(degraded, STEPS) == pytest.approx(mean_losses(stock, STEPS), rel=1e-5)
+    for server, result in degraded.items():
+        assert all(
+            other.parameters == result.parameters for each, other in degraded.items() if each.stage == server.stage
+        )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_train_on_with_a_dead_server(variant):
+    whole = train_by_stock(JOB, STEPS, plan=plan(Mode()), **VARIANTS[variant])
+    degraded = train_by_stock(JOB, STEPS, plan=plan(Mode(), "W0_1"), **VARIANTS[variant])
+    assert mean_losses(degraded, STEPS) == pytest.approx(mean_losses(whole, STEPS), rel=1e-5)
+    peers = [each for each in degraded if each.stage == 0]
+    assert len(peers) == 2
+    assert degraded[peers[0]].parameters == degraded[peers[1]].parameters
+
+
+def test_with_tensor_parallelism_a_fused_plan_is_the_stock_schedule_to_the_bit():
+    stock = train_by_stock(JOB, STEPS, tensor_parallel=2)
+    assert train_by_stock(JOB, STEPS, plan=plan(Mode("fused", "global")), data=False, tensor_parallel=2) == stock
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"plan": plan(Mode(), "W0_0"), "data": False}, r"data: the plan routes micro-batches of other pipelines"),
+        ({"plan": plan(Mode()), "ddp": {"overlap_grad_reduce": True}}, r"overlap_grad_reduce is on: .* turn it off"),
+        (
+            {"plan": plan(Mode()), "ddp": {"use_distributed_optimizer": True}},
+            r"use_distributed_optimizer is on: .* turn it off",
+        ),
+        ({"plan": plan(Mode()), "overlap_p2p_comm": True}, r"overlap_p2p_comm is on: .* turn it off"),
+    ],
+)
+def test_what_a_plan_cannot_run_with_is_one_clear_line(arguments, message):
+    with pytest.raises(RunError, match=message):
+        train_by_stock(JOB, 1, **arguments)
+
+
+def test_another_batch_size_is_refused():
+    other = paper_job(pipelines=2, stages=2, micro_batches=3, limit=4, released=0)
+    with pytest.raises(RunError, match=r"num_microbatches is 3, and the plan has 4 per pipeline"):
+        train_by_stock(other, 1, plan=plan(Mode()))
+
+
+def test_every_name_by_which_megatron_asks_for_a_schedule_gives_the_adapter():
+    def body(member):
+        from megatron.core import pipeline_parallel
+        from megatron.core.pipeline_parallel import schedules
+
+        marker = torch.nn.Identity()
+        install(marker)
+        assert schedules.get_forward_backward_func(2, None) is marker
+        assert pipeline_parallel.get_forward_backward_func() is marker
+        member.report(b"asked")
+
+    seen = []
+    launch(1, body, lambda rank, content: seen.append(content))
+    assert seen == [b"asked"]

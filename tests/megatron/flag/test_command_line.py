@@ -1,0 +1,53 @@
+"""The options that the doctor reads are Megatron's own, with Megatron's defaults."""
+
+import argparse
+
+import pytest
+
+from harness.flag_runs import needs_training
+from recycle.megatron.flag.command_line import megatron_parser
+from recycle.megatron.flag.refusals import RULES, UNSPLIT
+
+# Settings of megatron.core that Megatron's command line cannot set.
+OF_CORE_ALONE = {
+    "num_microbatches_with_partial_activation_checkpoints",
+    "num_moe_experts",
+    "variable_seq_lengths",
+    "virtual_pipeline_model_parallel_size",
+}
+# 0.16.1 has no such option.
+NEWER = {"optimizer_cuda_graph"}
+# It is on by default, and Megatron turns it off itself where the pipeline is not interleaved.
+ADJUSTED = {"overlap_p2p_comm"}
+
+
+@pytest.fixture
+def theirs():
+    from recycle.megatron.flag.cpu_training import stand_in_for_triton
+
+    stand_in_for_triton()
+    from megatron.training.arguments import add_megatron_arguments
+
+    return {action.dest: action for action in add_megatron_arguments(argparse.ArgumentParser())._actions}
+
+
+def ours():
+    return {action.dest: action for action in megatron_parser()._actions}
+
+
+@needs_training
+def test_every_option_is_megatrons_with_its_default(theirs):
+    for name, action in ours().items():
+        if name in NEWER and name not in theirs:
+            continue
+        assert action.option_strings[0] in theirs[name].option_strings
+        assert action.default == theirs[name].default
+        assert type(action) is type(theirs[name])
+        assert action.nargs == theirs[name].nargs
+
+
+@needs_training
+def test_every_rule_is_about_a_setting_that_megatron_has_and_the_doctor_reads(theirs):
+    names = {name for rule in (*RULES, *UNSPLIT) for name in rule.names}
+    assert names - OF_CORE_ALONE - NEWER <= set(theirs)
+    assert names - OF_CORE_ALONE - ADJUSTED <= set(ours())

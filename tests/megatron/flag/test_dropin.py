@@ -1,0 +1,95 @@
+"""A user's script under the flag prints what it prints without it: losses, norms, evaluations; checkpoints go round."""
+
+import pytest
+
+from harness.flag_runs import make_dataset, needs_training, train
+from recycle.job import Server
+
+# Every test starts processes that import Megatron, which takes its time where others are at work as well.
+pytestmark = [needs_training, pytest.mark.timeout(1200)]
+
+ON = ("--pipeline-schedule", "recycle")
+DEAD = (*ON, "--recycle-failures", "W1_1", "--recycle-budget", "1s")
+TO_FILE = ("--save-interval", 4, "--ckpt-format", "torch", "--save")
+FROM_FILE = ("--ckpt-format", "torch", "--load")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("data") / "text")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Where the stock run leaves its checkpoints."""
+    return tmp_path_factory.mktemp("stock")
+
+
+@pytest.fixture(scope="module")
+def stock(dataset, saved):
+    return train(dataset, *TO_FILE, saved)
+
+
+def nearly(printed):
+    """The last printed digit of a loss depends on the order in which gradients were added."""
+    numbers = {("trained", number): float(loss) for number, (loss, _) in printed.trained.items()}
+    return numbers | {("evaluated", where): float(loss) for where, loss in printed.evaluated.items()}
+
+
+def test_with_all_servers_everything_printed_is_the_same_to_the_digit(dataset, stock):
+    flagged = train(dataset, *ON)
+    assert len(stock.trained) == 8
+    assert len(stock.evaluated) >= 3
+    assert flagged.trained == stock.trained
+    assert flagged.evaluated == stock.evaluated
+
+
+def test_without_a_server_training_is_the_same_and_its_checkpoint_loads_in_stock(dataset, stock, tmp_path):
+    first = train(dataset, *DEAD, *TO_FILE, tmp_path, "--exit-interval", 4)
+    expected = nearly(stock)
+    assert nearly(first) == {key: pytest.approx(expected[key], rel=1e-6) for key in nearly(first)}
+    assert sorted(first.trained) == [1, 2, 3, 4]
+    second = nearly(train(dataset, *FROM_FILE, tmp_path))
+    # Megatron prints the mean of the first two iterations after a start in the place of the second.
+    del second["trained", 6]
+    assert second == {key: pytest.approx(expected[key], rel=1e-6) for key in second}
+    assert ("trained", 8) in second
+
+
+def test_a_stock_checkpoint_is_resumed_under_the_flag(dataset, stock, saved):
+    resumed = train(dataset, *ON, *FROM_FILE, saved, "--ckpt-step", 4)
+    del resumed.trained[6]
+    assert resumed.trained == {number: stock.trained[number] for number in (5, 7, 8)}
+
+
+def test_tensor_parallel_bf16_recompute_and_a_loss_per_token(dataset):
+    settings = (
+        *("--tensor-model-parallel-size", 2, "--bf16", "--calculate-per-token-loss"),
+        *("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1),
+    )
+    whole = nearly(train(dataset, *settings, ranks=8, iterations=4))
+    without = nearly(train(dataset, *settings, *DEAD, ranks=8, iterations=4))
+    # bfloat16 rounds sums of another order to other values now and then.
+    assert without == pytest.approx(whole, rel=1e-4)
+
+
+def test_dropout_and_cyclic_data_are_the_same_whoever_is_dead_and_timers_go_on(dataset):
+    settings = (
+        *("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic"),
+        *("--untie-embeddings-and-output-weights", "--timing-log-level", 2),
+    )
+    whole = train(dataset, *settings, *ON, iterations=4)
+    without = train(dataset, *settings, *DEAD, iterations=4)
+    assert nearly(without) == pytest.approx(nearly(whole), rel=2e-6)
+    for name in ("forward-backward", "forward-compute", "backward-compute", "batch-generator", "optimizer"):
+        assert f"{name} ...." in whole.output
+        assert f"{name} ...." in without.output
+
+
+def test_a_refusal_is_one_line_of_the_first_rank(dataset):
+    with pytest.raises(AssertionError) as refused:
+        train(dataset, *ON, "--recycle-failures", Server(7, 0))
+    lines = [line for line in str(refused.value).splitlines() if line.startswith("recycle: ")]
+    assert [line for line in lines if "no CUDA" not in line] == [
+        "recycle: server W7_0: this job has pipelines 0 to 1 and stages 0 to 1, so its last server is W1_1"
+    ]

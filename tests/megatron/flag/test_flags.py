@@ -1,0 +1,172 @@
+"""The flags, and what happens to Megatron while they are off: nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.examples import QUICK, paper_job
+from recycle.errors import UserError
+from recycle.job import Server
+from recycle.megatron.flag.flags import find_flags
+from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.planner.catalogue import make_catalogue
+
+
+def test_without_flags_everything_is_stock():
+    flags, rest = find_flags(["--num-layers", "4", "--recompute"])
+    assert not flags.on
+    assert rest == ["--num-layers", "4", "--recompute"]
+
+
+def test_flags_are_read_and_taken_from_what_the_script_gets():
+    arguments = [
+        "--lr",
+        "1",
+        "--pipeline-schedule",
+        "recycle",
+        "--recycle-failures",
+        "W1_2,W0_3",
+        "--recycle-budget",
+        "500ms",
+    ]
+    flags, rest = find_flags([*arguments, "--recycle-catalogue", "plans.zip", "--recycle-budget", "500ms"])
+    assert flags.on
+    assert flags.catalogue == Path("plans.zip")
+    assert flags.failures == (Server(1, 2), Server(0, 3))
+    assert flags.budget == 0.5
+    assert rest == ["--lr", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pipeline-schedule", "fast"], "--pipeline-schedule: invalid choice: 'fast'"),
+        (["--recycle-failures", "1_2"], "--recycle-failures: server '1_2'"),
+        (["--recycle-budget", "5"], "--recycle-budget: '5' is no duration"),
+    ],
+)
+def test_wrong_values_are_named(arguments, message):
+    with pytest.raises(UserError, match=message):
+        find_flags(arguments)
+
+
+def start(*arguments):
+    command = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_script_runs_as_if_started_by_itself(tmp_path):
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nimport beside\n"
+        "assert __name__ == '__main__' and beside.VALUE == 7\n"
+        "assert 'recycle.megatron.flag.dropin' not in sys.modules\n"
+        "print(sys.argv)\n"
+    )
+    done = start(script, "--lr", "1", "--pipeline-schedule", "stock", "--recycle-budget", "1s")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{[str(script), '--lr', '1']}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing.py"], [__file__, "--recycle-failures", "x"]])
+def test_a_mistake_is_one_line(arguments):
+    done = start(*arguments)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("recycle: ")
+
+
+def test_importing_recycle_changes_nothing_of_megatron_and_torch():
+    code = """
+import importlib, pkgutil, sys
+import torch, megatron.core
+import megatron.core.pipeline_parallel.schedules, megatron.core.tensor_parallel.layers
+import megatron.core.tensor_parallel.random, megatron.core.distributed
+owners = [each for name, each in sys.modules.items() if name.startswith("megatron.")]
+owners += [torch, torch.cuda, torch.Tensor, torch.distributed]
+owners += [megatron.core.tensor_parallel.layers.LinearWithGradAccumulationAndAsyncCommunication]
+before = [dict(vars(owner)) for owner in owners]
+import recycle.megatron
+for module in pkgutil.iter_modules(recycle.megatron.__path__):
+    if module.name != "__main__":
+        importlib.import_module(f"recycle.megatron.{module.name}")
+for owner, names in zip(owners, before):
+    for name, value in names.items():
+        assert vars(owner)[name] is value, f"{owner}: {name} was replaced"
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def arguments(**changes):
+    values = {
+        "pipeline_schedule": "recycle",
+        "recycle_catalogue": None,
+        "recycle_failures": "",
+        "recycle_budget": "100ms",
+        "recycle_stagger": False,
+        "recycle_exact": False,
+        "data_parallel_size": 3,
+        "pipeline_model_parallel_size": 4,
+        "micro_batch_size": 2,
+        "global_batch_size": 36,
+        "distributed_backend": "gloo",
+        "transformer_impl": "local",
+        "dataloader_type": "single",
+    }
+    return SimpleNamespace(**values | changes)
+
+
+def test_without_failures_the_plan_is_megatrons_own_order():
+    from recycle.megatron.flag.dropin import choose_plan
+
+    plan = choose_plan(arguments(), survives=True)
+    assert (plan.job.pipelines, plan.job.depth, plan.job.micro_batches) == (3, 4, 6)
+    assert (plan.mode.backward, plan.mode.optimizer, plan.failed) == ("fused", "global", ())
+    for stage in range(4):
+        program = [each for each in plan.programs[Server(1, stage)] if each.op.phases]
+        ahead = 4 - stage
+        assert "".join(each.op.name for each in program) == "F" * ahead + "BF" * (6 - ahead) + "B" * ahead
+        assert [each.micro_batch for each in program if each.op is Op.B] == list(range(6))
+    assert plan.period == plan.baseline
+
+
+def test_failures_are_planned_around_with_a_split_backward_pass_where_it_works():
+    from recycle.megatron.flag.dropin import choose_plan
+
+    split = choose_plan(arguments(recycle_failures="W1_2"), survives=False)
+    fused = choose_plan(arguments(recycle_failures="W1_2", sequence_parallel=True), survives=False)
+    assert split.failed == fused.failed == (Server(1, 2),)
+    assert (split.mode.backward, fused.mode.backward) == ("split", "fused")
+    assert split.period < fused.period
+
+
+def test_a_staggered_job_has_staggered_plans_and_no_others(tmp_path):
+    from recycle.megatron.flag.dropin import choose_plan
+
+    plan = choose_plan(arguments(recycle_stagger=True), survives=True)
+    assert (plan.mode.backward, plan.mode.optimizer) == ("fused", "staggered")
+    path = tmp_path / "plans.zip"
+    make_catalogue(path, paper_job(pipelines=2, stages=2, micro_batches=4), Mode(), 1, QUICK, "lowered", print)
+    job = {"data_parallel_size": 2, "pipeline_model_parallel_size": 2, "global_batch_size": 16}
+    choose_plan(arguments(**job, recycle_stagger=True, recycle_catalogue=path), survives=True)
+    with pytest.raises(UserError, match=r"its plans are for a staggered optimizer, .* add --recycle-stagger"):
+        choose_plan(arguments(**job, recycle_catalogue=path), survives=True)
+
+
+def test_what_cannot_be_planned_is_refused_before_training_starts():
+    from recycle.megatron.flag.dropin import choose_plan
+
+    with pytest.raises(UserError, match=r"use_distributed_optimizer is on: .* turn it off"):
+        choose_plan(arguments(use_distributed_optimizer=True), survives=True)
+    with pytest.raises(UserError, match=r"fp16 is on: .* use --bf16"):
+        choose_plan(arguments(recycle_stagger=True, fp16=True), survives=True)
+    with pytest.raises(UserError, match="are for runs that survive failures"):
+        choose_plan(arguments(recycle_exact=True), survives=False)
+    with pytest.raises(UserError, match="its last server is W2_3"):
+        choose_plan(arguments(recycle_failures="W5_0"), survives=False)

@@ -1,0 +1,81 @@
+"""The data of other pipelines is what their own ranks read."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from harness.flag_runs import needs_training
+from recycle.megatron.flag.other_data import OtherData
+from recycle.runtime.errors import RunError
+from recycle.runtime.execute.stage import MicroBatch
+
+PIPELINES, MICRO_BATCHES, SIZE, SAMPLES = 3, 4, 2, 100
+
+
+class Numbers(Dataset):
+    """Samples that say which they are."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        torch.manual_seed(index)
+        return {"tokens": torch.tensor([index, index + 1000])}
+
+
+def loader(kind, pipeline, consumed=0):
+    from megatron.training.datasets.data_samplers import MegatronPretrainingRandomSampler, MegatronPretrainingSampler
+
+    numbers = Numbers()
+    if kind == "single":
+        sampler = MegatronPretrainingSampler(SAMPLES, consumed, SIZE, pipeline, PIPELINES)
+    else:
+        sharded = kind == "sharded"
+        sampler = MegatronPretrainingRandomSampler(numbers, SAMPLES, consumed, SIZE, pipeline, PIPELINES, sharded)
+    return DataLoader(numbers, batch_sampler=sampler)
+
+
+@pytest.fixture(autouse=True)
+def without_cuda():
+    from recycle.megatron.flag.cpu_training import stand_in_for_triton
+
+    stand_in_for_triton()
+
+
+@needs_training
+@pytest.mark.parametrize("kind", ["single", "cyclic", "sharded"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_any_micro_batch_is_that_of_its_own_pipeline(kind, first):
+    consumed = first * PIPELINES * MICRO_BATCHES * SIZE
+    mine = loader(kind, 1, consumed)
+    other = OtherData(mine, PIPELINES, MICRO_BATCHES, first, repeats=kind != "single")
+    for home in range(PIPELINES):
+        expected = [batch["tokens"].tolist() for batch in loader(kind, home, consumed)][: 2 * MICRO_BATCHES]
+        assert len(expected) == 2 * MICRO_BATCHES
+        # Some are asked for, in some order, and others never.
+        for step, number in [(0, 2), (0, 0), (1, 3), (1, 1), (1, 3)]:
+            found = other(MicroBatch(first + step, home, number))["tokens"].tolist()
+            assert found == expected[step * MICRO_BATCHES + number]
+
+
+@needs_training
+def test_data_starts_over_where_the_loader_does():
+    other = OtherData(loader("cyclic", 0), PIPELINES, MICRO_BATCHES, 0, repeats=True)
+    # 100 samples are 16 micro-batches of each pipeline, and so 4 steps.
+    seen = [other(MicroBatch(step, 2, 0))["tokens"][0, 0].item() for step in range(9)]
+    assert len(set(seen)) > 4
+
+
+@needs_training
+def test_reading_other_data_leaves_random_numbers_alone():
+    other = OtherData(loader("single", 0), PIPELINES, MICRO_BATCHES, 0, repeats=False)
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    other(MicroBatch(0, 1, 0))
+    assert torch.rand(1) == expected
+
+
+def test_a_sampler_that_does_not_know_its_pipeline_is_refused():
+    with pytest.raises(RunError, match=r"BatchSampler does not say which pipeline .* --dataloader-type single"):
+        OtherData(DataLoader(Numbers(), batch_size=2), PIPELINES, MICRO_BATCHES, 0, repeats=False)

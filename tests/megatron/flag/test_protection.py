@@ -1,0 +1,343 @@
+"""What a rank needs to outlive others, and how the process that torchrun knows ends: real processes, a real store."""
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from megatron.core.parallel_state import RankGenerator
+
+from harness.flag_runs import children
+from recycle.control.agent import FENCED, STOPPED
+from recycle.control.board import Board
+from recycle.control.messages import Death, Verdict
+from recycle.control.store import MemoryStore
+from recycle.control.tcp_store import listen, serve
+from recycle.control.view import Member
+from recycle.errors import UserError
+from recycle.job import Server
+from recycle.megatron.flag.flags import REFUSED, find_flags
+from recycle.megatron.flag.protection import Protection, _was_kept, find_protection
+from recycle.runtime.net.endpoint import Endpoint
+
+CONTEXT = get_context("fork")
+WORDS = "--pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 8"
+TOKEN = "token"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[tuple[str, int]]:
+    """Of a store as torchrun serves one, apart from all ranks."""
+    listener = listen()
+    host, port = listener.getsockname()
+    server = serve(listener)
+    yield host, port
+    del server
+
+
+def rank_of(address, run):
+    """What torchrun says to the first of four ranks."""
+    return {
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": address[0],
+        "MASTER_PORT": str(address[1]),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": run,
+    }
+
+
+@pytest.fixture
+def environment(address):
+    """Of a run that has the store to itself."""
+    return rank_of(address, secrets.token_hex(4))
+
+
+def protection(environment, words=WORDS):
+    arguments = ["--pipeline-schedule", "recycle", *words.split()]
+    return find_protection(find_flags(arguments)[0], arguments, environment)
+
+
+def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
+    found = [protection(environment | {"RANK": str(rank)}) for rank in range(4)]
+    assert len(set(found)) == 1
+    endpoint = found[0].endpoint
+    assert len(endpoint.token) == 64
+    assert endpoint.address == "127.0.0.1"
+    board = Board(endpoint.connect(), endpoint.token)
+    board.publish_death(Death("W0_0#0", "was lost", "agent", 0.0))
+    again = protection(environment | {"TORCHELASTIC_RESTART_COUNT": "again"}).endpoint
+    assert again.token != endpoint.token
+    assert Board(again.connect(), again.token).death(Member.parse("W0_0#0")) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "reason"),
+    [
+        (f"{WORDS} --recycle-failures W1_0", {}, "with --recycle-failures everybody must live"),
+        (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": "False"}, "the store must be in a process of torchrun's"),
+        (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": None}, "the store must be in a process of torchrun's"),
+        (WORDS, {"RANK": None}, "the store must be in a process of torchrun's"),
+        (f"{WORDS} --tensor-model-parallel-size 2", {"WORLD_SIZE": "8"}, "a server is several ranks here"),
+        (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
+        (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
+        ("--pipeline-model-parallel-size 2", {}, "--micro-batch-size is missing"),
+        (f"{WORDS} --yaml-cfg x.yaml", {}, "--yaml-cfg: settings are not only on the command line"),
+    ],
+)
+def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, reason):
+    changed = {name: value for name, value in (environment | changes).items() if value is not None}
+    assert protection(changed, words).startswith(reason)
+
+
+@settings(deadline=None)
+@given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), mapped=st.booleans())
+def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, mapped):
+    environment = rank_of(address, "numbers") | {"WORLD_SIZE": str(pipelines * stages)}
+    words = f"--pipeline-model-parallel-size {stages} --micro-batch-size 1" + mapped * " --use-tp-pp-dp-mapping"
+    servers = protection(environment, words).servers
+    order = "tp-cp-ep-pp-dp" if mapped else "tp-cp-ep-dp-pp"
+    megatron = RankGenerator(tp=1, ep=1, dp=pipelines, pp=stages, cp=1, order=order)
+    of_pipelines = [[servers[rank] for rank in ranks] for ranks in megatron.get_ranks("pp")]
+    of_stages = [[servers[rank] for rank in ranks] for ranks in megatron.get_ranks("dp")]
+    assert of_pipelines == [[Server(home, stage) for stage in range(stages)] for home in range(pipelines)]
+    assert of_stages == [[Server(home, stage) for home in range(pipelines)] for stage in range(stages)]
+
+
+# The end of a rank.
+
+MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(2) for stage in range(2))
+
+
+def verdict(epoch, members=MEMBERS, stop=""):
+    return Verdict(epoch, tuple(map(str, members)), 0, stop=stop)
+
+
+def lay_dead(board, member):
+    board.publish_death(Death(str(member), "was lost", "agent", 0.0))
+
+
+DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before", "on its way"
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([DEAD, FINISHED, BEHIND, GOING]), min_size=4, max_size=4), st.booleans())
+def test_a_run_was_kept_if_anybody_was_left_and_all_of_them_reached_its_end(fates, stop):
+    board = Board(MemoryStore(), TOKEN)
+    assert _was_kept(board) is False
+    board.propose(verdict(3, stop="no live server" if stop else ""))
+    for member, fate in zip(MEMBERS, fates, strict=True):
+        if fate in (FINISHED, BEHIND):
+            board.finish(3 if fate == FINISHED else 2, member)
+        elif fate == DEAD:
+            board.finish(3, member)
+            lay_dead(board, member)
+    alive = [fate for fate in fates if fate != DEAD]
+    expected = None if set(alive) & {BEHIND, GOING} else bool(alive)
+    assert _was_kept(board) is (False if stop else expected)
+
+
+class Rank:
+    """The second rank of a run, in a process of its own."""
+
+    def __init__(self, address: tuple[str, int], run: str, work: Callable[[], None]) -> None:
+        self.member = MEMBERS[2]
+        endpoint = Endpoint(*address, TOKEN, prefix=run)
+        servers = tuple(sorted((member.server for member in MEMBERS), key=lambda server: server.stage))
+        self.board = Board(endpoint.connect(), TOKEN)
+        self.process = CONTEXT.Process(target=lambda: os._exit(Protection(servers, endpoint).serve(1, work)))
+        self.process.start()
+
+    def ended(self) -> int | None:
+        self.process.join(60)
+        return self.process.exitcode
+
+    def wait_for_death(self) -> None:
+        deadline = time.monotonic() + 60
+        while self.board.death(self.member) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def is_there_after(self, seconds: float) -> bool:
+        self.process.join(seconds)
+        return self.process.is_alive()
+
+
+@pytest.fixture
+def start(address) -> Iterator[Callable[..., Rank]]:
+    started: list[Rank] = []
+
+    def start(work: Callable[[], None], address: tuple[str, int] = address) -> Rank:
+        started.append(Rank(address, secrets.token_hex(4), work))
+        return started[-1]
+
+    yield start
+    for rank in started:
+        rank.process.kill()
+        rank.process.join()
+
+
+@pytest.fixture
+def start_in_view(start) -> Callable[..., Rank]:
+    """Start a rank whose work goes on when there is a view."""
+
+    def start_in_view(work: Callable[[], None], **where: tuple[str, int]) -> Rank:
+        ready = CONTEXT.Event()
+
+        def wait_and_work() -> None:
+            ready.wait()
+            work()
+
+        rank = start(wait_and_work, **where)
+        rank.board.propose(verdict(0))
+        ready.set()
+        return rank
+
+    return start_in_view
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(status):
+    def work():
+        raise SystemExit(status)
+
+    return work
+
+
+def refuse():
+    raise UserError("--lr is missing: give it")
+
+
+def fail():
+    raise OSError("this is what happened")
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "said"),
+    [
+        (lambda: None, 0, ""),
+        (leave(None), 0, ""),
+        (leave(0), 0, ""),
+        (leave(5), 5, ""),
+        (leave("words"), 1, "words\n"),
+        (leave(STOPPED), STOPPED, ""),
+        (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
+        (fail, 1, "OSError: this is what happened\n"),
+        (die, 128 + signal.SIGKILL, ""),
+    ],
+    ids=["returns", "exits", "exits with 0", "exits with 5", "exits with words", "stopped", "refuses", "fails", "dies"],
+)
+def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, work, status, said):
+    assert start(work).ended() == status
+    captured = capfd.readouterr()
+    assert captured.err.endswith(said)
+    assert bool(captured.err) == bool(said)
+
+
+@pytest.mark.parametrize("work", [die, leave(FENCED), fail], ids=["dies", "is fenced", "fails"])
+def test_a_rank_whose_work_has_died_ends_well_as_soon_as_all_others_have_reached_the_end(start_in_view, work):
+    rank = start_in_view(work)
+    rank.wait_for_death()
+    first, second, third = [member for member in MEMBERS if member != rank.member]
+    # One of them dies as well, in the view that goes on without this rank.
+    rank.board.propose(verdict(1, (first, second, third)))
+    lay_dead(rank.board, first)
+    rank.board.finish(1, second)
+    # It looks twice a second: it has looked while one was still on its way.
+    assert rank.is_there_after(1.2)
+    rank.board.finish(1, third)
+    assert rank.ended() == 0
+
+
+def test_a_rank_whose_work_was_stopped_waits_for_nobody(start_in_view):
+    assert start_in_view(leave(STOPPED)).ended() == STOPPED
+
+
+def make_stop(rank):
+    rank.board.propose(verdict(1, MEMBERS[:2], stop="no live server of stage 0 is left"))
+
+
+def make_all_die(rank):
+    for member in MEMBERS:
+        lay_dead(rank.board, member)
+
+
+def tell_to_end(rank):
+    os.kill(rank.process.pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("happen", [make_stop, make_all_die, tell_to_end])
+def test_a_rank_whose_work_has_died_says_so_if_nobody_keeps_the_run(start_in_view, happen):
+    rank = start_in_view(die)
+    rank.wait_for_death()
+    assert rank.is_there_after(0.2)
+    happen(rank)
+    assert rank.ended() == 128 + signal.SIGKILL
+
+
+def test_when_the_store_is_lost_a_rank_whose_work_has_died_waits_for_nobody(start_in_view):
+    listener = listen()
+    host, port = listener.getsockname()
+
+    def hold():
+        server = serve(listener)
+        signal.pause()
+        del server
+
+    holder = CONTEXT.Process(target=hold)
+    holder.start()
+    listener.close()
+    rank = start_in_view(leave(7), address=(host, port))
+    rank.wait_for_death()
+    assert rank.is_there_after(0.2)
+    holder.kill()
+    holder.join()
+    assert rank.ended() == 7
+
+
+def tell_work_to_end(rank):
+    (worker,) = children(rank.process.pid)
+    os.kill(worker, signal.SIGTERM)
+
+
+def test_the_work_hears_sigterm_as_before_and_its_agent_waits_for_it(start, tmp_path):
+    """torchrun tells all processes of a rank to end, and Megatron may save before it does."""
+    begun = CONTEXT.Event()
+
+    def work():
+        told = []
+        signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+        begun.set()
+        while not told:
+            time.sleep(0.01)
+        (tmp_path / "saved").touch()
+        raise SystemExit(9)
+
+    rank = start(work)
+    begun.wait()
+    tell_to_end(rank)
+    assert rank.is_there_after(0.2)
+    tell_work_to_end(rank)
+    assert rank.ended() == 9
+    assert (tmp_path / "saved").exists()
+
+
+def test_work_that_asked_for_nothing_is_ended_by_sigterm(start):
+    begun = CONTEXT.Event()
+
+    def work():
+        begun.set()
+        time.sleep(300)
+
+    rank = start(work)
+    begun.wait()
+    tell_work_to_end(rank)
+    assert rank.ended() == 128 + signal.SIGTERM

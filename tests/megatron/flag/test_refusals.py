@@ -1,0 +1,50 @@
+"""What of Megatron's settings is refused, and in which words."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from harness.examples import QUICK, paper_job
+from recycle.megatron.flag.adapter import require_supported
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.errors import RunError
+
+JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
+SPLIT, FUSED = (make_plan(JOB, [], mode, QUICK) for mode in (Mode(), Mode("fused", "global")))
+GOOD = {
+    "virtual_pipeline_model_parallel_size": None,
+    "pipeline_model_parallel_size": 2,
+    "context_parallel_size": 1,
+    "num_moe_experts": None,
+    "sequence_parallel": False,
+    "gradient_accumulation_fusion": False,
+}
+
+
+class EngineLinear(torch.nn.Linear):
+    """A stand-in for a layer of Transformer Engine, which does not install without CUDA."""
+
+    __module__ = "megatron.core.extensions.transformer_engine"
+
+
+def refuse(message, plan=SPLIT, model=None, **changes):
+    with pytest.raises(RunError, match=message):
+        require_supported(model or torch.nn.Linear(2, 2), SimpleNamespace(**GOOD | changes), plan)
+
+
+def test_what_works_is_let_through():
+    require_supported(torch.nn.Linear(2, 2), SimpleNamespace(**GOOD), SPLIT)
+    require_supported(EngineLinear(2, 2), SimpleNamespace(**GOOD | {"sequence_parallel": True}), FUSED)
+
+
+def test_what_does_not_is_named_with_what_to_change():
+    refuse("virtual_pipeline_model_parallel_size is 2: .* leave it out", virtual_pipeline_model_parallel_size=2)
+    refuse("pipeline_model_parallel_size is 4, and the plan has 2 stages", pipeline_model_parallel_size=4)
+    refuse("context_parallel_size is 2: .* only 1 works", context_parallel_size=2)
+    refuse("num_moe_experts is 8: .* leave it out", num_moe_experts=8)
+    refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
+    refuse("sequence_parallel is on: .* plan with --backward fused", sequence_parallel=True)
+    refuse("gradient_accumulation_fusion is on: .* plan with --backward fused", gradient_accumulation_fusion=True)
+    refuse("EngineLinear is a layer of Transformer Engine, .* use the local layer spec", model=EngineLinear(2, 2))

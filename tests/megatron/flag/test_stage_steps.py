@@ -1,0 +1,116 @@
+"""Where stages step Megatron's optimizer on their own, the same is trained: to the bit, and whoever is killed."""
+
+import random
+import re
+from argparse import Namespace
+
+import pytest
+import torch
+
+from harness.flag_runs import kill, make_dataset, needs_training, train
+from recycle.megatron.flag.refusals import not_own
+
+ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--hidden-dropout", 0.1)
+TO_FILE = ("--save-interval", 12, "--ckpt-format", "torch", "--save")
+SELDOM = ("--log-interval", 100)
+LENGTH = 12
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("data") / "text")
+
+
+def trained(folder):
+    """Parameters and the optimizer's state in a checkpoint, by file and place in it."""
+    found = {}
+    for path in sorted(folder.rglob("*.pt")):
+        content = torch.load(path, weights_only=False)
+        for part in ("model", "optimizer"):
+            found |= tensors_in(content[part], f"{path.relative_to(folder)}/{part}")
+    return found
+
+
+def tensors_in(value, name):
+    if isinstance(value, torch.Tensor):
+        return {name: value}
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return {key: each for place, child in children for key, each in tensors_in(child, f"{name}/{place}").items()}
+
+
+def require_same(folder, other):
+    ours, theirs = trained(folder), trained(other)
+    assert len(ours) > 200
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
+@needs_training
+@pytest.mark.timeout(1200)
+def test_stages_that_step_on_their_own_train_what_megatron_trains_to_the_bit(dataset, tmp_path):
+    settings = (*ON, *SELDOM, "--clip-grad", 0, "--lr-decay-style", "linear", "--lr-warmup-iters", 3)
+    together = train(dataset, *settings, *TO_FILE, tmp_path / "together", iterations=LENGTH)
+    alone = train(dataset, *settings, *TO_FILE, tmp_path / "alone", "--recycle-stagger", iterations=LENGTH)
+    assert alone.evaluated == together.evaluated
+    require_same(tmp_path / "alone", tmp_path / "together")
+
+
+@needs_training
+@pytest.mark.timeout(1200)
+def test_with_exact_sums_neither_deaths_nor_waiting_change_a_bit(dataset, tmp_path):
+    """The norm of the first gradients is above the limit, so that steps are taken back as well."""
+    exact = (*ON, "--recycle-exact")
+    train(dataset, *exact, *SELDOM, *TO_FILE, tmp_path / "whole", iterations=LENGTH)
+    victims = random.choice([(0, 3), (1, 2), (3, 1), (2, 0)])
+    moments = [(victim, 1, random.uniform(0, 0.6)) for victim in victims]
+    survived = train(
+        dataset,
+        *(*exact, "--recycle-stagger", "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
+        iterations=LENGTH,
+        watch=kill(moments),
+    )
+    assert "training goes on with 2 servers" in survived.output, moments
+    require_same(tmp_path / "survived", tmp_path / "whole")
+
+
+@needs_training
+@pytest.mark.timeout(1200)
+def test_stages_wait_for_each_other_only_where_something_is_looked_at(dataset):
+    settings = (*ON, "--log-interval", 5, "--eval-interval", 100)
+    waited = []
+    for further in ((), ("--recycle-stagger",)):
+        printed = train(dataset, *settings, *further, iterations=LENGTH, script="counting_gpt.py")
+        (versions,) = re.findall(r"waited in versions ([\d ]+)", printed.output)
+        waited.append(set(map(int, versions.split())))
+    together, alone = waited
+    assert together >= set(range(1, LENGTH + 1))
+    assert alone <= {1, 5, 10, LENGTH}
+
+
+@needs_training
+@pytest.mark.timeout(600)
+def test_a_run_that_does_not_survive_refuses_in_one_line(dataset):
+    with pytest.raises(AssertionError, match="--recycle-stagger and --recycle-exact are for runs that survive"):
+        train(dataset, *ON, "--recycle-failures", "W1_1", "--recycle-exact")
+
+
+@pytest.mark.parametrize(
+    ("settings", "exact", "message"),
+    [
+        ({"fp16": True}, False, "fp16 is on: .* use --bf16"),
+        ({"optimizer": "muon"}, False, "optimizer is muon: .* use adam or sgd"),
+        ({"iterations_to_skip": [4]}, False, r"iterations_to_skip is \[4\]: .* leave it out"),
+        ({"grad_reduce_in_bf16": True}, False, "grad_reduce_in_bf16 is on: .* leave it out"),
+        ({"save": "x", "ckpt_format": "torch_dist"}, True, "ckpt_format is torch_dist: .* --ckpt-format torch"),
+    ],
+)
+def test_what_cannot_be_stepped_by_a_stage_is_named(settings, exact, message):
+    good = {"fp16": False, "optimizer": "adam", "iterations_to_skip": [], "save": "x", "ckpt_format": "torch"}
+    assert not list(not_own(vars(Namespace(**good)).get, exact=True))
+    (problem,) = not_own(vars(Namespace(**good | settings)).get, exact)
+    assert re.match(message, problem)
+
+
+def test_without_exact_sums_every_format_of_checkpoints_will_do():
+    assert not list(not_own({"save": "x", "ckpt_format": "torch_dist"}.get, exact=False))
+    assert not list(not_own({"ckpt_format": "torch_dist"}.get, exact=True))

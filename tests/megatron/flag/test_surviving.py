@@ -1,0 +1,92 @@
+"""Under the flag a user's script goes on when its processes are killed, and prints what it prints without that."""
+
+import random
+import re
+
+import pytest
+
+from harness.flag_runs import kill, make_dataset, needs_training, train
+
+# Every test starts processes that import Megatron, which takes its time where others are at work as well.
+pytestmark = [needs_training, pytest.mark.timeout(1200)]
+
+ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
+TO_FILE = ("--save-interval", 4, "--ckpt-format", "torch", "--save")
+LENGTH = 12
+FROM_FILE = ("--ckpt-format", "torch", "--load")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("data") / "text")
+
+
+@pytest.fixture(scope="module")
+def stock(dataset):
+    return nearly(train(dataset, iterations=LENGTH))
+
+
+def nearly(printed):
+    """The last printed digit of a loss depends on the order in which gradients were added."""
+    numbers = {("trained", number): float(loss) for number, (loss, _) in printed.trained.items()}
+    numbers |= {("evaluated", where): float(loss) for where, loss in printed.evaluated.items()}
+    return {key: pytest.approx(value, rel=1e-6) for key, value in numbers.items()}
+
+
+def losses(printed):
+    return {key: value.expected for key, value in nearly(printed).items()}
+
+
+def deaths(printed):
+    return re.findall(r"recycle: (W\d_\d) was killed by signal 9 \(SIGKILL\); training goes on with", printed.output)
+
+
+@pytest.mark.parametrize("victims", [(3, 0), (1, 2)])
+def test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock(dataset, stock, tmp_path, victims):
+    moments = [(victim, after, random.uniform(0, 0.2)) for victim, after in zip(victims, (2, 6), strict=True)]
+    survived = train(dataset, *ON, *TO_FILE, tmp_path, iterations=LENGTH, watch=kill(moments))
+    assert len(deaths(survived)) == 2, moments
+    assert losses(survived) == stock, moments
+    resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 8, iterations=LENGTH))
+    # Megatron prints the mean of the first two iterations after a start in the place of the second.
+    del resumed["trained", 10]
+    assert resumed == {key: stock[key] for key in resumed}
+    assert ("trained", LENGTH) in resumed
+
+
+@pytest.mark.parametrize(
+    "accidents",
+    [
+        # The norm of the third step, which the same server's peers have taken already or wait for.
+        "3:norm:3",
+        # The second micro-batch of the first evaluation, and then the first server in a forward pass.
+        "2:evaluation:2,1:forward:30",
+        # The first rank, in the middle of the file that it writes: its peer has to write it anew.
+        "0:save:1,3:norm:6",
+    ],
+)
+def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, monkeypatch):
+    monkeypatch.setenv("ACCIDENTS", accidents)
+    survived = train(dataset, *ON, *TO_FILE, tmp_path, iterations=LENGTH, script="accident_prone_gpt.py")
+    assert len(deaths(survived)) == accidents.count(":") // 2
+    assert losses(survived) == stock
+    monkeypatch.delenv("ACCIDENTS")
+    resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 4, "--exit-interval", 5, iterations=LENGTH))
+    assert resumed["trained", 5] == stock["trained", 5]
+
+
+def test_with_dropout_and_cyclic_data_a_death_changes_nothing(dataset):
+    settings = ("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic")
+    whole = train(dataset, *settings, *ON, iterations=5)
+    survived = train(dataset, *settings, *ON, iterations=5, watch=kill([(2, 2, 0.1)]))
+    assert len(deaths(survived)) == 1
+    assert losses(survived) == nearly(whole)
+
+
+def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeypatch):
+    monkeypatch.setenv("ACCIDENTS", "2:forward:9,3:norm:5")
+    with pytest.raises(AssertionError) as ended:
+        train(dataset, *ON, script="accident_prone_gpt.py")
+    lines = [line for line in str(ended.value).splitlines() if line.startswith("recycle: no live server")]
+    assert len(lines) == 1
+    assert lines[0].startswith("recycle: no live server of stage 1 is left")

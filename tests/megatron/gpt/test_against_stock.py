@@ -1,0 +1,67 @@
+"""Training by a plan against Megatron's own schedule: the same losses and parameters, to the bit where possible."""
+
+import msgspec
+import pytest
+import torch
+
+from harness.examples import QUICK, paper_job
+from harness.gpt_runs import OPTIONS, all_losses, train_by_plan, train_by_stock
+from recycle.job import Server
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+
+JOB = paper_job(pipelines=2, stages=2, micro_batches=4, limit=4, released=0)
+STEPS = 5
+
+
+def plan(job, mode, *failed):
+    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_fault_free_training_is_that_of_the_stock_schedule_to_the_bit(tied):
+    options = msgspec.structs.replace(OPTIONS, tied=tied)
+    stock = train_by_stock(JOB, STEPS, options)
+    # The stock run names its losses by server and place.
+    expected = {
+        f"{step} {home} {number}": all_losses(stock)[f"{step} W{home}_1 {number}"]
+        for step in range(STEPS)
+        for home in range(2)
+        for number in range(4)
+    }
+    assert len(expected) == 2 * 4 * STEPS
+    fused = train_by_plan(plan(JOB, Mode("fused", "global")), STEPS, options)
+    assert all_losses(fused) == expected
+    assert all(result.parameters == stock[server].parameters for server, result in fused.items())
+    split = train_by_plan(plan(JOB, Mode("split", "staggered")), STEPS, options)
+    assert all_losses(split) == pytest.approx(expected, rel=1e-6)
+    assert expected["0 0 0"] > expected[f"{STEPS - 1} 0 0"]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("failed", ["W0_0", "W1_1"])
+def test_training_without_a_server_is_the_same_training(tied, failed):
+    options = msgspec.structs.replace(OPTIONS, tied=tied, dropout=0.1)
+    whole = train_by_plan(plan(JOB, Mode("split", "staggered")), STEPS, options)
+    degraded = train_by_plan(plan(JOB, Mode("split", "staggered"), failed), STEPS, options)
+    assert Server.parse(failed) not in degraded
+    assert all_losses(degraded) == pytest.approx(all_losses(whole), rel=1e-5)
+    for server, result in degraded.items():
+        peers = [other.parameters for each, other in degraded.items() if each.stage == server.stage]
+        assert all(other == result.parameters for other in peers)
+        # Adam turns rounding of gradients near zero into whole steps, so parameters agree less closely than losses.
+        torch.testing.assert_close(
+            torch.tensor(result.parameters), torch.tensor(whole[server].parameters), rtol=1e-3, atol=1e-3
+        )
+
+
+def test_a_middle_stage_and_two_stages_at_once_can_lose_a_server():
+    job = paper_job(pipelines=3, stages=3, micro_batches=3, limit=4, released=0)
+    options = msgspec.structs.replace(OPTIONS, layers=3)
+    whole = all_losses(train_by_plan(plan(job, Mode()), STEPS, options))
+    for failed in (["W0_1"], ["W0_1", "W2_2"]):
+        degraded = train_by_plan(plan(job, Mode(), *failed), STEPS, options)
+        assert all_losses(degraded) == pytest.approx(whole, rel=1e-5)
+        for server, result in degraded.items():
+            peers = [other.parameters for each, other in degraded.items() if each.stage == server.stage]
+            assert all(other == result.parameters for other in peers)

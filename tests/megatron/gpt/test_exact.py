@@ -1,0 +1,166 @@
+"""Exact mode: whoever is alive, and whatever happens to the others, training ends with the same bits."""
+
+import hashlib
+import random
+import time
+
+import msgspec
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from harness.examples import QUICK, paper_job
+from recycle.control.durations import Durations
+from recycle.faults.menu import Fault, Faults, Kind
+from recycle.faults.pattern import InstructionPattern
+from recycle.job import Server
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.server import GptServer
+from recycle.megatron.gpt.training import train
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.record.recording import DeathLine, InstantLine, IterationLine, ViewLine
+from recycle.runtime.errors import RunError
+from recycle.runtime.step.checkpoint import checkpoints
+
+MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01, clip=1.0, exact=True)
+
+
+@pytest.fixture(autouse=True)
+def _short_text(monkeypatch):
+    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+
+
+class Outcome(msgspec.Struct, eq=False):
+    """What a run ended with, and what happened in it."""
+
+    states: dict[str, str]
+    losses: dict[int, list[float]]
+    dead: set[str]
+    joined: set[str]
+    notes: list[str]
+
+    def __eq__(self, other):
+        return self.states == other.states and self.losses == other.losses
+
+
+def digest(folder):
+    """Of all parameters, moments and bounds of a stage."""
+    known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    state = {key: torch.empty(entry.size, dtype=entry.properties.dtype) for key, entry in known.items()}
+    dcp.load(state, checkpoint_id=folder, no_dist=True)
+    content = hashlib.sha256()
+    for key, value in sorted(state.items()):
+        content.update(key.encode() + value.numpy().tobytes())
+    return content.hexdigest()
+
+
+def run(folder, plan, model=MODEL, iterations=10, faults=None, **settings):
+    outcome = Outcome({}, {}, set(), set(), [])
+
+    def watch(event):
+        match event:
+            case IterationLine() if event.losses:
+                assert outcome.losses.setdefault(event.step, event.losses) == event.losses
+            case DeathLine():
+                outcome.dead.add(event.server)
+            case ViewLine():
+                outcome.joined |= set(event.joined)
+            case InstantLine(kind="norm"):
+                outcome.notes.append(event.text)
+
+    training = Run(plan, model, iterations, folder, protected=faults is not None, **settings)
+    train(training, watch, lambda failed: make_plan(plan.job, failed, Mode(), QUICK), faults or Faults())
+    stages = sorted((checkpoints(training.checkpoints)[-1]).glob("stage-*/tensor-*"))
+    outcome.states = {str(each.relative_to(each.parents[1])): digest(each) for each in stages}
+    return outcome
+
+
+def plan_of(job, *failed, mode=Mode()):  # noqa: B008 - immutable
+    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"bf16": True, "per_token_loss": True, "optimizer": "sgd", "decay": "cosine", "warm_up": 2, "decay_steps": 9}],
+    ids=["AdamW", "bf16, tokens, SGD and a schedule"],
+)
+def test_every_plan_ends_with_the_same_bits(tmp_path, changes):
+    job = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
+    model = msgspec.structs.replace(MODEL, **changes)
+    whole = run(tmp_path / "whole", plan_of(job, mode=Mode("fused", "global")), model)
+    assert len(whole.losses) == 10
+    for place, failed in enumerate([(), ("W1_1",), ("W0_0", "W2_1")]):
+        assert run(tmp_path / str(place), plan_of(job, *failed), model) == whole
+
+
+def test_a_run_that_stopped_goes_on_with_the_same_bits_without_a_server(tmp_path):
+    job = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
+    whole = run(tmp_path / "whole", plan_of(job), iterations=6)
+    first = run(tmp_path / "parts", plan_of(job), iterations=3)
+    second = run(tmp_path / "parts", plan_of(job, "W0_1"), iterations=6, resume=True)
+    assert second.states == whole.states
+    assert first.losses | second.losses == whole.losses
+
+
+@pytest.fixture
+def _patience(monkeypatch):
+    """While a server that will be replaced is missing, iterations take their time, so that it comes before the end."""
+    iterate = GptServer.iterate
+
+    def patient(server, step):
+        if 10 <= step < 45 and len(server.network.view.servers) < 8:
+            time.sleep(0.3)
+        iterate(server, step)
+
+    monkeypatch.setattr(GptServer, "iterate", patient)
+
+
+@pytest.mark.usefixtures("_patience")
+@pytest.mark.parametrize("clip", [0.3, 10.0], ids=["each step clips", "nothing clips"])
+def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, clip):
+    job = paper_job(pipelines=4, stages=2, micro_batches=2, released=0)
+    model = msgspec.structs.replace(MODEL, clip=clip)
+    choose = random.Random(clip)
+
+    def kill(name, step):
+        server = Server.parse(name)
+        send = "SEND_B" if server.stage else "SEND_F"
+        before = choose.choice([None, *(f"{server.stage}{op}" for op in ("REDUCE", "STEP", "F", send))])
+        pattern = InstructionPattern.parse(before) if before else None
+        return Fault(Kind.KILL, (server,), step=step + choose.randrange(8), instruction=pattern)
+
+    def join(name, step):
+        return Fault(Kind.JOIN, (Server.parse(name),), step=step)
+
+    faults = Faults(
+        (
+            kill("W0_0", 1),
+            join("W0_0", 10),
+            kill("W1_1", 9),
+            join("W1_1", 18),
+            kill("W2_0", 20),
+            join("W2_0", 29),
+            kill("W3_1", 32),
+            kill("W1_0", 45),
+        )
+    )
+    whole = run(tmp_path / "whole", plan_of(job), model, 60)
+    # A busy machine must not make anybody else look dead.
+    patient = Durations(beat=0.05, silence=60.0, rebuild=20.0, answer=60.0)
+    broken = run(tmp_path / "broken", plan_of(job), model, 60, faults, durations=patient)
+    assert broken.dead == {"W0_0", "W1_1", "W2_0", "W3_1", "W1_0"}
+    assert broken.joined == {"W0_0", "W1_1", "W2_0"}
+    assert broken == whole
+    (note,) = whole.notes
+    if clip == 10.0:
+        assert note == "guessed the norm in 60 iterations, 100.0% of them rightly, and waited for it in 0"
+    else:
+        assert note == "guessed the norm in 1 iterations, 0.0% of them rightly, and waited for it in 59"
+
+
+def test_where_sums_are_not_exact_it_is_refused(tmp_path):
+    job = paper_job(pipelines=2, stages=1, micro_batches=2)
+    with pytest.raises(RunError, match=r"exact is on: .* at least two stages"):
+        run(tmp_path, plan_of(job))

@@ -1,0 +1,132 @@
+"""Half precision: the scale is Megatron's, and whoever waits or fails, training ends with the same bits."""
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from megatron.core.optimizer.grad_scaler import DynamicGradScaler
+
+from harness.examples import paper_job
+from recycle.faults.menu import Fault, Faults, Kind
+from recycle.faults.pattern import InstructionPattern
+from recycle.job import Server
+from recycle.megatron.cpu import run_on_cpu
+from recycle.megatron.stage import MegatronStage
+from recycle.plan.mode import Mode
+from recycle.runtime.errors import RunError
+from recycle.runtime.step.loss_scale import LossScale, ScaleRule
+from tests.megatron.gpt.test_exact import MODEL, plan_of, run
+from tests.survival.emulated import PATIENT
+
+HALF = msgspec.structs.replace(MODEL, fp16=True, clip=None, initial_loss_scale=2.0**22, loss_scale_window=9)
+JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
+# Where micro-batch 1.1 leaves an infinite gradient: seeded, and the same in every run.
+SPOILED = {(step, random.Random(step).randrange(2)) for step in random.Random(16).sample(range(50), 6)}
+WAITING = Mode("split", "global")
+
+
+@pytest.fixture(autouse=True)
+def _short_text(monkeypatch):
+    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+
+
+@pytest.fixture
+def _spoiled(monkeypatch):
+    original = MegatronStage.backward
+
+    def backward(stage, micro_batch, received):
+        result = original(stage, micro_batch, received)
+        if (micro_batch.step, stage._stage) in SPOILED and micro_batch[1:] == (1, 1):
+            next(iter(stage.parameters())).main_grad.view(-1)[0] = float("inf")
+        return result
+
+    monkeypatch.setattr(MegatronStage, "backward", backward)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([True, True, True, False]), max_size=60),
+    st.sampled_from([2.0**3, 2.0**32]),
+    st.integers(1, 5),
+    st.integers(1, 3),
+)
+def test_the_scale_grows_and_falls_as_megatrons_does(finite, initial, window, hysteresis):
+    run_on_cpu()
+    theirs = DynamicGradScaler(initial, 1.0, 2.0, 0.5, window, hysteresis)
+    ours = LossScale(ScaleRule(initial, 1.0, window, hysteresis))
+    for each in finite:
+        ours.advance(each)
+        theirs.update(not each)
+        trackers = [theirs.scale.item(), theirs._growth_tracker, theirs._hysteresis_tracker]
+        assert ours.state.tolist() == trackers
+
+
+@pytest.mark.usefixtures("_spoiled")
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_stepping_at_once_ends_as_waiting_does(tmp_path, clip):
+    model = msgspec.structs.replace(HALF, clip=clip, exact=False)
+    waited = run(tmp_path / "waited", plan_of(JOB, "W1_1", mode=WAITING), model, 50)
+    guessed = run(tmp_path / "guessed", plan_of(JOB, "W1_1"), model, 50)
+    assert guessed == waited
+    assert len(waited.losses) == 50
+    (told,), (same) = waited.notes, guessed.notes
+    scale = told.partition("; ")[2]
+    assert scale == same[0].partition("; ")[2]
+    assert int(scale.split()[-4]) > len(SPOILED), "gradients also overflow by themselves"
+    if clip is None:
+        assert same[0].startswith("guessed the norm in ")
+        assert not same[0].startswith("guessed the norm in 1 ")
+
+
+@pytest.mark.usefixtures("_spoiled")
+def test_failures_leave_no_trace(tmp_path):
+    # So small a scale that no gradient overflows by itself, and the first one that is spoiled comes as a surprise.
+    model = msgspec.structs.replace(HALF, initial_loss_scale=2.0**15, hysteresis=1)
+    whole = run(tmp_path / "whole", plan_of(JOB, mode=WAITING), model, 40)
+    skipped = sorted(step for step, _ in SPOILED if step < 40)
+    scale = LossScale(model.scale_rule)
+    for step in range(40):
+        scale.advance(finite=step not in skipped)
+    assert whole.notes[0].endswith(f"the loss scale is {scale.value:.0f}, and {len(skipped)} steps were skipped")
+
+    def kill(name, step, op):
+        server = Server.parse(name)
+        return Fault(Kind.KILL, (server,), step=step, instruction=InstructionPattern.parse(f"{server.stage}{op}"))
+
+    # One dies while the overflow of the step before is still to be found out, and one between REDUCE and STEP. A slow
+    # one gives the joiner time to come in between, however busy the machine is.
+    faults = Faults(
+        (
+            kill("W1_0", skipped[0] + 1, "F"),
+            Fault(Kind.JOIN, (Server(1, 0),), step=skipped[0] + 3),
+            Fault(Kind.SLOW, (Server(2, 0),), step=skipped[0] + 3, factor=8.0),
+            kill("W0_1", 37, "STEP"),
+        )
+    )
+    broken = run(tmp_path / "broken", plan_of(JOB), model, 40, faults, durations=PATIENT)
+    assert broken.dead == {"W1_0", "W0_1"}
+    assert broken.joined == {"W1_0"}
+    assert broken == whole
+
+
+def test_a_run_that_stopped_goes_on_with_its_scale(tmp_path):
+    whole = run(tmp_path / "whole", plan_of(JOB), HALF, 14)
+    first = run(tmp_path / "parts", plan_of(JOB), HALF, 7)
+    second = run(tmp_path / "parts", plan_of(JOB, "W0_1"), HALF, 14, resume=True)
+    assert second.states == whole.states
+    assert first.losses | second.losses == whole.losses
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({"bf16": True}, {}, "fp16 and bf16 are both on: .* turn one off"),
+        ({"min_loss_scale": 2.0**30}, {}, r"initial_loss_scale is 4.1943e\+06: .* min_loss_scale"),
+        ({"exact": False}, {"tensor_parallel": 2}, "fp16 is on: an overflow on one tensor-parallel rank"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(tmp_path, changes, settings, message):
+    with pytest.raises(RunError, match=message):
+        run(tmp_path, plan_of(JOB), msgspec.structs.replace(HALF, **changes), **settings)

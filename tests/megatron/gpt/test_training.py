@@ -1,0 +1,161 @@
+"""Whole runs: they learn, they stop and go on as if they had not stopped, and what cannot be done is one clear line."""
+
+import errno
+
+import msgspec
+import pytest
+
+from harness.examples import QUICK, paper_job
+from recycle.faults.menu import Faults
+from recycle.job import Server
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.training import Run, train
+from recycle.plan.document import load_plan
+from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.record.recording import EvaluationLine, IterationLine, load_recording
+from recycle.runtime.errors import RunError
+from recycle.runtime.step import checkpoint
+from recycle.runtime.step.checkpoint import checkpoints
+
+JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
+MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
+
+
+@pytest.fixture(autouse=True)
+def _short_text(monkeypatch):
+    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+
+
+def plan(*failed, mode=Mode()):  # noqa: B008 - immutable
+    return make_plan(JOB, [Server.parse(each) for each in failed], mode, QUICK)
+
+
+def make(failed):
+    raise AssertionError("nobody fails here")
+
+
+def losses(run):
+    """Of every iteration and evaluation, by step."""
+    trained, held_out = {}, {}
+
+    def watch(event):
+        for kind, table in ((IterationLine, trained), (EvaluationLine, held_out)):
+            if isinstance(event, kind) and event.losses:
+                # Every server of the last stage tells all losses.
+                assert table.setdefault(event.step, event.losses) == event.losses
+
+    train(msgspec.structs.replace(run, protected=False), watch, make, Faults())
+    return ({step: sorted(each) for step, each in sorted(table.items())} for table in (trained, held_out))
+
+
+def test_a_run_learns_and_leaves_its_time_line(tmp_path):
+    run = Run(plan("W1_1"), MODEL, 20, tmp_path, evaluate_every=20)
+    trained, held_out = losses(run)
+    assert [len(each) for each in trained.values()] == [4] * 20
+    assert list(held_out) == [0, 20]
+    assert sum(held_out[20]) < 0.8 * sum(held_out[0])
+    timeline = load_recording(tmp_path)
+    assert timeline.source == "measured"
+    assert {span.server for span in timeline.spans} == set(run.plan.programs)
+    steps = [span for span in timeline.spans if span.instruction.op is Op.STEP]
+    assert len(steps) == 20 * 3
+    assert min(span.start for span in timeline.spans) == 0
+    assert timeline.failed == (Server(1, 1),)
+    assert load_plan(tmp_path / "plan.json") == run.plan
+
+
+def test_a_run_that_stopped_goes_on_to_the_bit_and_without_a_server_all_but(tmp_path):
+    whole, _ = losses(Run(plan(), MODEL, 6, tmp_path / "whole"))
+    parts = Run(plan(), MODEL, 4, tmp_path / "parts", checkpoint_every=1)
+    first, _ = losses(parts)
+    assert [each.name for each in checkpoints(parts.checkpoints)] == ["step-00000003", "step-00000004"]
+    second, _ = losses(msgspec.structs.replace(parts, iterations=6, resume=True))
+    assert first | second == whole
+    degraded = msgspec.structs.replace(parts, plan=plan("W0_0"), iterations=8, resume=True)
+    _, held_out = losses(msgspec.structs.replace(degraded, evaluate_every=2))
+    assert list(held_out) == [6, 8]
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    run = Run(plan(), MODEL, 2, tmp_path)
+    losses(run)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.dcp, "save", full)
+    with pytest.raises(RunError, match=r"stage-\d/tensor-0 cannot be written: .*No space left on device; make room"):
+        losses(msgspec.structs.replace(run, iterations=4, resume=True))
+    monkeypatch.undo()
+    assert [each.name for each in checkpoints(run.checkpoints)] == ["step-00000002"]
+    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+    again, _ = losses(msgspec.structs.replace(run, iterations=3, resume=True))
+    assert list(again) == [2]
+
+
+def damage(run, name):
+    (path,) = (checkpoints(run.checkpoints)[-1] / "stage-0").rglob(name)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_what_cannot_go_on_says_why(tmp_path):
+    run = Run(plan(), MODEL, 2, tmp_path)
+    with pytest.raises(RunError, match=r"resume: there is no checkpoint in .* start without --resume"):
+        losses(msgspec.structs.replace(run, resume=True))
+    losses(run)
+    with pytest.raises(RunError, match="there is a run in it; go on with --resume"):
+        losses(run)
+    with pytest.raises(RunError, match=r"iterations is 2, and .* has 2 of them already"):
+        losses(msgspec.structs.replace(run, resume=True))
+    more = msgspec.structs.replace(run, iterations=4, resume=True)
+    wide = msgspec.structs.replace(MODEL, hidden=64)
+    with pytest.raises(RunError, match="its hidden is 32, and this run's is 64"):
+        losses(msgspec.structs.replace(more, model=wide))
+    damage(run, "*.distcp")
+    with pytest.raises(RunError, match=r"stage-0/tensor-0: cannot be read: .*; resume from another checkpoint"):
+        losses(more)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+    wild = msgspec.structs.replace(MODEL, learning_rate=1e30)
+    with pytest.raises(
+        RunError, match=r"iteration \d: the (loss of micro-batch|gradient of stage) .* is n.*; .* smaller"
+    ):
+        losses(Run(plan(), wild, 10, tmp_path))
+    assert checkpoints(tmp_path / "checkpoints") == []
+
+
+def test_what_cannot_be_trained_says_why(tmp_path):
+    with pytest.raises(RunError, match="decay_steps is 3: a cosine decay ends after the warm-up, which takes 4 steps"):
+        losses(Run(plan(), msgspec.structs.replace(MODEL, decay="cosine", warm_up=4, decay_steps=3), 1, tmp_path))
+    with pytest.raises(RunError, match="layers is 3: 2 stages need a multiple of 2"):
+        losses(Run(plan(), msgspec.structs.replace(MODEL, layers=3), 1, tmp_path))
+    with pytest.raises(RunError, match="vocabulary is 100: text is read as bytes"):
+        losses(Run(plan(), msgspec.structs.replace(MODEL, vocabulary=100), 1, tmp_path))
+    with pytest.raises(RunError, match=r"text: .* cannot be read: No such file"):
+        losses(Run(plan(), MODEL, 1, tmp_path, text=tmp_path / "none.txt"))
+
+
+def test_with_a_global_optimizer_the_whole_gradient_is_clipped(tmp_path):
+    # A gradient clipped to next to nothing leaves weight decay alone to move the parameters.
+    tight = msgspec.structs.replace(MODEL, clip=1e-30, weight_decay=0.0, dropout=0.0)
+    run = Run(plan(mode=Mode("fused", "global")), tight, 2, tmp_path, evaluate_every=1)
+    _, held_out = losses(run)
+    assert held_out[0] == pytest.approx(held_out[2])
+
+
+def test_with_tensor_parallelism_a_run_goes_on_without_a_server(tmp_path):
+    # Dropout draws from streams of each tensor-parallel rank, so without it the loss is that of one rank per server.
+    model = msgspec.structs.replace(MODEL, dropout=0.0)
+    single, _ = losses(Run(plan(), model, 3, tmp_path / "single"))
+    first = Run(plan(), model, 2, tmp_path / "split", tensor_parallel=2)
+    before, _ = losses(first)
+    shards = sorted(each.name for each in (checkpoints(first.checkpoints)[-1] / "stage-1").iterdir())
+    assert shards == ["tensor-0", "tensor-1"]
+    after, _ = losses(msgspec.structs.replace(first, plan=plan("W1_0"), iterations=3, resume=True))
+    for step, each in (before | after).items():
+        assert each == pytest.approx(single[step], rel=1e-5)
+    with pytest.raises(RunError, match=r"clip is 1: the norm .* is not taken over tensor-parallel ranks"):
+        losses(msgspec.structs.replace(first, model=msgspec.structs.replace(model, clip=1.0)))

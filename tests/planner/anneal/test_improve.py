@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given, settings
+
+from harness.examples import paper_job
+from recycle.job import Server
+from recycle.plan.mode import Mode
+from recycle.planner.anneal.improve import MaxMoves, MaxSeconds, Reached, improve
+from recycle.planner.bounds import lower_bound
+from recycle.planner.evaluate import value
+from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
+from recycle.planner.problem import make_problem
+from tests.planner.legality import assert_legal
+from tests.strategies import problems
+
+MEGATRON = (4, 3, 2, 1)
+HELD, RELEASED = 0, 1
+ROWS = [
+    ("", MEGATRON, HELD, "fused", "global", 27),
+    ("W1_2", MEGATRON, HELD, "fused", "global", 36),
+    ("W1_2", 4, HELD, "fused", "global", 33),
+    ("W1_2", 4, HELD, "split", "global", 29),
+    ("W1_2", 6, HELD, "split", "global", 29),
+    ("W1_2", 4, RELEASED, "split", "staggered", 30),
+    ("W1_2", 6, HELD, "split", "staggered", 30),
+    ("W1_0", 4, HELD, "split", "staggered", 33),
+    ("W1_0", 6, HELD, "split", "staggered", 31),
+    ("W1_0", 8, HELD, "split", "staggered", 30),
+    ("W1_3", 4, HELD, "split", "staggered", 33),
+    ("W1_3", 6, HELD, "split", "staggered", 31),
+    ("W1_3", 7, HELD, "split", "staggered", 30),
+    ("W1_3", 4, RELEASED, "split", "staggered", 30),
+    ("W1_1", 4, RELEASED, "split", "staggered", 31),
+    ("W1_1", 6, RELEASED, "split", "staggered", 30),
+    ("W0_0 W1_1 W2_2 W1_3", 4, RELEASED, "split", "staggered", 33),
+    ("W0_2 W1_2", 4, RELEASED, "split", "staggered", 57),
+    ("W0_2 W1_2", 4, HELD, "split", "staggered", 58),
+]
+
+
+def failures(text):
+    return [Server.parse(name) for name in text.split()]
+
+
+@pytest.mark.parametrize(("failed", "limit", "released", "backward", "optimizer", "expected"), ROWS)
+def test_the_proved_optima_of_the_paper_s_job(failed, limit, released, backward, optimizer, expected):
+    problem = make_problem(paper_job(limit, released), failures(failed), Mode(backward, optimizer))
+    found = improve(problem, [Reached(expected), MaxMoves(200_000)])
+    assert found.progress.value == expected
+    assert_legal(problem, found.programs)
+
+
+@given(problems())
+@settings(deadline=None)
+def test_never_worse_than_the_greedy_schedules_nor_below_the_bound(problem):
+    found = improve(problem, [MaxMoves(300)])
+    assert_legal(problem, found.programs)
+    assert found.progress.value == value(problem, found.programs)
+    assert found.progress.bound == lower_bound(problem).value <= found.progress.value
+    assert found.progress.value <= min(value(problem, list_schedule(problem, policy)) for policy in POLICIES)
+
+
+def hard():
+    return make_problem(paper_job(4, HELD, micro_batches=7), failures("W1_0 W2_1 W2_3"), Mode())
+
+
+def test_the_same_seed_and_moves_give_the_same_programs():
+    found, again = (improve(hard(), [MaxMoves(3000)], seed=5) for _ in range(2))
+    assert found.programs == again.programs
+    assert found.progress.moves == again.progress.moves
+
+
+def test_every_report_is_an_improvement_and_the_last_is_the_result():
+    reports = []
+    found = improve(hard(), [MaxMoves(20_000)], watch=lambda value, bound: reports.append((value, bound)))
+    values = [value for value, _ in reports]
+    assert values == sorted(set(values), reverse=True)
+    assert {bound for _, bound in reports} == {found.progress.bound}
+    assert reports[-1][0] == found.progress.value
+
+
+def test_a_given_start_is_never_lost():
+    problem = hard()
+    start = improve(problem, [MaxMoves(20_000)]).programs
+    assert improve(problem, [MaxMoves(0)], start=start).progress.value <= value(problem, start)
+
+
+def test_a_search_ends_in_time():
+    assert improve(hard(), [MaxSeconds(0.2)]).progress.seconds < 2
+
+
+def test_an_interrupted_search_keeps_the_best():
+    class Interrupt:
+        def reached(self, progress):
+            if progress.moves >= 640:
+                raise KeyboardInterrupt
+            return False
+
+    problem = hard()
+    found = improve(problem, [Interrupt()])
+    assert found.progress.value == value(problem, found.programs)

@@ -1,0 +1,37 @@
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle.planner.anneal.walk import Walk
+from recycle.planner.evaluate import value
+from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
+from tests.planner.legality import assert_legal
+from tests.strategies import problems
+
+
+@given(problems(), st.sampled_from(POLICIES), st.integers(0, 5), st.sampled_from([0.1, 1.0, 10.0]))
+@settings(deadline=None)
+def test_every_step_leaves_a_legal_schedule(problem, policy, seed, temperature):
+    programs = list_schedule(problem, policy)
+    target = value(problem, programs) - 1
+    walk = Walk(problem, programs, target, Random(seed))
+    assert_legal(problem, walk.programs())
+    for step in range(60):
+        if not walk.energy:
+            break
+        walk.step(temperature)
+        if step % 10 == 9:
+            walk.tidy()
+            assert_legal(problem, walk.programs())
+    assert_legal(problem, walk.programs())
+    assert walk.energy > 0 or value(problem, walk.programs()) <= target
+
+
+@given(problems(), st.integers(0, 5))
+@settings(deadline=None)
+def test_a_schedule_has_no_energy_at_its_own_value(problem, seed):
+    programs = list_schedule(problem)
+    walk = Walk(problem, programs, value(problem, programs), Random(seed))
+    assert walk.energy == 0
+    assert walk.programs() == programs

@@ -1,0 +1,108 @@
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.examples import paper_job
+from recycle.errors import NoPlanError
+from recycle.job import Job, Server, Stage
+from recycle.plan.mode import Mode
+from recycle.planner.bounds import lower_bound
+from recycle.planner.evaluate import value
+from recycle.planner.greedy.batches import POLICIES, dealt_routes, schedule_large, simulate
+from recycle.planner.problem import make_problem
+from tests.planner.legality import assert_legal
+from tests.strategies import problems
+
+
+def even_job(pipelines, stages, micro_batches, limit, latency=0, cost=1):
+    stage = Stage(cost, cost, cost, 3 * cost, 0, 1, 0, limit)
+    return Job(pipelines, micro_batches, (stage,) * stages, (latency,) * (stages - 1))
+
+
+def random_failures(job, number, seed):
+    return random.Random(seed).sample(job.servers(), number)
+
+
+@given(problems())
+@settings(deadline=None)
+def test_every_plan_is_legal_and_not_below_the_bound(problem):
+    programs = schedule_large(problem)
+    assert_legal(problem, programs)
+    assert value(problem, programs) >= lower_bound(problem).value
+
+
+@given(problems(), st.sampled_from(POLICIES))
+@settings(deadline=None)
+def test_the_value_of_a_simulation_is_met_by_its_programs(problem, policy):
+    schedule = simulate(problem, dealt_routes(problem), policy)
+    programs = {
+        Server(pipeline, stage): schedule.programs[stage][pipeline]
+        for stage, live in enumerate(problem.live)
+        for pipeline in live
+    }
+    assert value(problem, programs) <= schedule.value
+
+
+@given(problems(pipelines=6))
+@settings(deadline=None)
+def test_dealt_routes_stay_at_home_or_are_balanced(problem):
+    micro_batches = problem.job.micro_batches
+    for live, route in zip(problem.live, dealt_routes(problem), strict=True):
+        assert len(route) == problem.total
+        assert all(host == unit // micro_batches for unit, host in enumerate(route) if unit // micro_batches in live)
+        loads = Counter(route)
+        assert set(loads) == set(live)
+        assert max(loads.values()) == -(-problem.total // len(live))
+
+
+def test_a_stage_without_servers_has_no_plan():
+    job = paper_job()
+    with pytest.raises(NoPlanError, match="stage 2: all 3 servers have failed"):
+        schedule_large(make_problem(job, [Server(pipeline, 2) for pipeline in range(3)], Mode()))
+
+
+def test_without_failures_all_pipelines_are_alike():
+    job = paper_job(pipelines=5)
+    programs = schedule_large(make_problem(job, (), Mode()))
+    for server, tasks in programs.items():
+        shift = 3 * job.micro_batches * server.pipeline
+        assert [task - shift for task in tasks] == programs[Server(0, server.stage)]
+
+
+@pytest.mark.parametrize("share", [1, 1.5, 2])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(4, 8), (8, 20), (16, 64), (32, 64)])
+def test_fault_free_pipelines_of_equal_costs_meet_the_bound(stages, micro_batches, share):
+    problem = make_problem(even_job(1, stages, micro_batches, int(share * stages)), (), Mode())
+    assert value(problem, schedule_large(problem)) == lower_bound(problem).value
+
+
+@pytest.mark.parametrize(
+    ("limit", "latency", "failures", "ratio"),
+    [(32, 0, 1, 1.0), (32, 0, 8, 1.01), (16, 0, 1, 1.01), (16, 0, 8, 1.02), (32, 1, 1, 1.01), (32, 1, 8, 1.01)],
+)
+def test_a_thousand_servers_stay_close_to_the_bound(limit, latency, failures, ratio):
+    job = even_job(64, 16, 64, limit, latency)
+    problem = make_problem(job, random_failures(job, failures, seed=0), Mode())
+    programs = schedule_large(problem)
+    assert_legal(problem, programs)
+    assert value(problem, programs) <= ratio * lower_bound(problem).value
+
+
+def test_failures_in_one_stage_and_at_both_ends():
+    job = even_job(64, 16, 64, 32)
+    failed = [Server(0, 0), Server(5, 0), Server(9, 15), Server(9, 7), *(Server(pipeline, 7) for pipeline in range(4))]
+    problem = make_problem(job, failed, Mode())
+    programs = schedule_large(problem)
+    assert_legal(problem, programs)
+    assert value(problem, programs) <= 1.02 * lower_bound(problem).value
+
+
+def test_the_same_problem_gives_the_same_programs_in_any_unit_of_time():
+    coarse, fine = even_job(16, 8, 24, 16), even_job(16, 8, 24, 16, cost=10)
+    failed = random_failures(coarse, 3, seed=1)
+    programs = schedule_large(make_problem(coarse, failed, Mode()))
+    assert programs == schedule_large(make_problem(coarse, failed, Mode()))
+    assert programs == schedule_large(make_problem(fine, failed, Mode()))

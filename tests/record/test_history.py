@@ -1,0 +1,121 @@
+import msgspec
+import pytest
+
+from recycle.record.history import Change, History, Recovery, load_history
+from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, RunLine, ViewLine
+
+FOUR = ["W0_0", "W0_1", "W1_0", "W1_1"]
+HEAD = RunLine("recycle run", 1, "t", "us", "measured")
+
+
+def view(epoch, servers, step, joined=(), restore="memory"):
+    return ViewLine(epoch, 0.0, list(servers), list(joined), step, "because", restore, 30, 0.9, "the catalogue")
+
+
+def death(server, epoch, time=1000.0, incarnation=0):
+    return DeathLine(server, incarnation, time, "was killed by signal 9 (SIGKILL)", "agent", epoch)
+
+
+def recovery(server, epoch, times, step=3):
+    return RecoveryLine(server, epoch, step, *times)
+
+
+KILLED = [
+    view(0, FOUR, 0),
+    *(IterationLine(server, 2, 1.0, [], 1) for server in FOUR),
+    death("W1_1", 1),
+    view(1, FOUR[:3], 3),
+    recovery("W0_0", 1, (1010.0, 1020.0, 1030.0, 1031.0, 1040.0, 1090.0)),
+    recovery("W0_1", 1, (1012.0, 1021.0, 1032.0, 1033.0, 1045.0, 1095.0)),
+    recovery("W1_0", 1, (1005.0, 1022.0, 1031.0, 1035.0, 1050.0, 1100.0)),
+]
+
+
+def told(lines):
+    history = History()
+    return history, [each for each in map(history.add, lines) if each is not None]
+
+
+def test_a_recovery_is_known_when_all_survivors_have_told():
+    _, news = told(KILLED[:-1])
+    assert not any(isinstance(each, Recovery) for each in news)
+    _, news = told(KILLED)
+    expected = Recovery(1, 3, 1, 1000.0, detect=12, agree=10, rebuild=10, restore=3, start=5, redo=60)
+    assert news[-1] == expected
+    assert expected.pause == 40
+
+
+def test_phases_end_when_the_first_server_resumes_and_none_is_negative():
+    lines = [
+        view(0, FOUR[:3], 0),
+        death("W1_0", 1, time=1000.0),
+        view(1, FOUR[:2], 0),
+        recovery("W0_0", 1, (990.0, 1020.0, 1030.0, 1031.0, 1032.0, 1090.0)),
+        recovery("W0_1", 1, (995.0, 1021.0, 1040.0, 1050.0, 1060.0, 1095.0)),
+    ]
+    found = told(lines)[1][-1]
+    assert found == Recovery(1, 0, 1, 1000.0, detect=0, agree=21, rebuild=11, restore=0, start=0, redo=63)
+    assert found.pause == 32
+
+
+def test_what_is_told_twice_is_news_once():
+    history, news = told([line for line in KILLED for _ in range(2) if not isinstance(line, RecoveryLine)])
+    assert [type(each) for each in news] == [type(KILLED[5]), Change]
+    assert len(history.deaths) == 1
+
+
+def test_a_recovery_counts_from_the_last_of_two_deaths_and_the_iteration_in_flight_is_made_again():
+    history, _ = told([*KILLED, death("W1_0", 1, time=1004.0)])
+    (change,) = history.changes
+    assert [each.server for each in change.deaths] == ["W1_1", "W1_0"]
+    assert change.recovery.began == 1004
+    assert change.again == 1
+
+
+def test_who_joins_is_let_in_between_iterations_in_its_next_life_and_nobody_died():
+    lines = [
+        *KILLED,
+        *(IterationLine(server, 5, 1.0, [], 1, epoch=1) for server in FOUR[:3]),
+        view(2, FOUR, 6, joined=["W1_1"]),
+        *(recovery(server, 2, (2000.0, 2010.0, 2020.0, 2020.0, 2030.0, 2080.0), 6) for server in FOUR[:3]),
+    ]
+    history, news = told(lines)
+    change = history.changes[-1]
+    assert change.joined == (("W1_1", 1),)
+    assert (change.again, change.deaths) == (0, ())
+    assert (change.recovery.began, change.recovery.pause) == (2000, 30)
+    assert news[-1] == change.recovery
+    assert history.servers == 4
+
+
+def test_a_checkpoint_makes_all_iterations_behind_it_again():
+    history, _ = told([*KILLED, view(2, FOUR[:2], 1, restore="checkpoint")])
+    assert [change.again for change in history.changes] == [1, 2]
+
+
+def test_a_warning_in_the_words_of_all_servers_is_news_once_until_it_is_said_again():
+    lines = [InstantLine("warning", 1.0, server, "the store is lost") for server in FOUR]
+    assert [each.server for each in told(lines)[1]] == ["W0_0"]
+    assert [each.server for each in told(lines + lines)[1]] == ["W0_0", "W0_0"]
+
+
+def test_servers_that_are_dead_from_the_start_count():
+    lines = [InstantLine("failure", 1.0, "W1_1", "W1_1 is dead"), view(0, FOUR[:3], 0)]
+    assert told(lines)[0].servers == 4
+
+
+def test_the_history_of_a_run_is_read_from_its_files(tmp_path):
+    (tmp_path / "events").mkdir()
+    parts = {"launcher": [line for line in KILLED if isinstance(line, ViewLine | DeathLine)]}
+    for line in KILLED:
+        if not isinstance(line, ViewLine):
+            parts.setdefault(line.server, []).append(line)
+    for name, lines in parts.items():
+        content = b"".join(msgspec.json.encode(line) + b"\n" for line in [HEAD, *lines])
+        (tmp_path / "events" / f"{name}.jsonl").write_bytes(content)
+    assert load_history(tmp_path).changes == told(KILLED)[0].changes
+
+
+@pytest.mark.parametrize("turn", range(len(KILLED)))
+def test_the_order_of_lines_changes_nothing_in_the_end(turn):
+    assert told(KILLED[turn:] + KILLED[:turn])[0].changes == told(KILLED)[0].changes

@@ -1,0 +1,58 @@
+"""Whole plans with real processes and messages: they end, in order, with nothing left. No wall-clock assertions."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from recycle.plan.clock import peak_memory
+from recycle.plan.document import load_plan
+from recycle.plan.instruction import Op
+from recycle.runtime.emulate.run import emulate
+
+SCHEDULES = Path(__file__).resolve().parents[3] / "schedules"
+
+
+@pytest.mark.parametrize("name", ["1-fault-free", "2-fused", "3-split", "4-staggered"])
+def test_schedules_run_to_the_end_in_order(name):
+    plan = load_plan(SCHEDULES / f"{name}.json")
+    iterations = 2
+    run = emulate(plan, slot=0.0005, iterations=iterations)
+    for server, program in plan.programs.items():
+        spans = [span for span in run.timeline.spans if span.server == server]
+        computed = [span.instruction for span in spans if not span.instruction.op.is_receive]
+        assert computed == [each for each in program if not each.op.is_receive] * iterations
+        received = {span.instruction for span in spans if span.instruction.op.is_receive}
+        assert received == {each for each in program if each.op.is_receive}
+        starts = {(span.iteration, span.instruction): span for span in spans}
+        for (iteration, instruction), span in starts.items():
+            if instruction.op is Op.W:
+                key = (iteration, Op.I, instruction.home, instruction.micro_batch)
+                inputs = [
+                    other
+                    for (turn, each), other in starts.items()
+                    if (turn, each.op, each.home, each.micro_batch) == key
+                ]
+                assert len(inputs) == 1
+                assert inputs[0].end <= span.start
+        assert all(first.end <= second.start for first, second in pairwise(spans))
+    for server, report in zip(sorted(plan.programs), run.reports, strict=True):
+        assert report.steps == iterations
+        assert report.peak_memory == peak_memory(plan.job, plan.programs[server])
+
+
+def test_across_servers_no_instruction_starts_before_what_it_needs():
+    plan = load_plan(SCHEDULES / "4-staggered.json")
+    run = emulate(plan, slot=0.0005, iterations=2)
+    end = {}
+    start = {}
+    for span in run.timeline.spans:
+        for phase in span.instruction.op.phases:
+            key = (span.iteration, phase, span.instruction.stage, span.instruction.home, span.instruction.micro_batch)
+            start[key], end[key] = span.start, span.end
+    assert len(start) == 2 * 3 * 4 * 3 * 6
+    for (turn, phase, stage, home, micro_batch), time in start.items():
+        if phase is Op.F and stage > 0:
+            assert end[turn, Op.F, stage - 1, home, micro_batch] <= time
+        if phase is Op.I and stage < 3:
+            assert end[turn, Op.I, stage + 1, home, micro_batch] <= time

@@ -1,0 +1,135 @@
+"""Training by a plan against the same training without a pipeline: losses, parameters, memory."""
+
+import gc
+import math
+import time
+
+import msgspec
+import pytest
+import torch
+
+from harness.examples import QUICK, paper_job
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.plan.clock import peak_memory
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.record.recorder import Recorder
+from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.execute.torch_stage import TorchStage, cut
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.launch.local import launch
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.update import Method, TorchUpdate
+from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole
+
+STEPS = 3
+
+
+class Result(msgspec.Struct):
+    losses: list[tuple[int, int, int, float]]
+    parameters: list[float]
+    peaks: list[int]
+    tensors: list[int]
+
+
+def tensors():
+    """Live tensors."""
+    gc.collect()
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+def tensors_left(allowed):
+    """Live tensors, once no more than so many live: gloo's own threads hold what was summed for a moment longer."""
+    deadline = time.monotonic() + 20
+    while (left := tensors()) > allowed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+def train(plan, dropout=0.0, clip=None):
+    """Every server's result."""
+    view = View.of(plan)
+    job = plan.job
+    results = {}
+
+    def body(member):
+        gc.freeze()  # what was there before the fork is neither walked nor counted
+        server = view.servers[member.rank]
+        model = layers(job.depth, dropout)
+        stage = TorchStage(
+            cut(model, job.depth)[server.stage],
+            server.stage,
+            stage_boundaries(model, job.depth)[server.stage],
+            inputs,
+            targets,
+            torch.nn.functional.mse_loss,
+            1 / job.micro_batches,
+        )
+        network = Network(member.store(), view, server)
+        staggered = plan.mode.optimizer == "staggered"
+        update = TorchUpdate(
+            MainParameters(stage.parameters()),
+            optimizer,
+            job.pipelines,
+            server.stage,
+            job.depth,
+            Method(clip, staggered),
+        )
+        update.enter(network, 0)
+        update.connect(network)
+        worker = Worker(plan, server, stage, update, network, Recorder(server))
+        result = Result([], [], [], [])
+        for step in range(STEPS):
+            report = worker.run(step)
+            places = [(step, home, number) for home in range(job.pipelines) for number in range(job.micro_batches)]
+            result.losses += [(*place, loss) for place, loss in zip(places, report.losses, strict=False)]
+            result.peaks.append(report.peak_memory)
+            result.tensors.append(tensors_left(min(result.tensors[1:], default=math.inf)))
+        result.parameters = torch.cat([each.detach().flatten() for each in stage.parameters()]).tolist()
+        network.barrier()
+        member.report(msgspec.msgpack.encode(result))
+
+    def receive(rank, content):
+        results[view.servers[rank]] = msgspec.msgpack.decode(content, type=Result)
+
+    launch(len(view.servers), body, receive)
+    return results
+
+
+def require_same(plan, dropout=0.0, clip=None):
+    job = plan.job
+    results = train(plan, dropout, clip)
+    losses, parameters = train_whole(job, STEPS, dropout, clip)
+    trained = {MicroBatch(*each[:3]): each[3] for result in results.values() for each in result.losses}
+    assert trained.keys() == losses.keys()
+    for micro_batch, loss in losses.items():
+        assert trained[micro_batch] == pytest.approx(loss, rel=1e-5)
+    for server, result in results.items():
+        peers = [other.parameters for each, other in results.items() if each.stage == server.stage]
+        assert all(other == result.parameters for other in peers), f"peers of stage {server.stage} differ"
+        torch.testing.assert_close(torch.tensor(result.parameters), parameters[server.stage], rtol=1e-4, atol=1e-5)
+        assert max(result.peaks) == peak_memory(job, plan.programs[server])
+        assert result.tensors[2] <= result.tensors[1], "tensors are left after an iteration"
+
+
+def plan_of(failed, mode=Mode(), micro_batches=4, **job):  # noqa: B008 - immutable
+    return make_plan(
+        paper_job(micro_batches=micro_batches, **job), [Server.parse(each) for each in failed], mode, QUICK
+    )
+
+
+@pytest.mark.parametrize(
+    "failed", [[], ["W1_0"], ["W1_2"], ["W0_3"], ["W0_0", "W2_3"], ["W0_2", "W1_2"]], ids=lambda each: "+".join(each)
+)
+def test_training_goes_on_as_if_nobody_had_died(failed):
+    require_same(plan_of(failed, released=0, limit=6))
+
+
+def test_with_dropout_a_fused_backward_and_clipping():
+    require_same(plan_of(["W1_2"], Mode("fused", "global")), dropout=0.2, clip=0.05)
+
+
+def test_with_free_routing_and_two_stages():
+    require_same(plan_of(["W1_1"], Mode("split", "staggered", "free"), stages=2))

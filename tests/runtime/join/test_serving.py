@@ -1,0 +1,297 @@
+"""A joiner is served and follows a small stage that is trained, over real groups and a real store."""
+
+import gc
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.messages import Death, JoinRequest
+from recycle.control.tcp_store import listen, serve
+from recycle.control.view import Member, View
+from recycle.job import Server
+from recycle.runtime.join.following import ATTEMPTS, Follower, Joining
+from recycle.runtime.join.serving import Meeting, Service, Serving, server_of
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.step.checkpoint import give_state, stage_state
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.update import Method, TorchUpdate
+
+JOINER = Member(Server(1, 0), 3)
+PEER = Member(Server(0, 0), 0)
+VIEW = View(4, (PEER, Member(Server(0, 1), 0), Member(Server(1, 1), 0)))
+DURATIONS = Durations(beat=0.05, rebuild=10.0)
+MORE = Member(Server(2, 0), 0)
+
+
+class Stage:
+    """What serving needs of a Trainee: a real optimizer, whose gradients come from nowhere."""
+
+    def __init__(self, seed, size=64, pause=0.0):
+        torch.manual_seed(seed)
+        self.module = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.LayerNorm(size))
+        self.update = TorchUpdate(
+            MainParameters(self.module.parameters()),
+            lambda each: torch.optim.AdamW(each, lr=0.01),
+            2,
+            0,
+            2,
+            Method(keep=True),
+        )
+        self.pause = pause
+
+    @property
+    def newest(self):
+        return self.update.versions.newest
+
+    def state(self):
+        return stage_state(self.update.main.named(self.module), self.update.optimizer)
+
+    def adopt(self, step, state):
+        give_state(state, self.update.main.named(self.module), self.update.optimizer)
+        self.update.adopt(step)
+
+    def listen(self, listener):
+        self.update.listener = listener
+
+    def follow(self, parts):
+        time.sleep(self.pause)
+        self.update.follow(parts)
+
+    def train(self, steps):
+        for _ in range(steps):
+            for buffer in self.update.gradients.buffers:
+                buffer.normal_()
+            self.update.step()
+
+    def content(self):
+        return {name: each.clone() for name, each in self.state().items()}
+
+
+@pytest.fixture(scope="module")
+def door():
+    listener = listen()
+    host, port = listener.getsockname()
+    server = serve(listener)
+    yield Endpoint(host, port, "secret")
+    del server
+
+
+@pytest.fixture
+def board(door):
+    board = Board(door.connect(), door.token)
+    board.forget(1 << 30, ())
+    return board
+
+
+@pytest.fixture
+def meeting(door, board):
+    return Meeting(door, DURATIONS, 4, JOINER, 1)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+
+
+def request(attempt=1):
+    return JoinRequest(str(JOINER), 4, attempt)
+
+
+def is_ready(board):
+    return any(each.state == "synced" for each in board.joins())
+
+
+def assert_equal(one, other):
+    assert one.newest == other.newest
+    assert one.content().keys() == other.content().keys()
+    for name, each in one.content().items():
+        assert torch.equal(each, other.content()[name]), name
+
+
+@pytest.mark.parametrize("before", [0, 4])
+def test_a_joiner_follows_to_the_bit_however_many_steps_are_made_while_it_copies(board, meeting, before):
+    peer, joiner = Stage(1), Stage(2)
+    peer.train(before)
+    service = Service(meeting, peer.newest, peer.state())
+    peer.listen(service)
+    peer.train(5)
+    follower = Follower(meeting, joiner, request())
+    eventually(lambda: is_ready(board))
+    peer.train(3)
+    peer.listen(None)
+    service.finish()
+    peer_then = peer.content()
+    peer.train(2)  # after the pause nobody follows any more
+    assert follower.wait(60)
+    assert follower.arrived
+    assert joiner.newest == before + 8
+    assert any(name.startswith("optimizer/exp_avg_sq/") for name in peer_then)
+    for name, each in joiner.content().items():
+        assert torch.equal(each, peer_then[name]), name
+
+
+def test_a_joiner_that_is_too_slow_is_given_up_and_the_training_never_waits(meeting):
+    peer, joiner = Stage(1), Stage(2, pause=3600)
+    service = Service(meeting, peer.newest, peer.state(), least_room=0)
+    peer.listen(service)
+    follower = Follower(meeting, joiner, request())
+    for _ in range(100):
+        peer.train(1)
+    assert service.over
+    assert peer.newest == 100
+    assert not follower.arrived
+
+
+def test_a_step_that_is_taken_back_ends_the_service(board, meeting):
+    peer, joiner = Stage(1), Stage(2)
+    service = Service(meeting, peer.newest, peer.state())
+    peer.listen(service)
+    follower = Follower(meeting, joiner, request())
+    eventually(lambda: is_ready(board))
+    peer.train(1)
+    peer.update.undo()
+    assert service.over
+    assert follower.wait(60)
+    assert not follower.arrived
+
+
+def test_a_joiner_that_stands_still_holds_no_thread_of_the_server(meeting):
+    peer = Stage(1)
+    service = Service(meeting, peer.newest, peer.state())
+    store = meeting.endpoint.connect()
+    pair = meeting.accept(store.torch_store)
+    peer.listen(service)
+    service.abort()
+    service.join()
+    del pair
+
+
+def test_who_serves_is_left_as_it_was(door):
+    """Threads, connections and memory, whether services end well or not."""
+    peer = Stage(1)
+    services = []
+
+    def counts():
+        gc.collect()
+        return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    def serve_once(number):
+        meeting = Meeting(door, DURATIONS, 4, JOINER, number)
+        service = Service(meeting, peer.newest, peer.state())
+        peer.listen(service)
+        follower = Follower(meeting, Stage(2), request(number))
+        peer.train(2)
+        if number % 2:
+            service.abort()
+        service.finish()
+        peer.listen(None)
+        service.join()
+        assert follower.wait(60)
+        services.append(weakref.ref(service))
+
+    threads = threading.active_count()
+    serve_once(100)
+    eventually(lambda: threading.active_count() <= threads)
+    before = counts()
+    for number in range(101, 109):
+        serve_once(number)
+    eventually(lambda: counts() <= before)
+    assert all(each() is None for each in services)
+
+
+def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door):
+    peer, joiner = Stage(1), Stage(2)
+    joining = Joining(JOINER, joiner, door, DURATIONS)
+    joining.begin(VIEW, board)
+    serving = Serving(PEER, peer, door, DURATIONS)
+    peer.train(2)
+    serving.look(VIEW, board.joins())
+    peer.train(1)
+    serving.abort()
+    while board.joins()[0].attempt == 1:
+        joining.wait(board)
+    serving.look(VIEW, board.joins())
+    peer.train(1)
+    while not is_ready(board):
+        joining.wait(board)
+    peer.train(1)
+    serving.finish()
+    while not joining.ready:
+        joining.wait(board)
+    assert joining.arrived
+    assert_equal(peer, joiner)
+
+
+def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(board, door):
+    peer, joiner = Stage(1), Stage(2)
+    joining = Joining(JOINER, joiner, door, DURATIONS)
+    joining.begin(VIEW, board)
+    serving = Serving(PEER, peer, door, DURATIONS)
+    seen = set()
+    while not joining.ready:
+        seen.add(board.joins()[0].attempt)
+        serving.look(VIEW, board.joins())
+        serving.abort()
+        joining.wait(board)
+    assert seen == set(range(1, ATTEMPTS + 1))
+    assert is_ready(board)
+    assert not joining.arrived
+
+
+def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
+    joining = Joining(JOINER, Stage(2), door, DURATIONS)
+    joining.begin(VIEW, board)
+    joining.wait(board)
+    assert not joining.ready
+    board.publish_death(Death(str(PEER), "fell over", "agent", 0.0))
+    while not joining.ready:
+        joining.wait(board)
+    assert is_ready(board)
+    assert not joining.arrived
+
+
+def test_a_new_view_ends_what_was_begun_and_the_joiner_asks_in_it(board, door):
+    peer, joiner = Stage(1), Stage(2)
+    joining = Joining(JOINER, joiner, door, DURATIONS)
+    joining.begin(VIEW, board)
+    serving = Serving(PEER, peer, door, DURATIONS)
+    serving.look(VIEW, board.joins())
+    while not is_ready(board):
+        joining.wait(board)
+    next_view = View(5, VIEW.members)
+    joining.begin(next_view, board)
+    assert [each.state for each in board.joins()] == ["asking"]
+    serving.abort()
+    serving.look(next_view, board.joins())
+    peer.train(1)
+    serving.finish()
+    while not joining.ready:
+        joining.wait(board)
+    assert joining.arrived
+    assert_equal(peer, joiner)
+
+
+def test_joiners_of_a_stage_are_spread_over_its_servers_and_served_in_turn(board, door):
+    view = View(4, (PEER, *VIEW.members[1:], MORE))
+    others = [Member(Server(number, 0), 1) for number in (3, 4, 5)]
+    assert [server_of(view, each) for each in others] == [MORE, PEER, MORE]
+    assert server_of(view, Member(Server(3, 2), 1)) is None
+    peer = Stage(1)
+    serving = Serving(MORE, peer, door, DURATIONS)
+    requests = [JoinRequest(str(each), 4, 1) for each in others]
+    for expected in (others[0], others[2]):
+        for _ in range(2):
+            serving.look(view, requests)
+            service = peer.update.listener
+            assert service.meeting.joiner == expected
+        service.abort()
+    serving.look(view, requests)
+    assert peer.update.listener is None  # all these requests were met already

@@ -1,0 +1,58 @@
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.local import ProcessFailed, launch
+
+
+def test_reports_reach_the_launcher_and_the_store_connects_all():
+    received = {}
+
+    def body(member):
+        member.store().set(f"name/{member.rank}", f"process {member.rank}")
+        member.report(member.store().get(f"name/{(member.rank + 1) % member.count}"))
+
+    launch(3, body, lambda rank, content: received.update({rank: content}))
+    assert received == {0: b"process 1", 1: b"process 2", 2: b"process 0"}
+
+
+def test_the_first_failure_ends_all():
+    def body(member):
+        if member.rank == 1:
+            raise KeyError("lost")
+        signal.pause()
+
+    with pytest.raises(ProcessFailed, match=r"^process 1 of 3 failed: KeyError: 'lost'$") as failure:
+        launch(3, body)
+    assert "in body" in failure.value.detail
+
+
+def test_a_users_mistake_is_one_line():
+    def body(member):
+        raise RunError("dataset: /nowhere is missing; give --data a file that exists")
+
+    with pytest.raises(RunError, match=r"^dataset: /nowhere is missing; give --data a file that exists$"):
+        launch(2, body)
+
+
+def test_a_killed_process_is_noticed():
+    def body(member):
+        if member.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+    with pytest.raises(ProcessFailed, match="process 0 was killed by signal 9"):
+        launch(2, body)
+
+
+def test_a_killed_process_is_named_and_not_the_peers_that_miss_it():
+    def body(member):
+        if member.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        member.store().wait(["never"], timedelta(milliseconds=300))
+
+    with pytest.raises(ProcessFailed, match=r"process 1.* was killed by signal 9"):
+        launch(3, body)

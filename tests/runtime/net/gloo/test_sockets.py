@@ -1,0 +1,224 @@
+"""What this release of gloo does when connections are cut below it: every thread that waits in a network is freed."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.runtime.errors import Interrupted, RunError, ViewBroken
+from recycle.runtime.execute.injection import _cut_connections
+from recycle.runtime.launch.local import launch
+from recycle.runtime.net.gloo.sockets import unblock
+from recycle.runtime.net.gloo.transfers import Waits
+from recycle.runtime.net.network import Network
+
+pytestmark = pytest.mark.timeout(60)
+FOR_EVER = timedelta(seconds=90)
+SERVERS = [Server(pipeline, 0) for pipeline in range(3)]
+
+WAITS = {
+    "receive": lambda network, peer: network.receive(torch.zeros(4), peer, 5).wait(),
+    "send": lambda network, peer: network.send(torch.zeros(1 << 20), peer, 5).wait(),
+    "sum": lambda network, _: network.peers.sum(torch.zeros(4)),
+    "barrier": lambda network, _: network.barrier(),
+}
+
+
+class Freed:
+    """A network in which the main thread waits until another one frees it."""
+
+    def __init__(self, store, rank, epoch=0):
+        self.alarm = threading.Event()
+        view = View.among(SERVERS, epoch)
+        self.network = Network(store, view, SERVERS[rank], transfer=FOR_EVER, keep=[store.port], check=self.check)
+
+    def check(self):
+        if self.alarm.is_set():
+            raise Interrupted("somebody else raised the alarm")
+
+    def wait_and_be_freed(self, wait, peer):
+        def free():
+            self.alarm.set()
+            self.network.unblock()
+
+        timer = threading.Timer(0.3, free)
+        timer.start()
+        with pytest.raises(ViewBroken):
+            wait(self.network, peer)
+        timer.join()
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("first_partner_is_gone", [False, True], ids=["stuck", "gone"])
+def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
+    heard = {}
+
+    def body(member):
+        store = member.store()
+        freed = Freed(store, member.rank)
+        freed.network.barrier()
+        if member.rank == 0:
+            if first_partner_is_gone:
+                store.wait(["gone"], FOR_EVER)
+            freed.wait_and_be_freed(wait, SERVERS[2 if first_partner_is_gone else 1])
+            member.report(b"freed")
+            store.set("over", "")
+            return
+        if member.rank == 1 and first_partner_is_gone:
+            # The launcher would end all if the process itself died.
+            _cut_connections({store.port})
+            store.set("gone", "")
+        store.wait(["over"], FOR_EVER)
+
+    launch(3, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"freed"}
+
+
+def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
+    heard = {}
+
+    def body(member):
+        store = member.store()
+        freed = Freed(store, member.rank)
+        message = torch.zeros(1 << 27)
+        freed.network.barrier()
+        if member.rank == 0:
+            transfer = freed.network.receive(message, SERVERS[1], 5)
+            store.set("posted", "")
+            freed.wait_and_be_freed(lambda *_: transfer.wait(), None)
+            member.report(b"freed")
+            os.kill(int(store.get("sender")), signal.SIGCONT)
+            store.set("over", "")
+        if member.rank == 1:
+            store.set("sender", str(os.getpid()))
+            store.wait(["posted"], FOR_EVER)
+            under_way = freed.network.send(message, SERVERS[0], 5)
+            time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            del under_way
+        store.wait(["over"], FOR_EVER)
+
+    launch(3, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"freed"}
+
+
+def test_the_next_view_of_the_same_processes_is_unharmed():
+    heard = {}
+
+    def body(member):
+        store = member.store()
+        first = Freed(store, member.rank)
+        first.network.barrier()
+        if member.rank == 0:
+            first.wait_and_be_freed(WAITS["receive"], SERVERS[1])
+        second = Freed(store, member.rank, epoch=1)
+        if member.rank == 1:
+            first.network.unblock()
+        total = torch.ones(1)
+        second.network.all.sum(total)
+        member.report(str(total.item()).encode())
+
+    launch(3, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == dict.fromkeys(range(3), b"3.0")
+
+
+def test_a_wait_that_begins_too_late_ends_at_once():
+    heard = {}
+
+    def body(member):
+        store = member.store()
+        freed = Freed(store, member.rank)
+        freed.network.barrier()
+        if member.rank == 0:
+            posted = freed.network.receive(torch.zeros(4), SERVERS[1], 5)
+            freed.network.unblock()
+            with pytest.raises(ViewBroken):
+                posted.wait()
+            with pytest.raises(ViewBroken):
+                WAITS["receive"](freed.network, SERVERS[1])
+            member.report(b"freed")
+            store.set("over", "")
+        store.wait(["over"], FOR_EVER)
+
+    launch(3, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"freed"}
+
+
+def test_nothing_is_aborted_that_is_no_transfer():
+    network = Network(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
+    total = network.peers.start_sum(torch.ones(1))._work
+    waits = Waits()
+    waits.give_up()
+    with pytest.raises(RuntimeError, match="given up"):
+        waits.wait(total, FOR_EVER)
+    with pytest.raises(AssertionError, match="is no transfer of gloo's"):
+        waits.give_up()
+
+
+def test_nobody_waits_in_a_network_of_one():
+    network = Network(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
+    network.unblock()
+    total = torch.ones(1)
+    network.peers.sum(total)
+    assert total.item() == 1
+
+
+class Abortable:
+    """Stands in for a backend of NCCL, which needs a GPU."""
+
+    def __init__(self):
+        self.aborted = False
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_a_backend_that_can_be_aborted_is():
+    group = Abortable()
+    unblock(group, None)
+    assert group.aborted
+
+
+def test_a_torch_without_what_is_needed_is_refused(monkeypatch):
+    monkeypatch.setattr("recycle.runtime.net.gloo.transfers._ABORT", "_ZN4c10d5Other{}5abortEv")
+    with pytest.raises(RunError, match=r"torch 2\.\S+ cannot give up what it transfers .*: use torch 2\.13\.0"):
+        Waits()
+
+
+def test_no_send_is_forgotten_that_was_about_to_begin_when_its_connection_was_cut():
+    """What gloo forgets would be waited for until the test is over; some of these messages are."""
+    heard = {}
+
+    def body(member):
+        store = member.store()
+        for trial in range(20):
+            network = Network(store, View.among(SERVERS[:2], trial), SERVERS[member.rank], transfer=FOR_EVER)
+            network.barrier()
+            messages = [torch.zeros(1000) for _ in range(8)]
+            start = network.receive if member.rank else network.send
+            transfers = []
+            with suppress(ViewBroken):
+                transfers += [start(each, SERVERS[1 - member.rank], tag) for tag, each in enumerate(messages)]
+            if member.rank == 0:
+                time.sleep(2e-4 * (trial % 10))
+                network.unblock()
+            freed = threading.Timer(0.2, network.unblock)
+            freed.start()
+            for transfer in transfers:
+                with suppress(ViewBroken):
+                    transfer.wait()
+            freed.join()
+            store.set(f"{trial}/{member.rank}", "")
+            store.wait([f"{trial}/{1 - member.rank}"], FOR_EVER)
+        member.report(b"freed")
+
+    launch(2, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"freed", 1: b"freed"}

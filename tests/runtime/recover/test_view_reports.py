@@ -1,0 +1,64 @@
+"""What survivors tell of views, also of those that were over before they began."""
+
+from harness.examples import paper_plan
+from recycle.control.messages import Death, Verdict
+from recycle.control.view import Member
+from recycle.record.recording import DeathLine, ViewLine
+from recycle.record.reporting import Reporter
+from recycle.runtime.recover.view_reports import ViewReports
+
+EVERYBODY = ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
+
+
+class Listener(Reporter):
+    def __init__(self):
+        super().__init__(None, lambda content: None)
+        self.lines = []
+
+    def tell(self, event, spans=()):
+        self.lines.append(event)
+
+
+def death(name, second):
+    return Death(name, f"was killed at {second} s", "agent", float(second))
+
+
+def verdict(epoch, *dead, joined=()):
+    members = tuple(name for name in EVERYBODY if name not in dead)
+    deaths = (death(dead[-1], epoch),) if dead else ()
+    return Verdict(epoch, members, step=7, deaths=deaths, joined=joined, plan="made")
+
+
+def told(*verdicts, member="W0_0#0"):
+    listener = Listener()
+    view_reports = ViewReports(Member.parse(member), listener)
+    for each in verdicts:
+        view_reports.decide(each)
+    view_reports.tell_view(paper_plan(), "somebody came")
+    return view_reports, listener.lines
+
+
+def test_who_died_in_a_view_that_never_began_is_told_with_the_next_one():
+    _, lines = told(verdict(1, "W1_0#0"), verdict(2, "W1_0#0", "W1_1#0"))
+    *deaths, view = lines
+    assert [(each.server, each.time, each.epoch) for each in deaths] == [("W1_0", 1e6, 1), ("W1_1", 2e6, 2)]
+    assert all(isinstance(each, DeathLine) for each in deaths)
+    assert isinstance(view, ViewLine)
+    assert view.epoch == 2
+    assert view.cause == "W1_0 was killed at 1 s; W1_1 was killed at 2 s"
+
+
+def test_who_came_in_such_a_view_and_is_still_there_is_told_as_well():
+    came = ("W1_0#0", "W1_1#0")
+    _, (_, view) = told(verdict(1, joined=came), verdict(2, "W1_1#0"))
+    assert view.joined == ["W1_0"]
+
+
+def test_everything_is_told_once_and_by_the_first_members_only():
+    view_reports, lines = told(verdict(1, "W1_0#0"))
+    assert len(lines) == 2
+    view_reports.decide(verdict(2, joined=("W1_0#0",)))
+    view_reports.tell_view(paper_plan(), "somebody came")
+    (view,) = lines[2:]
+    assert (view.cause, view.joined) == ("somebody came", ["W1_0"])
+    assert told(verdict(1, "W1_0#0"), member="W2_1#0")[1] == []

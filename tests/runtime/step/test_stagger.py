@@ -1,0 +1,250 @@
+"""Stepping before the norm is known against waiting for it, and exact sums against each other, to the bit."""
+
+import hashlib
+import random
+
+import msgspec
+import pytest
+import torch
+
+from harness.examples import QUICK, paper_job
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.record.recorder import Recorder
+from recycle.runtime.errors import NotFinite, ViewBroken
+from recycle.runtime.execute.torch_stage import TorchStage, cut
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.launch.local import launch
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.optimizers import make_optimizer
+from recycle.runtime.step.update import Method, TorchUpdate
+from tests.runtime.models import inputs, layers, stage_boundaries, targets
+
+JOB = paper_job(pipelines=3, stages=2, micro_batches=3, released=0)
+
+
+class Result(msgspec.Struct):
+    """Of one server: losses of every iteration, a hash of its state, and how often it guessed right, wrong, or not.
+
+    Where the run came to an early end, the state is that before the last iteration, and who knows it says why.
+    """
+
+    losses: list[tuple[float, ...]]
+    state: str
+    counts: tuple[int, int, int]
+    versions: list[int]
+    reason: str = ""
+
+
+class SpoiledStage(TorchStage):
+    """Some micro-batches leave something in a gradient that is no number, or far too great."""
+
+    spoiled = {}  # noqa: RUF012 - by step and stage, what comes into its gradients
+
+    def backward(self, micro_batch, received):
+        result = super().backward(micro_batch, received)
+        self._spoil(micro_batch)
+        return result
+
+    def weight_gradient(self, micro_batch):
+        super().weight_gradient(micro_batch)
+        if self.input is not None:
+            self._spoil(micro_batch)
+
+    def _spoil(self, micro_batch):
+        value = self.spoiled.get((micro_batch.step, self._number))
+        if value is not None and micro_batch[1:] == (1, 1):
+            next(iter(self.parameters())).grad.view(-1)[0] += value
+
+
+def fingerprint(update):
+    content = hashlib.sha256()
+    for parameter in update.main:
+        content.update(parameter.detach().numpy().tobytes())
+        for name, value in sorted(update.optimizer.state[parameter].items()):
+            content.update(name.encode() + value.numpy().tobytes())
+    return content.hexdigest()
+
+
+def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), breaks=False):
+    """Every server's result; before some steps, all enter another view, with whatever is still to be found out.
+
+    If it breaks, the iteration that follows cannot be made.
+    """
+    view = View.of(plan)
+    job = plan.job
+    results = {}
+
+    def body(member):
+        server = view.servers[member.rank]
+        model = layers(job.depth, 0.1)
+        stage = SpoiledStage(
+            cut(model, job.depth)[server.stage],
+            server.stage,
+            stage_boundaries(model, job.depth)[server.stage],
+            inputs,
+            targets,
+            torch.nn.functional.mse_loss,
+            1 / job.micro_batches,
+        )
+        stage.spoiled = dict(spoiled)
+        update = TorchUpdate(
+            MainParameters(stage.parameters()),
+            lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
+            job.pipelines,
+            server.stage,
+            job.depth,
+            method,
+        )
+        result = Result([], "", (0, 0, 0), [])
+        store = member.store()
+        epoch = -1
+        for step in range(steps):
+            if step in (0, *changes):
+                epoch += 1
+                network = Network(store, view._replace(epoch=epoch), server)
+                update.drop()
+                update.enter(network, step)
+                update.connect(network)
+                worker = Worker(plan, server, stage, update, network, Recorder(server))
+            while update.versions.newest < step:
+                worker.run(update.versions.newest)
+            result.losses.append(worker.run(step).losses)
+        if breaks:
+            # Who stepped on its own is one iteration ahead.
+            with pytest.raises(ViewBroken) as caught:
+                _ = [worker.run(step) for step in (steps, steps + 1)]
+            if caught.type is NotFinite:
+                result.reason = str(caught.value)
+            # As in recovery, all go back to the version that the iteration starts from.
+            if update.versions.newest > steps:
+                update.undo()
+        else:
+            worker.settle(steps)
+        result.state = fingerprint(update)
+        result.versions = [update.versions.newest, update.versions.oldest]
+        if update.speculation is not None:
+            past = update.speculation
+            result.counts = (past.right, past.wrong, past.waits)
+        if not breaks:
+            network.barrier()
+        member.report(msgspec.msgpack.encode(result))
+
+    launch(
+        len(view.servers),
+        body,
+        lambda rank, content: results.update({view.servers[rank]: msgspec.msgpack.decode(content, type=Result)}),
+    )
+    return results
+
+
+def plan_of(*failed, mode=Mode(), job=JOB):  # noqa: B008 - immutable
+    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
+
+
+def summary(results):
+    """Losses of each iteration, and each stage's state; peers must agree."""
+    states, losses = {}, set()
+    for server, result in results.items():
+        assert states.setdefault(server.stage, result.state) == result.state, f"peers of stage {server.stage} differ"
+        if any(result.losses):
+            losses.add(tuple(map(tuple, result.losses)))
+    (curve,) = losses
+    return curve, states
+
+
+NAN, INF = float("nan"), float("inf")
+STEPS = 50
+
+
+@pytest.mark.parametrize(
+    ("clip", "spoiled", "wrong"),
+    [
+        (1e9, {}, 0),
+        (1e9, {(0, 0): NAN, (17, 0): INF, (18, 0): -INF, (33, 1): NAN}, 3),
+        (1e-3, {}, 1),
+        (0.25, {(5, 0): 1e6, (21, 0): NAN}, None),
+    ],
+    ids=["calm", "not finite", "always clipped", "sometimes clipped"],
+)
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_stepping_at_once_ends_as_waiting_does(kind, clip, spoiled, wrong):
+    plan = plan_of("W1_1")
+    waited = train(plan, STEPS, Method(clip, staggered=False), kind, spoiled)
+    guessed = train(plan, STEPS, Method(clip, staggered=True), kind, spoiled)
+    assert summary(guessed) == summary(waited)
+    for result in guessed.values():
+        assert result.versions == [STEPS, STEPS - 1]
+        assert sum(result.counts) == STEPS
+        if wrong is not None:
+            assert result.counts[1] == wrong
+        if wrong == 0:
+            assert result.counts == (STEPS, 0, 0), "nobody waits where nothing clips"
+        assert result.counts == next(iter(guessed.values())).counts
+    assert all(result.counts == (0, 0, STEPS) for result in waited.values())
+
+
+def spoil(seed):
+    """What comes into which stage's gradients at six steps of fifty."""
+    choose = random.Random(seed)
+    return {
+        (step, choose.randrange(JOB.depth)): choose.choice([NAN, INF, -INF])
+        for step in choose.sample(range(1, STEPS), 6)
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("clip", [0.25, 1e9], ids=["clips", "watches"])
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_what_is_not_finite_is_skipped_whoever_is_spoiled_and_when(kind, clip, seed):
+    plan, spoiled = plan_of("W1_1"), spoil(f"{kind} {clip} {seed}")
+    waited = train(plan, STEPS, Method(clip), kind, spoiled)
+    guessed = train(plan, STEPS, Method(clip, staggered=True), kind, spoiled)
+    assert summary(guessed) == summary(waited)
+    if clip == 1e9:
+        assert all(result.counts[1] > 0 for result in guessed.values()), "nobody was surprised"
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_where_nobody_looks_at_the_norm_both_end_alike(kind, seed):
+    spoiled = spoil(f"{kind} {seed}")
+    last, stage = min(spoiled)
+    waited = train(plan_of("W1_1"), last, Method(keep=True), kind, spoiled, breaks=True)
+    stepped = train(plan_of("W1_1"), last, Method(staggered=True, keep=True), kind, spoiled, breaks=True)
+    assert summary(stepped) == summary(waited)
+    for results in (waited, stepped):
+        for server, result in results.items():
+            assert result.reason == (f"the gradient of stage {stage} is not finite" if server.stage == stage else "")
+
+
+def test_what_is_still_to_be_found_out_is_found_out_in_the_next_view():
+    plan = plan_of("W1_1", mode=Mode("fused"))
+    addends = JOB.pipelines * JOB.micro_batches
+    spoiled = {(5, 0): NAN, (12, 0): 1e6}
+    waited = train(plan, 16, Method(0.25, addends=addends), spoiled=spoiled)
+    # Of the first iteration and of step 12 the sums are not fit, of step 5 the gradient is not finite.
+    guessed = train(plan, 16, Method(0.25, True, addends), spoiled=spoiled, changes=[1, 3, 6, 13])
+    assert summary(guessed) == summary(waited)
+    assert all(result.versions == [16, 15] for result in guessed.values())
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_exact_sums_make_every_plan_end_with_the_same_bits(kind):
+    addends = JOB.pipelines * JOB.micro_batches
+    spoiled = {
+        (4, 0): NAN,
+        (7, 0): 1e4,
+        (9, 0): 1e30,
+    }  # the second is far above all bounds, and the third above those of the second
+    ways = [
+        (plan_of(mode=Mode("fused", "global")), Method(0.05, addends=addends)),
+        (plan_of("W1_1", mode=Mode("fused")), Method(0.05, staggered=True, addends=addends)),
+        (plan_of("W0_0", "W2_0", mode=Mode("fused", routing="free")), Method(0.05, staggered=True, addends=addends)),
+    ]
+    expected, *others = [summary(train(plan, 15, method, kind, spoiled)) for plan, method in ways]
+    for other in others:
+        assert other == expected
