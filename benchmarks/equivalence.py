@@ -17,8 +17,8 @@ from harness.gpt_runs import JOB, OPTIONS, PER_TOKEN, VARIANTS, mean_losses, tra
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 
 TOLERANCE = 1e-5
 

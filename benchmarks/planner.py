@@ -29,7 +29,7 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import MaxSeconds, improve
+from recycle.planner.anneal.improve import improve
 from recycle.planner.bounds import lower_bound
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.evaluate import value
@@ -38,6 +38,7 @@ from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.published import one_forward_one_backward, zero_bubble_orders
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.problem import Problem, make_problem
+from recycle.planner.stopping import MaxSeconds
 
 TWO_SECONDS = Effort((MaxSeconds(2.0),), "2 s")
 FUSED, SPLIT, STAGGERED = Mode("fused", "global"), Mode("split", "global"), Mode()
@@ -137,7 +138,7 @@ def small_problem(random_: random.Random) -> Problem:
     failed: list[Server] = []
     for _ in range(random_.randint(0, 3)):
         server = Server(random_.randrange(pipelines), random_.randrange(depth))
-        if len(job.live_pipelines(server.stage, [*failed, server])) >= 1:
+        if job.dead_servers([*failed, server]).live[server.stage]:
             failed.append(server)
     mode = random_.choice([STAGGERED] * 4 + [SPLIT, FUSED, Mode("split", "staggered", "free")])
     return make_problem(job, failed, mode)
@@ -172,7 +173,7 @@ def small(arguments: argparse.Namespace) -> None:
                 f"{job.pipelines}x{job.depth}x{job.micro_batches}",
                 f"{stage.forward}:{stage.input_gradient}:{stage.weight_gradient}",
                 f"{stage.limit} {'I' if stage.released_at_input_gradient else 'W'}",
-                ",".join(map(str, sorted(problem.failed))),
+                ",".join(map(str, sorted(problem.dead))),
                 f"{problem.mode.backward[:1]}{problem.mode.optimizer[:1]}{problem.mode.routing[:1]}",
                 best,
                 f"{fast:.2f}",

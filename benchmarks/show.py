@@ -21,8 +21,8 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 
 ZOOM = """
 const [factor, done] = arguments;

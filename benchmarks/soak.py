@@ -21,7 +21,6 @@ import msgspec
 import torch
 
 from recycle.cli.model import quiet
-from recycle.cli.train import planner
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.tcp_store import TorchStore
@@ -31,6 +30,7 @@ from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line, ViewLine
 from recycle.record.reporting import EventFile, Reporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
@@ -100,7 +100,7 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         trainee.watch(folder / FOLDER / f"{member}.jsonl", door.endpoint.connect())
         mine = faults.of_worker(member.server, member.incarnation)
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
-        plans = Plans(plan, None, planner(job, plan.mode))
+        plans = Plans(plan, None, plan_maker(job, plan.mode))
         return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, reporter, hooks).run()
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
@@ -131,7 +131,7 @@ def main() -> int:
     arguments = parser.parse_args()
     quiet()
     job = load_job(Path("schedules/paper.toml"), {"stages": 2, "micro_batches": 4})
-    plan = planner(job, Mode())(())
+    plan = plan_maker(job, Mode())(())
     faults = choose_faults(job, arguments.kills, arguments.seed)
     iterations = APART * (arguments.kills + 2)
     views: dict[int, ViewLine] = {}

@@ -19,8 +19,8 @@ from benchmarks.emulated import MOST_OVERSLEEP, periods
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 from recycle.record.recording import save_recording
 from recycle.runtime.emulate.run import Emulation, emulate
 

@@ -159,7 +159,7 @@ def train_by_stock(
     """
     # Megatron numbers ranks with the pipeline's stage outermost.
     servers = [Server(pipeline, stage) for stage in range(job.depth) for pipeline in range(job.pipelines)]
-    failed = plan.failed if plan else ()
+    failed = plan.dead if plan else ()
 
     def body(member):
         run_on_cpu()

@@ -10,11 +10,10 @@ from recycle.cli.options import describe_job, form_option, job_options, mode_opt
 from recycle.job import Job
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts
-from recycle.plan.plan import Plan
+from recycle.plan.plan import Form, Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.anneal.improve import StoppingCriterion
-    from recycle.planner.make import Form
+    from recycle.planner.stopping import StoppingCriterion
 
 
 @click.command("catalogue")
@@ -33,7 +32,7 @@ def command(
     stop: "StoppingCriterion",
     budget: str,
     seed: int,
-    form: "Form",
+    form: Form,
     output: Path,
 ) -> None:
     """Plan every vector of failure counts of JOB ahead of time, into one file.

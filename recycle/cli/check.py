@@ -84,7 +84,7 @@ def report(plan: Plan, clock: Clock) -> None:
     console = make_console()
     unit = plan.job.time_unit
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"LEGAL, {plan.form} form, failed: {describe_failures(plan.failed)}")
+    console.print(f"LEGAL, {plan.form} form, failed: {describe_failures(plan.dead)}")
     console.print(f"period {clock.period} {unit}s, makespan {clock.makespan} {unit}s")
     console.print(f"bound {plan.bound} {unit}s by {plan.provenance.bound_by}, gap {plan.gap:.2%}")
     table = Table(box=None, header_style="bold")

@@ -51,7 +51,9 @@ def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
     if owns_steps(line.flags):
         refused += not_own(line.setting, line.flags.exact)
     fused = list(unsplit(line.setting))
-    source = Source(line.flags, line.shape, fused)
+    from recycle.planner.source import megatron_plan
+
+    source = Source(line.flags, line.shape, fused, megatron_plan)
     with progress_line("planning"):
         whole = source.plan(())
         asked = source.plan(line.flags.failures)
@@ -64,7 +66,7 @@ def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
                 "works": list(works(line)),
                 "refused": refused,
                 "fused": fused,
-                "failed": [str(server) for server in asked.failed],
+                "failed": [str(server) for server in asked.dead],
                 "period": asked.period,
                 "bound": asked.bound,
                 "retention": whole.period / asked.period,
@@ -124,8 +126,8 @@ def report(
     for problem in fused:
         console.print(f"fused      {problem}", markup=False)
     console.print(f"plan       period {whole.period} {unit}s with all servers: Megatron's own 1F1B")
-    if asked.failed:
-        names = ", ".join(map(str, asked.failed))
+    if asked.dead:
+        names = ", ".join(map(str, asked.dead))
         kept = whole.period / asked.period
         console.print(f"           period {asked.period} {unit}s without {names}: {kept:.1%} of the throughput")
     if not prices:

@@ -31,7 +31,7 @@ def command(plan_file: Path, as_json: bool) -> None:
         print_json(explanation)
         return
     console = make_console()
-    console.print(f"{describe_job(plan.job)}; failed: {describe_failures(plan.failed)}", style="bold", markup=False)
+    console.print(f"{describe_job(plan.job)}; failed: {describe_failures(plan.dead)}", style="bold", markup=False)
     for text in (explanation.time, explanation.bound, *explanation.cost):
         console.print(text, markup=False)
     for remedy in explanation.remedies:

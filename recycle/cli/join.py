@@ -7,7 +7,6 @@ import click
 
 from recycle.cli.model import quiet
 from recycle.cli.options import parse_server
-from recycle.cli.train import planner
 from recycle.job import Server
 
 
@@ -32,6 +31,7 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     quiet()
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import join_run
+    from recycle.planner.source import plan_maker
 
     run = Run.read(folder)
-    sys.exit(join_run(run, server, planner(run.plan.job, run.plan.mode), address))
+    sys.exit(join_run(run, server, plan_maker(run.plan.job, run.plan.mode), address))

@@ -35,7 +35,7 @@ def command(
     if as_json:
         print_json(
             {
-                "failed": [str(server) for server in found.failed],
+                "failed": [str(server) for server in found.dead],
                 "counts": entry.counts,
                 "period": entry.period,
                 "bound": entry.bound,
@@ -48,7 +48,7 @@ def command(
         return
     console = make_console()
     console.print(describe_job(index.job), markup=False)
-    console.print(f"failed     {describe_failures(found.failed)}")
+    console.print(f"failed     {describe_failures(found.dead)}")
     console.print(f"period     {entry.period} {index.job.time_unit}s, bound {entry.bound}")
     console.print(f"retention  {retention:.1%} of the fault-free 1F1B throughput (period {index.baseline})")
     for server, role in found.reading.roles.items():

@@ -1,7 +1,7 @@
 """Options that several verbs share: the job, the failed servers, the mode, durations."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.plan.routing import RULES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,7 +119,11 @@ def mode_options(function: F) -> F:
 
     decorated: Any = wrapper
     for names, choices, text in (
-        (("--routing",), ("home", "free"), "home: healthy micro-batches stay on their pipeline; free: any may move."),
+        (
+            ("--routing",),
+            tuple(RULES),
+            f"{'; '.join(f'{name}: {rule.summary}' for name, rule in RULES.items())}.",
+        ),
         (
             ("--optimizer", "optimizer_mode"),
             ("staggered", "global"),
@@ -156,9 +161,9 @@ def load_legal_plan(path: Path) -> Plan:
     return plan
 
 
-def describe_failures(failed: tuple[Server, ...]) -> str:
-    """The failed servers in words."""
-    return ", ".join(map(str, failed)) if failed else "none"
+def describe_failures(dead: Iterable[Server]) -> str:
+    """The dead servers in words."""
+    return ", ".join(map(str, dead)) or "none"
 
 
 def describe_job(job: Job) -> str:
@@ -182,7 +187,7 @@ def search_options(function: F) -> F:
 
     @wraps(function)
     def wrapper(budget: float, moves: int | None, **arguments: Any) -> Any:
-        from recycle.planner.anneal.improve import MaxMoves, MaxSeconds
+        from recycle.planner.stopping import MaxMoves, MaxSeconds
 
         if moves is not None:
             return function(stop=MaxMoves(moves), budget=f"{moves} moves", **arguments)

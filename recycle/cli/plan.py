@@ -20,11 +20,10 @@ from recycle.cli.options import (
 from recycle.job import Job, Server
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan
+from recycle.plan.plan import Form, Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.anneal.improve import StoppingCriterion
-    from recycle.planner.make import Form
+    from recycle.planner.stopping import StoppingCriterion
 
 
 @click.command("plan")
@@ -46,7 +45,7 @@ def command(
     budget: str,
     seed: int,
     prove: float | None,
-    form: "Form",
+    form: Form,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -80,7 +79,7 @@ def command(
 def summary(plan: Plan) -> dict[str, Any]:
     """What one judges a plan by."""
     return {
-        "failed": [str(server) for server in plan.failed],
+        "failed": [str(server) for server in plan.dead],
         "period": plan.period,
         "makespan": plan.makespan,
         "bound": plan.bound,
@@ -101,9 +100,9 @@ def report(plan: Plan, output: Path | None) -> None:
         if plan.provenance.status == "optimal"
         else f"at most {plan.gap:.2%} above optimal"
     )
-    live = plan.job.pipelines * plan.job.depth - len(plan.failed)
+    live = plan.job.pipelines * plan.job.depth - len(plan.dead)
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"failed     {describe_failures(plan.failed)}")
+    console.print(f"failed     {describe_failures(plan.dead)}")
     console.print(
         f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
     )

@@ -1,9 +1,6 @@
 """``recycle train``."""
 
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -30,11 +27,6 @@ from recycle.plan.plan import Plan
 from recycle.record.recording import Line
 from recycle.view.losses import draw_losses
 
-if TYPE_CHECKING:
-    from recycle.planner.make import Effort
-
-MOVES_BEFORE, MOVES_IN_RECOVERY = 20_000, 2_000
-PLANNING_AHEAD = 3.0
 LONGEST_RUN = 24 * 3600.0
 
 
@@ -137,6 +129,7 @@ def command(
     from recycle.control.durations import Durations
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
+    from recycle.planner.source import plan_ahead, plan_maker, waiting_plan
     from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.local import ProcessFailed
     from recycle.runtime.launch.tensorboard import TensorBoard
@@ -148,7 +141,7 @@ def command(
     durations = Durations(beat=silence / 6, silence=silence, answer=max(30.0, 2 * silence))
     protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
     if protected and catalogue is None:
-        catalogue = prepare_catalogue(job, plan.mode, output / "plans.zip")
+        catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
     run = Run(
         plan,
         model,
@@ -163,15 +156,15 @@ def command(
         catalogue=catalogue,
         host=address,
         durations=durations,
-        waiting=make_waiting(plan) if model.clip is not None or model.fp16 else None,
+        waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
     )
-    make = planner(job, plan.mode)
+    make = plan_maker(job, plan.mode)
     if not is_leader():
         train(run, ignore, make, faults)
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"dead       {describe_failures(plan.failed)}")
+    console.print(f"dead       {describe_failures(plan.dead)}")
     console.print(f"plan       period {plan.period} {plan.job.time_unit}s, retention {plan.retention:.1%}")
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
@@ -203,57 +196,13 @@ def command(
             board.close()
             drawn = {name: sorted(curve.items()) for name, curve in curves.items() if curve}
             if drawn:
-                title = f"{job.name}, {describe_failures(plan.failed)} dead" if plan.failed else job.name
+                title = f"{job.name}, {describe_failures(plan.dead)} dead" if plan.dead else job.name
                 write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
 
 
 def ignore(*_: object) -> None:
     """What is done with events that nobody wants to see."""
-
-
-def make_waiting(plan: Plan) -> Plan | None:
-    """For a staggered plan, one with a global optimizer; None for another one."""
-    if plan.mode.optimizer == "global":
-        return None
-    return make_now(plan.job, plan.failed, msgspec.structs.replace(plan.mode, optimizer="global"))
-
-
-def make_now(job: Job, failed: Sequence[Server], mode: Mode) -> Plan:
-    """A plan made before training begins."""
-    return planner(job, mode, MOVES_BEFORE)(failed)
-
-
-def planner(job: Job, mode: Mode, moves: int = MOVES_IN_RECOVERY) -> Callable[[Sequence[Server]], Plan]:
-    """What makes a plan when servers have failed, by default in a time for which training can stand still."""
-    from recycle.planner.make import make_plan
-
-    return lambda failed: make_plan(job, failed, mode, effort_of(moves))
-
-
-def effort_of(moves: int) -> "Effort":
-    """What a planner does that may make so many moves."""
-    from recycle.planner.anneal.improve import MaxMoves
-    from recycle.planner.make import Effort
-
-    return Effort((MaxMoves(moves),), f"{moves} moves")
-
-
-def prepare_catalogue(job: Job, mode: Mode, path: Path) -> Path | None:
-    """Plans for as many failures as can be planned in a few seconds, at most two; None if that is none."""
-    from recycle.planner.catalogue import failure_vectors, make_catalogue
-
-    if job.pipelines == 1:
-        return None
-    begin = time.monotonic()
-    planner(job, mode)(job.servers()[:1])
-    each = time.monotonic() - begin
-    for failures in (2, 1):
-        if each * sum(1 for _ in failure_vectors(job, failures)) < PLANNING_AHEAD:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            make_catalogue(path, job, mode, failures, effort_of(MOVES_IN_RECOVERY), "lowered", ignore)
-            return path
-    return None
 
 
 def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:
@@ -265,9 +214,9 @@ def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf
     if path is not None and mtbf is not None:
         raise UserError(f"--faults {path} and --mtbf: give one of them")
     if path is not None:
-        return load_faults(path, job, iterations, dead=plan.failed)
+        return load_faults(path, job, iterations, dead=plan.dead)
     if mtbf is not None:
-        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf, dead=plan.failed)
+        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf, dead=plan.dead)
     return Faults()
 
 
@@ -278,7 +227,9 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         UserError: the plan is illegal, or for another job or other servers than asked for.
     """
     if path is None:
-        return make_now(job, dead, Mode())
+        from recycle.planner.source import first_plan
+
+        return first_plan(job, dead, Mode())
     plan = load_legal_plan(path)
     shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
     if shapes[0] != shapes[1]:
@@ -287,9 +238,9 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
             f"{path}: the plan is for {planned} pipelines x stages x micro-batches, and the job is {asked}: "
             "make a plan for this job"
         )
-    if dead and plan.failed != job.failed_set(dead):
+    if dead and plan.dead != job.dead_servers(dead):
         raise UserError(
-            f"{path}: the plan is for {describe_failures(plan.failed)} dead, and --dead says "
+            f"{path}: the plan is for {describe_failures(plan.dead)} dead, and --dead says "
             f"{describe_failures(dead)}: make a plan for these servers, or leave --dead out"
         )
     return plan

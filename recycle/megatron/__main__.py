@@ -72,8 +72,9 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     leave: Callable[[], None] = lambda: None  # noqa: E731
     if on:
         from recycle.megatron.flag.dropin import switch_on
+        from recycle.planner.source import megatron_plan
 
-        leave = switch_on(protection)
+        leave = switch_on(megatron_plan, protection)
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(script, run_name="__main__")

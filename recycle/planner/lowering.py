@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.plan.clock import Clock, network, run_clock
+from recycle.plan.clock import Clock, network
 from recycle.plan.instruction import Instruction, Op
-from recycle.plan.mode import Mode
 from recycle.plan.timing import global_timing
 from recycle.planner.problem import PHASES, Problem, Programs
 
@@ -118,10 +117,7 @@ def add_updates(lists: Mapping[Server, Sequence[Instruction]]) -> Lists:
     }
 
 
-def lower(job: Job, mode: Mode, compute: Mapping[Server, Sequence[Instruction]]) -> Lists:
-    """All passes in their order, from compute instructions to what servers execute.
-
-    Raises:
-        Deadlock: the compute instructions wait for each other.
-    """
-    return add_updates(add_transfers(job, fuse(job, run_clock(job, mode, compute))))
+def lower(job: Job, clock: Clock) -> tuple[Clock, Lists]:
+    """All passes in their order, from timed compute instructions to what servers execute, and its times."""
+    clock = fuse(job, clock)
+    return clock, add_updates(add_transfers(job, clock))

@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
+from recycle.plan.routing import interchangeable
 
 PHASES = (Op.F, Op.I, Op.W)
 
@@ -30,13 +31,12 @@ class Need(msgspec.Struct, frozen=True, gc=False):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A job, its failed servers and a mode, as tables indexed by stage.
+    """A job, its dead servers and a mode, as tables indexed by stage.
 
     Attributes:
         job: the job it was made from.
         mode: what the plan may do.
-        live: the pipelines with a live server, per stage, rising.
-        failed: the failed servers.
+        dead: the dead servers; every stage has a live one.
         cost: time of a task of kind k at stage s is ``cost[s][k]``; a fused B costs I + W, its kind 2 costs 0.
         release: memory that a task of kind k frees when it ends, ``release[s][k]``.
         needs: what a task of kind k at stage s waits for, ``needs[s][k]``.
@@ -45,17 +45,30 @@ class Problem(msgspec.Struct, frozen=True):
 
     job: Job
     mode: Mode
-    failed: frozenset[Server]
-    live: tuple[tuple[int, ...], ...]
+    dead: DeadServers
     cost: tuple[tuple[int, int, int], ...]
     release: tuple[tuple[int, int, int], ...]
     needs: tuple[tuple[tuple[Need, ...], ...], ...]
     kinds: int
 
     @property
+    def live(self) -> tuple[tuple[int, ...], ...]:
+        """The pipelines with a live server, per stage, rising; at least one for every stage."""
+        return self.dead.live
+
+    @property
     def total(self) -> int:
         """Micro-batches of all pipelines in one iteration."""
         return self.job.pipelines * self.job.micro_batches
+
+    def hosts(self, stage: int, home: int) -> tuple[int, ...]:
+        """The pipelines whose server of a stage may execute the micro-batches of a home, rising."""
+        return self.mode.routing_rule.hosts(home, self.live[stage])
+
+    @property
+    def groups(self) -> list[range]:
+        """Micro-batches ``home * micro_batches + m`` that differ by their number only."""
+        return interchangeable(self.mode.routing_rule, self.job.pipelines, self.job.micro_batches)
 
     @property
     def staggered(self) -> bool:
@@ -63,10 +76,16 @@ class Problem(msgspec.Struct, frozen=True):
         return self.mode.optimizer == "staggered"
 
 
-def make_problem(job: Job, failed: Iterable[Server], mode: Mode) -> Problem:
-    """Tables for a validated job and failed set."""
+def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
+    """Tables for a job.
+
+    Raises:
+        JobError: a dead server is none of the job's.
+        NoPlanError: a stage has no live server.
+    """
+    dead = job.dead_servers(dead)
+    dead.require_peers()
     fused = mode.backward == "fused"
-    failed = frozenset(failed)
     depth = job.depth
     cost, release, needs = [], [], []
     for number, stage in enumerate(job.stages):
@@ -89,8 +108,7 @@ def make_problem(job: Job, failed: Iterable[Server], mode: Mode) -> Problem:
     return Problem(
         job=job,
         mode=mode,
-        failed=failed,
-        live=tuple(job.live_pipelines(number, failed) for number in range(depth)),
+        dead=dead,
         cost=tuple(cost),
         release=tuple(release),
         needs=tuple(needs),

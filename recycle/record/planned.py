@@ -52,7 +52,7 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                 index = update.get(op, places)
                 lane.append(Span(server, "compute", Instruction(op, server.stage), start, end, iteration, index))
         spans += sorted(lane, key=lambda span: span.start)
-    instants = [Instant("failure", 0, server, f"{server} is dead") for server in plan.failed]
+    instants = [Instant("failure", 0, server, f"{server} is dead") for server in plan.dead]
     for iteration in range(iterations):
         for stage, time in enumerate(clock.update_end):
             when = time + iteration * clock.period - first

@@ -276,7 +276,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
         if sample.memory > peak.get(sample.server, -1):
             peak[sample.server] = sample.memory
     outages = timeline.outages
-    failed = set(plan.failed if plan else timeline.failed)
+    failed = set(plan.dead if plan else timeline.failed)
     servers = set(plan.job.servers()) if plan else outages.keys() | spans.keys()
     pauses: dict[Server, list[Pause]] = {}
     for pause in timeline.pauses:

@@ -80,7 +80,7 @@ class ScheduleAdapter:
         self._data = data
         self._steps = steps or count().__next__
         self._seed = seed
-        self._whole = rehearsal or not plan.failed
+        self._whole = rehearsal or not plan.dead
         self._work: Work | None = None
         self._reports: ReportsHome | None = None
         self._network: Network | None = None
@@ -89,7 +89,7 @@ class ScheduleAdapter:
             self._network = Network(store, View.of(plan, epoch), self.server, tensor_rank)
         elif not rehearsal:
             raise RunError(f"plan: {self.server} has no instructions in it; a failed server takes no part in training")
-        if rehearsal and plan.failed and self.server.stage == plan.job.depth - 1:
+        if rehearsal and plan.dead and self.server.stage == plan.job.depth - 1:
             self._reports = ReportsHome(parallel_state.get_data_parallel_group())
 
     def __call__(
@@ -183,7 +183,7 @@ class ScheduleAdapter:
         if not self._whole:
             raise RunError(
                 "forward_only: evaluation runs on Megatron's own schedule, which needs every server, and "
-                f"{', '.join(map(str, self._plan.failed))} are dead; evaluate when they are back"
+                f"{', '.join(map(str, self._plan.dead))} are dead; evaluate when they are back"
             )
         schedule = (
             schedules.forward_backward_pipelining_without_interleaving

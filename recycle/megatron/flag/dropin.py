@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import wraps
+from functools import cache, partial, wraps
 from itertools import chain
 from typing import Any
 
@@ -17,7 +17,7 @@ from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
 from recycle.megatron.flag.collectives import LiveGroup, make_live_groups
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
-from recycle.megatron.flag.planning import Shape, Source
+from recycle.megatron.flag.planning import Make, Shape, Source
 from recycle.megatron.flag.protection import Protection
 from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
@@ -31,6 +31,7 @@ from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.gloo.devices import share_devices
+from recycle.runtime.recover.plans import Plans
 
 
 class DropIn:
@@ -38,18 +39,19 @@ class DropIn:
 
     Args:
         arguments: Megatron's, validated.
+        make: makes plans that no catalogue has.
 
     Raises:
         RunError: this release of Megatron is not known.
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
-    def __init__(self, arguments: Any) -> None:
+    def __init__(self, arguments: Any, make: Make) -> None:
         require_known_release()
         self._arguments = arguments
         self._data: OtherData | None = None
         store = job_store()
-        self._plan = share_plan(store, arguments, survives=False)
+        self._plan = share_plan(store, arguments, partial(plan_source, arguments, make), survives=False)
         self._schedule = ScheduleAdapter(
             self._plan,
             store,
@@ -83,7 +85,7 @@ class DropIn:
         def build_train_valid_test_data_loaders(provider: Any) -> Any:
             loaders = build(provider)
             # Ranks that read no data have no loader.
-            if loaders[0] is not None and self._plan.failed:
+            if loaders[0] is not None and self._plan.dead:
                 job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
                 self._data = OtherData(loaders[0], job.pipelines, job.micro_batches, self._arguments.iteration, repeats)
             return loaders
@@ -102,19 +104,22 @@ class SurvivingDropIn:
         arguments: Megatron's, validated.
         protection: what this rank needs to outlive others.
         groups: all process groups of this rank.
+        make: makes plans that no catalogue has.
 
     Raises:
         RunError: this release of Megatron is not known.
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
-    def __init__(self, arguments: Any, protection: Protection, groups: Sequence[LiveGroup]) -> None:
+    def __init__(self, arguments: Any, protection: Protection, groups: Sequence[LiveGroup], make: Make) -> None:
         require_known_release()
         self._arguments = arguments
-        self._plan = share_plan(job_store(), arguments, survives=True)
+        # Once: a catalogue stays open.
+        source = cache(partial(plan_source, arguments, make))
+        self._plan = share_plan(job_store(), arguments, source, survives=True)
         training = Training(
             self._plan,
-            lambda failed: plan_source(arguments).plan(failed),
+            Plans(self._plan, source().catalogue, source().plan),
             iteration=lambda: int(arguments.iteration),
             steps=lambda: int(arguments.curr_iteration),
             seed=arguments.seed,
@@ -183,10 +188,11 @@ class SurvivingDropIn:
         return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
 
 
-def switch_on(protection: Protection | None = None) -> Callable[[], None]:
+def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], None]:
     """Replace what has to be, in the ``megatron.training`` that a script is about to use.
 
     Args:
+        make: makes plans that no catalogue has.
         protection: what this rank needs to outlive others; None if their death ends the run.
 
     Returns:
@@ -208,7 +214,9 @@ def switch_on(protection: Protection | None = None) -> Callable[[], None]:
     def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
         result = set_up(with_flags(extra_args_provider), *positional, **keywords)
         arguments = get_args()
-        drop_in = DropIn(arguments) if protection is None else SurvivingDropIn(arguments, protection, groups)
+        drop_in = (
+            DropIn(arguments, make) if protection is None else SurvivingDropIn(arguments, protection, groups, make)
+        )
         drop_in.install(training)
         drop_ins.append(drop_in)
         return result
@@ -242,12 +250,13 @@ def job_store() -> Store:
     return PrefixStore(f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
+def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
     """Choose a plan on the first rank, for all of them.
 
     Args:
         store: where all ranks look.
         arguments: Megatron's.
+        source: where plans come from; it raises UserError if nothing there can be used.
         survives: whether the run outlives its ranks.
 
     Raises:
@@ -255,7 +264,7 @@ def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
     """
     if arguments.rank == 0:
         try:
-            plan = choose_plan(arguments, survives)
+            plan = choose_plan(arguments, source, survives)
         except UserError as error:
             store.set("plan", "")
             raise RunError(str(error)) from error
@@ -267,7 +276,7 @@ def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
     return decode_plan(content, "the first rank's plan")
 
 
-def choose_plan(arguments: Any, survives: bool) -> Plan:
+def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
     """The plan that some arguments of Megatron's ask for, in a run that outlives its ranks or does not.
 
     Raises:
@@ -285,7 +294,7 @@ def choose_plan(arguments: Any, survives: bool) -> Plan:
 
     for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
         raise RunError(problem)
-    return plan_source(arguments).plan(flags.failures)
+    return source().plan(flags.failures)
 
 
 def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
@@ -307,7 +316,7 @@ def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
     )
 
 
-def plan_source(arguments: Any) -> Source:
+def plan_source(arguments: Any, make: Make) -> Source:
     """Where plans come from that some arguments of Megatron's ask for.
 
     Raises:
@@ -317,4 +326,4 @@ def plan_source(arguments: Any) -> Source:
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
     fused = list(unsplit(lambda name: getattr(arguments, name, None)))
-    return Source(read_flags(arguments), shape, fused)
+    return Source(read_flags(arguments), shape, fused, make)

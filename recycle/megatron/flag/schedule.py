@@ -56,7 +56,7 @@ class Training(NamedTuple):
 
     Attributes:
         plan: with all servers.
-        make: makes a plan without some servers.
+        plans: where plans without some servers come from.
         iteration: where training begins.
         steps: gives the number of the iteration that begins, by which data and dropout are chosen.
         seed: of dropout.
@@ -64,7 +64,7 @@ class Training(NamedTuple):
     """
 
     plan: Plan
-    make: Callable[[Sequence[Server]], Plan]
+    plans: Plans
     iteration: Callable[[], int]
     steps: Callable[[], int]
     seed: int
@@ -221,7 +221,7 @@ class SurvivingSchedule(ABC):
             self,
             endpoint,
             durations,
-            Plans(plan, None, self._training.make),
+            self._training.plans,
             ConsoleReporter(self.server, endpoint),
         )
         # Until now everybody has set up as it liked, and from now on nobody waits for long.

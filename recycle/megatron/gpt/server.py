@@ -186,7 +186,7 @@ class GptServer:
                 self._update.main.copy_here()
         tokens = TokenTotal(network, job.depth, self._stage.take_tokens) if options.per_token_loss else None
         self._update.connect(network, after_reduction, tokens)
-        waiting = self._run.waiting if plan.failed == self._run.plan.failed else None
+        waiting = self._run.waiting if plan.dead == self._run.plan.dead else None
         self._worker = Worker(
             plan, self._server, self._stage, self._update, network, self.recorder, hooks, notices, waiting
         )

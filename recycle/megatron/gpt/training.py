@@ -201,7 +201,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     run_on_cpu()
     place, tensor_rank = divmod(process.rank, run.tensor_parallel)
     server = view.servers[place]
-    failed = run.plan.failed if process.rank == 0 else ()
+    failed = tuple(run.plan.dead) if process.rank == 0 else ()
     file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed) if tensor_rank == 0 else None
     reporter = Reporter(file, process.report)
     store = process.store()

@@ -130,7 +130,7 @@ class _Search:
             return
         # What relaxations prove they prove soon, or not for a long time: they get a part of the effort.
         relaxations: list[Build] = [pool_stages]
-        if self.problem.mode.routing == "home":
+        if self.problem.mode.routing_rule.keeps_home:
             relaxations.append(pool_peers)
         while not self.done:
             effort = FIRST_EFFORT * 2**self.round

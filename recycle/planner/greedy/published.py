@@ -13,7 +13,7 @@ def one_forward_one_backward(problem: Problem) -> Programs:
     Stage s runs P - s forwards ahead of the first backward, or as many as its memory and the stage before it allow, and
     then one forward for each backward (PipeDream-Flush, Narayanan et al. 2021).
     """
-    assert not problem.failed, "1F1B has no way around a failed server"
+    assert not problem.dead, "1F1B has no way around a dead server"
     job = problem.job
     programs: dict[Server, list[int]] = {}
     ahead = job.micro_batches
@@ -36,7 +36,7 @@ def zero_bubble_orders(problem: Problem) -> Iterator[Programs]:
     Stage s runs P - 1 - s forwards ahead (ZB-H1) or twice as many (ZB-H2), then F and I in turn, and begins with W at
     once, after s of them, or when all I are done.
     """
-    assert not problem.failed, "a fixed order has no way around a failed server"
+    assert not problem.dead, "a fixed order has no way around a dead server"
     job = problem.job
     for factor in (1, 2):
         for delay in ("none", "stage", "all"):

@@ -1,16 +1,16 @@
 """Where the plan of a new view comes from: the run's first plan, a catalogue, or a planner that is asked now."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from recycle.errors import NoPlanError
-from recycle.job import Server
+from recycle.job import DeadServers, Server
 from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 
 FIRST, CATALOGUE, MADE = "the first plan", "the catalogue", "made now"
 
-Maker = Callable[[Sequence[Server]], Plan]
+Maker = Callable[[DeadServers], Plan]
 
 
 class Plans:
@@ -28,40 +28,40 @@ class Plans:
         self._make = make
         self._found: Found | None = None
 
-    def choose(self, failed: Sequence[Server]) -> tuple[str, bytes]:
-        """Choose for all: where the plan for these failures is, and its text if it has to be passed on.
+    def choose(self, dead: DeadServers) -> tuple[str, bytes]:
+        """Choose for all: where the plan for these dead servers is, and its text if it has to be passed on.
 
         Raises:
             NoPlanError: there is none, and none can be made.
         """
-        if tuple(failed) == self._first.failed:
+        if dead == self._first.dead:
             return FIRST, b""
         if self._catalogue is not None:
             try:
-                self._look_up(failed)
+                self._look_up(dead)
             except NoPlanError:
                 pass
             else:
                 return CATALOGUE, b""
-        return MADE, encode_plan(self._make(failed))
+        return MADE, encode_plan(self._make(dead))
 
-    def find(self, choice: str, failed: Sequence[Server], server: Server, text: bytes) -> Plan:
+    def find(self, choice: str, dead: DeadServers, server: Server, text: bytes) -> Plan:
         """The plan that was chosen, with the list of at least one server.
 
         Args:
             choice: where it is.
-            failed: the failed servers.
+            dead: the dead servers.
             server: whose list is needed.
             text: what was passed on.
         """
         if choice == FIRST:
             return self._first
         if choice == CATALOGUE:
-            return self._look_up(failed).plan_of(server)
+            return self._look_up(dead).plan_of(server)
         return decode_plan(text, MADE, server)
 
-    def _look_up(self, failed: Sequence[Server]) -> Found:
+    def _look_up(self, dead: DeadServers) -> Found:
         assert self._catalogue is not None
-        if self._found is None or self._found.failed != tuple(failed):
-            self._found = self._catalogue.look_up(failed)
+        if self._found is None or self._found.dead != dead:
+            self._found = self._catalogue.look_up(dead)
         return self._found

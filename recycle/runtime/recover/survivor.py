@@ -51,7 +51,7 @@ from recycle.control.machine import Machine, State
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.errors import UserError
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job
 from recycle.plan.plan import Plan
 from recycle.record.reporting import Reporter
 from recycle.runtime.errors import NotFinite, ViewBroken
@@ -519,8 +519,8 @@ class Survivor:
     def _view(self) -> View:
         return self._machine.view
 
-    def _failed(self, view: View) -> tuple[Server, ...]:
-        return self._job.failed_set(set(self._job.servers()) - set(view.servers))
+    def _failed(self, view: View) -> DeadServers:
+        return self._job.dead_servers(set(self._job.servers()) - set(view.servers))
 
 
 def _forget_frames(error: BaseException | None) -> None:
