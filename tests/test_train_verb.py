@@ -26,7 +26,7 @@ def test_profiles_a_job_that_can_be_planned(tmp_path):
     assert "a transfer between stages takes " in result.output
     rows = [line.split() for line in result.output.splitlines()]
     assert [row[0] for row in rows if row and row[0].isdigit()] == ["0", "1"]
-    planned = call("plan", profiled, "--fail", "W0_1", "--moves", 100)
+    planned = call("plan", profiled, "--dead", "W0_1", "--moves", 100)
     assert "microseconds" in planned.output
 
 

@@ -9,7 +9,7 @@ from recycle import __version__
 from recycle.errors import UserError
 
 VERBS = {
-    "plan": "Plan a job around its failed servers, and prove how good the plan is.",
+    "plan": "Plan a job around its dead servers, and prove how good the plan is.",
     "check": "Prove that a plan is legal, and recompute its figures.",
     "show": "Draw a plan or a measured run: terminal, SVG, HTML, trace.",
     "explain": "Say what bounds a plan, what its failures cost, and what would help.",
@@ -22,7 +22,7 @@ VERBS = {
     "losses": "Draw a run's loss curve over that of another, and say how far they are apart.",
     "profile": "Measure what the stages of a GPT cost on this machine, and write a job file of it.",
     "doctor": "Say what would work, and what a failure would cost, for the command line of a Megatron job.",
-    "lookup": "Take the plan for some failed servers from a catalogue.",
+    "lookup": "Take the plan for some dead servers from a catalogue.",
 }
 
 
@@ -53,7 +53,7 @@ def group() -> None:
 
     \b
     Plan a job of 3 pipelines, 4 stages, 6 micro-batches with server W1_2 (pipeline 1, stage 2) dead:
-        recycle plan --pipelines 3 --stages 4 --micro-batches 6 --optimizer-cost 3 --fail W1_2 -o plan.json
+        recycle plan --pipelines 3 --stages 4 --micro-batches 6 --optimizer-cost 3 --dead W1_2 -o plan.json
         recycle check plan.json
         recycle show plan.json
 

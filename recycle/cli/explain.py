@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import describe_failures, describe_job, json_option, plan_argument
+from recycle.cli.options import describe_dead, describe_job, json_option, plan_argument
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.planner.explain import explain
@@ -31,7 +31,7 @@ def command(plan_file: Path, as_json: bool) -> None:
         print_json(explanation)
         return
     console = make_console()
-    console.print(f"{describe_job(plan.job)}; failed: {describe_failures(plan.failed)}", style="bold", markup=False)
+    console.print(f"{describe_job(plan.job)}; dead: {describe_dead(plan.failed)}", style="bold", markup=False)
     for text in (explanation.time, explanation.bound, *explanation.cost):
         console.print(text, markup=False)
     for remedy in explanation.remedies:

@@ -1,4 +1,4 @@
-"""Options that several verbs share: the job, the failed servers, the mode, durations."""
+"""Options that several verbs share: the job, the dead servers, the mode, durations."""
 
 import re
 from collections.abc import Callable
@@ -97,15 +97,14 @@ def job_options(function: F) -> F:
     return result
 
 
-def fail_option(function: F) -> F:
-    """Add ``--fail``; the function gets ``failed``."""
+def dead_option(function: F) -> F:
+    """Add ``--dead``; the function gets ``dead``."""
     return click.option(
-        "--fail",
-        "failed",
+        "--dead",
         type=parse_servers,
         metavar="SERVERS",
         default="",
-        help="The failed servers, for example W1_2,W0_3.",
+        help="The dead servers, for example W1_2,W0_3.",
     )(function)
 
 
@@ -156,9 +155,9 @@ def load_legal_plan(path: Path) -> Plan:
     return plan
 
 
-def describe_failures(failed: tuple[Server, ...]) -> str:
-    """The failed servers in words."""
-    return ", ".join(map(str, failed)) if failed else "none"
+def describe_dead(dead: tuple[Server, ...]) -> str:
+    """The dead servers in words."""
+    return ", ".join(map(str, dead)) if dead else "none"
 
 
 def describe_job(job: Job) -> str:
