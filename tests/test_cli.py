@@ -6,10 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.examples import paper_plan
 from recycle.cli import VERBS
+from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
 
@@ -175,6 +177,39 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, mess
     assert err.count("\n") == 1
     assert re.search(message, err), err
     assert path.read_text() == "what was there before"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check"],
+        ["explain"],
+        ["export"],
+        ["lower", "-o", "out"],
+        ["show", "--strict"],
+        ["train", *PAPER, "-o", "out", "--plan"],
+    ],
+    ids=" ".join,
+)
+def test_an_illegal_plan_exits_1_and_writes_nothing(run, plan_file, tmp_path, monkeypatch, arguments):
+    plan_file.write_text(plan_file.read_text().replace('"0F0.1"', '"0F0.9"'))
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*arguments, plan_file)
+    assert status == 1
+    assert "there is no micro-batch 0.9" in out + err
+    assert err.count("\n") == (arguments != ["check"])
+    assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_plan_that_deadlocks_has_no_picture_and_exits_1(run, plan_file, tmp_path):
+    plan = paper_plan()
+    first = tuple(sorted(plan.programs[Server(0, 0)], key=lambda each: each.op.name))
+    save_plan(msgspec.structs.replace(plan, programs={**plan.programs, Server(0, 0): first}), plan_file)
+    assert run("show", plan_file)[0] == 0
+    status, _, err = run("show", plan_file, "--svg", tmp_path / "plan.svg")
+    assert status == 1
+    assert "deadlocks" in err
+    assert not (tmp_path / "plan.svg").exists()
 
 
 @pytest.mark.parametrize("verb", ["check", "export", "lower"])

@@ -25,6 +25,9 @@ VERBS = {
     "lookup": "Take the plan for some dead servers from a catalogue.",
 }
 
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
+
 
 class Verbs(click.Group):
     """A group whose commands are imported when they are called, so that ``--help`` costs next to nothing."""
@@ -57,25 +60,22 @@ def group() -> None:
         recycle check plan.json
         recycle show plan.json
 
-    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be
-    used.
+    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be used.
     """
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit status 2."""
+    """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
     try:
         sys.exit(group(prog_name="recycle", standalone_mode=False))
     except UserError as error:
-        message = str(error)
+        message, status = str(error), error.exit_status
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx else "recycle"
-        message = f"{error.format_message()} ({verb} --help says more)"
+        message, status = f"{error.format_message()} ({verb} --help says more)", UserError.exit_status
     except click.ClickException as error:
-        click.echo(f"recycle: {error.format_message()}", err=True)
-        sys.exit(1)
+        message, status = error.format_message(), UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
-        click.echo("recycle: interrupted", err=True)
-        sys.exit(130)
+        message, status = "interrupted", INTERRUPTED
     click.echo(f"recycle: {message}", err=True)
-    sys.exit(2)
+    sys.exit(status)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from recycle.duration import parse_duration
-from recycle.errors import JobError, UserError
+from recycle.errors import IllegalPlan, JobError, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.checker import check_plan
@@ -146,12 +146,13 @@ def load_legal_plan(path: Path) -> Plan:
     """Read a plan file whose plan is legal.
 
     Raises:
-        UserError: it cannot be read, is no plan of this version, or the plan is illegal.
+        UserError: it cannot be read, or is no plan of this version.
+        IllegalPlan: the plan is illegal.
     """
     plan = load_plan(path)
     violations = check_plan(plan)
     if violations:
-        raise UserError(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
+        raise IllegalPlan(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
     return plan
 
 

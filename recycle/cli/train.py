@@ -19,7 +19,7 @@ from recycle.cli.options import (
     parse_seconds,
     parse_servers,
 )
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults
 from recycle.faults.random_faults import random_faults
@@ -193,7 +193,7 @@ def command(
             train(run, watch, make, faults)
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
-            raise click.ClickException(
+            raise RunFailed(
                 f"{failure}; {output / 'failure.txt'} says where. Go on from the last checkpoint with --resume, "
                 "and with --dead if a server is gone"
             ) from failure
@@ -275,7 +275,8 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
     """The plan of a file, or one that is made now.
 
     Raises:
-        UserError: the plan is illegal, or for another job or other servers than asked for.
+        IllegalPlan: the plan is illegal.
+        UserError: it is for another job or other servers than asked for.
     """
     if path is None:
         return make_now(job, dead, Mode())

@@ -12,7 +12,7 @@ from recycle.job import Server
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
 
-REFUSED = 2
+REFUSED = UserError.exit_status
 """The exit status where what was asked for cannot be done."""
 
 
