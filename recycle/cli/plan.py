@@ -63,10 +63,10 @@ def command(
 
     if prove:
         budget += f", {prove:g} s for a proof"
-    with progress_line("planning") as line:
+    with progress_line("planning") as show:
 
         def watch(period: int, bound: int) -> None:
-            line.show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
+            show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
 
         plan = make_plan(job, dead, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
     if output is not None:
