@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 @mode_options
 @search_options
 @click.option(
-    "--prove", type=parse_seconds, metavar="DURATION", help="Then let the exact solver look for a proof for so long."
+    "--prove",
+    type=parse_seconds,
+    metavar="DURATION",
+    help="Time for the exact solver to prove or improve the plan afterwards.",
 )
 @form_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
