@@ -1,4 +1,4 @@
-"""Options that several verbs share: the job, the failed servers, the mode, durations."""
+"""Options that several verbs share: the job, the dead servers, the mode, durations."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from recycle.duration import parse_duration
-from recycle.errors import JobError, UserError
+from recycle.errors import IllegalPlan, JobError, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.checker import check_plan
@@ -98,15 +98,14 @@ def job_options(function: F) -> F:
     return result
 
 
-def fail_option(function: F) -> F:
-    """Add ``--fail``; the function gets ``failed``."""
+def dead_option(function: F) -> F:
+    """Add ``--dead``; the function gets ``dead``."""
     return click.option(
-        "--fail",
-        "failed",
+        "--dead",
         type=parse_servers,
         metavar="SERVERS",
         default="",
-        help="The failed servers, for example W1_2,W0_3.",
+        help="The dead servers, for example W1_2,W0_3.",
     )(function)
 
 
@@ -127,9 +126,9 @@ def mode_options(function: F) -> F:
         (
             ("--optimizer", "optimizer_mode"),
             ("staggered", "global"),
-            "one step per stage when it is ready, or a barrier.",
+            "staggered: each stage steps when it is ready; global: all together.",
         ),
-        (("--backward",), ("split", "fused"), "input and weight gradient as two instructions, or as one."),
+        (("--backward",), ("split", "fused"), "split: input and weight gradient are two instructions; fused: one."),
     ):
         decorated = click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, help=text)(
             decorated
@@ -152,16 +151,17 @@ def load_legal_plan(path: Path) -> Plan:
     """Read a plan file whose plan is legal.
 
     Raises:
-        UserError: it cannot be read, is no plan of this version, or the plan is illegal.
+        UserError: it cannot be read, or is no plan of this version.
+        IllegalPlan: the plan is illegal.
     """
     plan = load_plan(path)
     violations = check_plan(plan)
     if violations:
-        raise UserError(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
+        raise IllegalPlan(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
     return plan
 
 
-def describe_failures(dead: Iterable[Server]) -> str:
+def describe_dead(dead: Iterable[Server]) -> str:
     """The dead servers in words."""
     return ", ".join(map(str, dead)) or "none"
 
@@ -178,7 +178,7 @@ def form_option(function: F) -> F:
         type=click.Choice(["lowered", "compute"]),
         default="lowered",
         show_default=True,
-        help="Whether transfers, reductions and optimizer steps are added.",
+        help="lowered: with transfers, reductions and optimizer steps; compute: without.",
     )(function)
 
 
@@ -195,9 +195,11 @@ def search_options(function: F) -> F:
 
     decorated: Any = wrapper
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the search's random choices."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random search."),
         click.option(
-            "--moves", type=click.IntRange(1), help="Search for so many moves instead: the same on every machine."
+            "--moves",
+            type=click.IntRange(1),
+            help="Search for this many moves instead; gives the same plan on every machine.",
         ),
         click.option(
             "--budget",
@@ -205,7 +207,7 @@ def search_options(function: F) -> F:
             metavar="DURATION",
             default="2s",
             show_default=True,
-            help="Time for the improvement search of a plan.",
+            help="Time to search for a better plan.",
         ),
     ):
         decorated = option(decorated)

@@ -9,14 +9,14 @@ from recycle.cli.console import make_console
 from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import (
-    describe_failures,
+    describe_dead,
     describe_job,
     job_options,
     load_legal_plan,
     parse_seconds,
     parse_servers,
 )
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults
 from recycle.faults.random_faults import random_faults
@@ -40,18 +40,22 @@ LONGEST_RUN = 24 * 3600.0
     type=parse_servers,
     default="",
     metavar="SERVERS",
-    help="Servers that are left out from the start: W1_2,W0_3.",
+    help="Servers that are dead from the start, for example W1_2,W0_3.",
 )
-@click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, help="Where training ends.")
+@click.option(
+    "--iterations", type=click.IntRange(1), default=20, show_default=True, help="How many iterations to train."
+)
 @click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )
 @click.option("--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="Ranks per server.")
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run's folder.")
+@click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.")
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
-@click.option("--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between looks at held-out text.")
+@click.option(
+    "--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between evaluations on held-out text."
+)
 @click.option(
     "--faults", "fault_file", type=click.Path(path_type=Path), help="What goes wrong: a fault file or a trace."
 )
@@ -59,29 +63,35 @@ LONGEST_RUN = 24 * 3600.0
     "--mtbf",
     type=parse_seconds,
     metavar="DURATION",
-    help="Kill servers at random, on average one in so long, and replace them.",
+    help="Kill and replace servers at random, with this mean time between failures.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random failures.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random failures.")
 @click.option(
     "--catalogue",
     type=click.Path(path_type=Path),
-    help="Plans for failures; without it, they are made when servers fail.",
+    help="Plans for failures; without it, they are made at the start and when servers fail.",
 )
 @click.option(
     "--silence",
     type=parse_seconds,
     default="3s",
     show_default=True,
-    help="A server that gives no sign of life for so long is declared dead.",
+    help="A server without a sign of life for this long is declared dead.",
 )
 @click.option(
-    "--address", default="127.0.0.1", show_default=True, help="Of this machine; the store and all servers bind to it."
+    "--address",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of this machine; the store and all servers bind to it.",
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option(
-    "--emulate", type=parse_seconds, metavar="DURATION", help="Train nothing: sleep the plan, a slot for so long."
+    "--emulate",
+    type=parse_seconds,
+    metavar="DURATION",
+    help="Train nothing: servers sleep their instructions, a slot lasting this long.",
 )
 def command(
     job: Job,
@@ -164,7 +174,7 @@ def command(
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"dead       {describe_failures(plan.dead)}")
+    console.print(f"dead       {describe_dead(plan.dead)}")
     console.print(f"plan       period {plan.period} {plan.job.time_unit}s, retention {plan.retention:.1%}")
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
@@ -186,8 +196,8 @@ def command(
             train(run, watch, make, faults)
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
-            raise click.ClickException(
-                f"{failure}; {output / 'failure.txt'} says where. Go on from the last checkpoint with --resume, "
+            raise RunFailed(
+                f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
                 "and with --dead if a server is gone"
             ) from failure
         finally:
@@ -196,13 +206,13 @@ def command(
             board.close()
             drawn = {name: sorted(curve.items()) for name, curve in curves.items() if curve}
             if drawn:
-                title = f"{job.name}, {describe_failures(plan.dead)} dead" if plan.dead else job.name
+                title = f"{job.name}, {describe_dead(plan.dead)} dead" if plan.dead else job.name
                 write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
 
 
 def ignore(*_: object) -> None:
-    """What is done with events that nobody wants to see."""
+    """Take events that are not shown."""
 
 
 def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:
@@ -224,7 +234,8 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
     """The plan of a file, or one that is made now.
 
     Raises:
-        UserError: the plan is illegal, or for another job or other servers than asked for.
+        IllegalPlan: the plan is illegal.
+        UserError: it is for another job or other servers than asked for.
     """
     if path is None:
         from recycle.planner.source import first_plan
@@ -240,8 +251,8 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         )
     if dead and plan.dead != job.dead_servers(dead):
         raise UserError(
-            f"{path}: the plan is for {describe_failures(plan.dead)} dead, and --dead says "
-            f"{describe_failures(dead)}: make a plan for these servers, or leave --dead out"
+            f"{path}: the plan is for {describe_dead(plan.dead)} dead, and --dead says "
+            f"{describe_dead(dead)}: make a plan for these servers, or leave --dead out"
         )
     return plan
 

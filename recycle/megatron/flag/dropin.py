@@ -294,7 +294,7 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
 
     for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
         raise RunError(problem)
-    return source().plan(flags.failures)
+    return source().plan(flags.dead)
 
 
 def stepping_of(arguments: Any, optimizer: Any) -> Stepping:

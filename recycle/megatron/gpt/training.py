@@ -14,7 +14,7 @@ from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.messages import differs
 from recycle.control.view import Member, View
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
@@ -28,13 +28,23 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.plan import Plan
 from recycle.record.history import load_history
 from recycle.record.recording import InstantLine, ViewLine
-from recycle.record.reporting import Event, EventFile, Reporter
+from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, SilentReporter
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.supervisor import (
+    EVENT,
+    FAILURE,
+    FIRED,
+    JOIN_FILE,
+    MISTAKE,
+    RUN_FAILED,
+    RunAccess,
+    Setting,
+    Supervisor,
+)
 from recycle.runtime.launch.torchrun import join, under_torchrun
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
@@ -45,7 +55,7 @@ from recycle.runtime.step.checkpoint import checkpoints, read_manifest
 
 Watch = Callable[[Event], None]
 
-MISTAKEN, FAILED = 2, 1
+FAILED = 1
 
 
 def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
@@ -58,8 +68,8 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
         faults: what goes wrong on purpose.
 
     Raises:
-        UserError: something that was asked for cannot be done, or the run could not keep its promise.
-        ProcessFailed: a process of an unprotected run failed.
+        UserError: something that was asked for cannot be done.
+        RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
     transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
     if run.tensor_parallel > 1 and run.model.clip is not None:
@@ -164,7 +174,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         run_on_cpu()
         name = str(member.server) if member.incarnation == 0 else str(member)
         file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
-        reporter = Reporter(file, lambda content: report(EVENT + content))
+        reporter = FileReporter(file, lambda content: report(EVENT + content))
         trainee = GptServer(run, member.server, text, reporter, keep=True)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation)
@@ -190,8 +200,8 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         )
         return survivor.run()
     except UserError as error:
-        report(MISTAKE + str(error).encode())
-        return MISTAKEN
+        report((RUN_FAILED if isinstance(error, RunFailed) else MISTAKE) + str(error).encode())
+        return error.exit_status
     except BaseException:
         report(FAILURE + traceback.format_exc().encode())
         return FAILED
@@ -201,9 +211,11 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     run_on_cpu()
     place, tensor_rank = divmod(process.rank, run.tensor_parallel)
     server = view.servers[place]
-    failed = tuple(run.plan.dead) if process.rank == 0 else ()
-    file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed) if tensor_rank == 0 else None
-    reporter = Reporter(file, process.report)
+    reporter: Reporter = SilentReporter()
+    if tensor_rank == 0:
+        failed = tuple(run.plan.dead) if process.rank == 0 else ()
+        file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed)
+        reporter = FileReporter(file, process.report)
     store = process.store()
     trainee = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
     if newest is not None:
@@ -219,7 +231,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
             trainee.iterate(step)
             trainee.between(step + 1, save=False, settle=False)
     except NotFinite as error:
-        raise RunError(
+        raise RunFailed(
             f"iteration {trainee.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
             "set clip"
         ) from error
