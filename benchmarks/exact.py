@@ -52,7 +52,7 @@ def make_worker(member: LocalProcess, options: ModelOptions, groups: object, exa
     text = load_text(None, options)
     shape = (options.sequence, options.micro_batch_size, options.hidden)
     place = Place(server.stage, of.depth)
-    stage = MegatronStage(model, config, place, shape, of.micro_batches, forward_step, text.samples)
+    stage = MegatronStage(model, place, shape, of.micro_batches, forward_step, text)
     method = Method(1e9, True, of.pipelines * of.micro_batches if exact else 0)
     update = TorchUpdate(
         MainParameters(stage.parameters()), options.make_optimizer, of.pipelines, server.stage, of.depth, method

@@ -103,7 +103,7 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
         model = build_stage(options, config, number, job.depth, groups)
         spec = _boundary(options)
         place = Place(number, job.depth)
-        stage = MegatronStage(model, config, place, spec.shape, job.micro_batches, forward_step, text.samples)
+        stage = MegatronStage(model, place, spec.shape, job.micro_batches, forward_step, text)
         addends = job.pipelines * job.micro_batches if options.exact else 0
         method = Method(options.clip, True, addends, keep=True, scale=options.scale_rule)
         update = TorchUpdate(

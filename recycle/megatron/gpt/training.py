@@ -165,7 +165,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         name = str(member.server) if member.incarnation == 0 else str(member)
         file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
         reporter = Reporter(file, lambda content: report(EVENT + content))
-        trainee = GptServer(run, member.server, text, reporter, keep=True)
+        trained = GptServer(run, member.server, text, reporter, keep=True)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation)
         hooks: list[Hooks] = []
@@ -177,18 +177,18 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             ports = (door.endpoint.port, door.watch[1])
-            hooks.append(Injector(mine, tell, lambda: trainee.gradients, ports))
+            hooks.append(Injector(mine, tell, lambda: trained.gradients, ports))
         survivor = Survivor(
             member,
             run.plan.job,
-            trainee.trainee,
+            trained.trainee,
             door.endpoint,
             run.durations,
             Plans(run.plan, catalogue, make),
             reporter,
             hooks,
         )
-        return survivor.run(trainee)
+        return survivor.run(trained)
     except UserError as error:
         report(MISTAKE + str(error).encode())
         return MISTAKEN
@@ -205,22 +205,23 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed) if tensor_rank == 0 else None
     reporter = Reporter(file, process.report)
     store = process.store()
-    trainee = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
+    trained = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
+    training = trained.training
     if newest is not None:
-        trainee.load(newest)
+        trained.load(newest)
     network = Network(store, view, server, tensor_rank)
-    trainee.enter(network, trainee.newest)
-    trainee.connect(run.plan, network, (), None)
+    training.enter(network, training.newest)
+    trained.connect(run.plan, network, (), None)
     if process.rank == 0:
-        reporter.tell(first_view(run.plan, view.epoch, trainee.newest))
+        reporter.tell(first_view(run.plan, view.epoch, training.newest))
     try:
-        trainee.between(trainee.newest, save=False, settle=False)
-        for step in range(trainee.newest, run.iterations):
-            trainee.iterate(step)
-            trainee.between(step + 1, save=False, settle=False)
+        trained.between(training.newest, save=False, settle=False)
+        for step in range(training.newest, run.iterations):
+            trained.iterate(step)
+            trained.between(step + 1, save=False, settle=False)
     except NotFinite as error:
         raise RunError(
-            f"iteration {trainee.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
+            f"iteration {training.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
             "set clip"
         ) from error
     network.barrier()
