@@ -18,7 +18,7 @@ from harness.examples import paper_job
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.flag.finalize import LiveGradients
+from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.schedule import PlanSchedule, this_server
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.unprotected import UnprotectedExecution

@@ -1,4 +1,4 @@
-"""The stage adapter: a Megatron model chunk as a stage that the runtime can run."""
+"""A Megatron model chunk as a stage that the runtime can run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

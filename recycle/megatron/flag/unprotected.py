@@ -10,7 +10,7 @@ from megatron.core import parallel_state
 
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.megatron.flag.finalize import WholeGradients
+from recycle.megatron.flag.gradients import WholeGradients
 from recycle.megatron.flag.loss_reports import LossExchange
 from recycle.megatron.stage import MegatronStage
 from recycle.plan.plan import Plan

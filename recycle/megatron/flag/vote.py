@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import torch
 
-from recycle.megatron.flag.finalize import LiveGradients
+from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
 from recycle.megatron.stage import MegatronStage
 from recycle.plan.plan import Plan
