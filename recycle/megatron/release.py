@@ -111,8 +111,8 @@ TRAINER = (
         "data_sharding",
     ),
     Hook("megatron.training.global_vars", "get_args", ""),
-    # Replaced where a run survives failures: it saves again where somebody died meanwhile, in a format to which only the
-    # living contribute.
+    # Replaced where a run survives failures: it saves again where somebody died meanwhile, in a format to which only
+    # the living contribute.
     Hook(
         TRAINING,
         "save_checkpoint",
