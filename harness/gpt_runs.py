@@ -28,7 +28,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
@@ -112,7 +112,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         groups = join_server(store, server, job.depth)
         config = transformer_config(options, job.depth)
         model = build_stage(options, config, server.stage, job.depth, groups)
-        network = Network(store, view, server)
+        network = connect(store, view, server)
         shape = (options.sequence, options.micro_batch_size, options.hidden)
         place = Place(server.stage, job.depth)
         samples = text(options).samples
@@ -125,7 +125,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, server.stage, job.depth)
         tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
         update.connect(network, tie.reduce if tie else lambda: None, tokens)
-        worker = Worker(plan, server, stage, update, network, Recorder(server))
+        worker = Worker(plan, stage, update, network, Recorder(server))
         losses = {}
         for step in range(steps):
             places = [

@@ -21,7 +21,8 @@ from recycle.runtime.join.handover import LARGEST_HEAD, StateHead, TensorHead, r
 from recycle.runtime.launch.fork_server import ForkServer
 from recycle.runtime.launch.local import launch
 from recycle.runtime.launch.report_channel import ReportInbox, connect_reporter
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.transfer_key import STATE
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -35,16 +36,16 @@ class Done:
 
 
 class Line:
-    """Both ends of a wire within one process: what is sent is there to be received."""
+    """Both ends of a link within one process: what is sent is there to be received."""
 
     def __init__(self):
         self.sent = queue.SimpleQueue()
 
-    def send(self, tensor):
+    def send(self, tensor, _):
         self.sent.put(tensor.clone())
         return Done()
 
-    def receive(self, tensor):
+    def receive(self, tensor, _):
         tensor.copy_(self.sent.get(timeout=5))
         return Done()
 
@@ -71,7 +72,7 @@ def bytes_of(content):
 @pytest.mark.parametrize("length", [0, -1, LARGEST_HEAD + 1])
 def test_a_head_of_an_impossible_length_is_refused(length):
     line = Line()
-    line.send(torch.tensor([length]))
+    line.send(torch.tensor([length]), STATE)
     with pytest.raises(ConnectionLost, match=f"a head of {length} bytes"):
         receive_state(line)
 
@@ -88,8 +89,8 @@ def test_a_head_of_an_impossible_length_is_refused(length):
 )
 def test_a_head_that_is_none_is_refused(content):
     line = Line()
-    line.send(torch.tensor([len(content)]))
-    line.send(bytes_of(content))
+    line.send(torch.tensor([len(content)]), STATE)
+    line.send(bytes_of(content), STATE)
     with pytest.raises(ConnectionLost, match="a state that cannot be read"):
         receive_state(line)
 
@@ -102,7 +103,7 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
     heard = {}
 
     def body(member):
-        notices = NoticeExchange(Network(member.store(), view, view.servers[member.rank]))
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]))
         found = []
         for iteration in range(2 * EVERY + 1):
             notices.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
@@ -117,7 +118,7 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
 
 
 def test_nothing_is_under_way_before_the_first_notice():
-    notices = NoticeExchange(Network(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
+    notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
     notices.collect()
     assert notices.heard == Notices()
 

@@ -26,6 +26,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network
 
 HELD_OUT = -1
@@ -86,7 +87,7 @@ class ScheduleAdapter:
         self._network: Network | None = None
         if self.server in plan.programs:
             tensor_rank = parallel_state.get_tensor_model_parallel_rank()
-            self._network = Network(store, View.of(plan, epoch), self.server, tensor_rank)
+            self._network = connect(store, View.of(plan, epoch), self.server, tensor_rank=tensor_rank)
         elif not rehearsal:
             raise RunError(f"plan: {self.server} has no instructions in it; a failed server takes no part in training")
         if rehearsal and plan.failed and self.server.stage == plan.job.depth - 1:
@@ -177,7 +178,7 @@ class ScheduleAdapter:
                 f"data: the plan routes micro-batches of other pipelines to {self.server}, and the data iterator has "
                 "only those of its own: give the adapter data that is addressable by micro-batch"
             )
-        return Work(stage, update, Worker(plan, self.server, stage, update, self._network, self.recorder))
+        return Work(stage, update, Worker(plan, stage, update, self._network, self.recorder))
 
     def _stock(self, **arguments: Any) -> list[Any]:
         if not self._whole:

@@ -341,7 +341,7 @@ class SurvivingSchedule(ABC):
         """See Trainee."""
         assert self._stage is not None
         update = self._make_update(network)
-        self._worker = Worker(plan, self.server, self._stage, update, network, self.recorder, hooks)
+        self._worker = Worker(plan, self._stage, update, network, self.recorder, hooks)
         self._collectives.connect(network, {group.servers for group in self._groups})
         self._roles.connect(network.view)
         # Nobody goes on before all have the version that they need.

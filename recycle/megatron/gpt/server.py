@@ -187,9 +187,7 @@ class GptServer:
         tokens = TokenTotal(network, job.depth, self._stage.take_tokens) if options.per_token_loss else None
         self._update.connect(network, after_reduction, tokens)
         waiting = self._run.waiting if plan.failed == self._run.plan.failed else None
-        self._worker = Worker(
-            plan, self._server, self._stage, self._update, network, self.recorder, hooks, notices, waiting
-        )
+        self._worker = Worker(plan, self._stage, self._update, network, self.recorder, hooks, notices, waiting)
 
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Trainee."""

@@ -36,8 +36,8 @@ from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.report_channel import connect_reporter
 from recycle.runtime.launch.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, RunAccess, Setting, Supervisor
 from recycle.runtime.launch.torchrun import join, under_torchrun
+from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Network
 from recycle.runtime.recover.plans import FIRST, Maker, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.view_reports import now
@@ -208,7 +208,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     trainee = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
     if newest is not None:
         trainee.load(newest)
-    network = Network(store, view, server, tensor_rank)
+    network = connect(store, view, server, tensor_rank=tensor_rank)
     trainee.enter(network, trainee.newest)
     trainee.connect(run.plan, network, (), None)
     if process.rank == 0:
