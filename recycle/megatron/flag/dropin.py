@@ -285,7 +285,7 @@ def choose_plan(arguments: Any, survives: bool) -> Plan:
 
     for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
         raise RunError(problem)
-    return plan_source(arguments).plan(flags.failures)
+    return plan_source(arguments).plan(flags.dead)
 
 
 def stepping_of(arguments: Any, optimizer: Any) -> Stepping:

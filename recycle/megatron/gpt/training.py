@@ -14,7 +14,7 @@ from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.messages import differs
 from recycle.control.view import Member, View
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
@@ -34,7 +34,17 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.supervisor import (
+    EVENT,
+    FAILURE,
+    FIRED,
+    JOIN_FILE,
+    MISTAKE,
+    RUN_FAILED,
+    RunAccess,
+    Setting,
+    Supervisor,
+)
 from recycle.runtime.launch.torchrun import join, under_torchrun
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
@@ -45,7 +55,7 @@ from recycle.runtime.step.checkpoint import checkpoints, read_manifest
 
 Watch = Callable[[Event], None]
 
-MISTAKEN, FAILED = 2, 1
+FAILED = 1
 
 
 def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
@@ -58,8 +68,8 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
         faults: what goes wrong on purpose.
 
     Raises:
-        UserError: something that was asked for cannot be done, or the run could not keep its promise.
-        ProcessFailed: a process of an unprotected run failed.
+        UserError: something that was asked for cannot be done.
+        RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
     transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
     if run.tensor_parallel > 1 and run.model.clip is not None:
@@ -190,8 +200,8 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         )
         return survivor.run()
     except UserError as error:
-        report(MISTAKE + str(error).encode())
-        return MISTAKEN
+        report((RUN_FAILED if isinstance(error, RunFailed) else MISTAKE) + str(error).encode())
+        return error.exit_status
     except BaseException:
         report(FAILURE + traceback.format_exc().encode())
         return FAILED
@@ -219,7 +229,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
             trainee.iterate(step)
             trainee.between(step + 1, save=False, settle=False)
     except NotFinite as error:
-        raise RunError(
+        raise RunFailed(
             f"iteration {trainee.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
             "set clip"
         ) from error

@@ -15,14 +15,14 @@ from typing import Protocol
 import torch
 from torch.distributed import Store, TCPStore
 
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.runtime.errors import RunError
 
-MESSAGE, MISTAKE, FAILURE = b"M", b"U", b"F"
+MESSAGE, MISTAKE, RUN_FAILED, FAILURE = b"M", b"U", b"R", b"F"
 HOST = "127.0.0.1"
 
 
-class ProcessFailed(RuntimeError):
+class ProcessFailed(RunFailed):
     """A process raised, or was killed; the others were ended.
 
     Attributes:
@@ -91,7 +91,7 @@ def launch(
         threads: torch's threads in each process.
 
     Raises:
-        UserError: a process raised one.
+        UserError: a process raised one; RunFailed if it was that.
         ProcessFailed: a process raised anything else, or was killed.
     """
     listener = socket.create_server((HOST, 0), backlog=4096)
@@ -128,6 +128,8 @@ def _run(body: Callable[[LocalProcess], None], member: LocalProcess, threads: in
         torch.set_num_threads(threads)
         body(member)
         status = 0
+    except RunFailed as error:
+        channel.send_bytes(RUN_FAILED + str(error).encode())
     except UserError as error:
         channel.send_bytes(MISTAKE + str(error).encode())
     except BaseException:
@@ -154,6 +156,8 @@ def _watch(
             kind, content = content[:1], content[1:]
             if kind == MISTAKE:
                 raise RunError(content.decode())
+            if kind == RUN_FAILED:
+                raise RunFailed(content.decode())
             if kind == FAILURE:
                 _require_alive(processes)
                 detail = content.decode()

@@ -20,6 +20,7 @@ from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
 from recycle.control.messages import Description, Verdict
 from recycle.control.view import Member, View
+from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile, unfired
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Job, Server
@@ -34,7 +35,7 @@ from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.survivor import DONE
 from recycle.runtime.recover.view_reports import now
 
-EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
+EVENT, MISTAKE, RUN_FAILED, FAILURE = b"E", b"U", b"R", b"F"
 LOOK, REST = 0.02, 0.2
 """Seconds between two looks while something is to be done at a certain time, and otherwise."""
 
@@ -122,7 +123,8 @@ class Supervisor:
         """Wait for the end of the run.
 
         Raises:
-            RunError: the run did not keep its promise: the message says why.
+            UserError: a server cannot use what it was given.
+            RunFailed: the run did not come to its end: the message says why.
         """
         setting = self._setting
         try:
@@ -192,6 +194,8 @@ class Supervisor:
         kind, content = said.content[:1], said.content[1:]
         if kind == MISTAKE:
             raise RunError(content.decode())
+        if kind == RUN_FAILED:
+            raise RunFailed(content.decode())
         if kind == FAILURE:
             folder = self._setting.folder / "failures"
             folder.mkdir(exist_ok=True)
@@ -234,9 +238,9 @@ class Supervisor:
         if any(status == DONE for status in self._ended.values()):
             return
         if self._reasons:
-            raise RunError("; ".join(self._reasons))
+            raise RunFailed("; ".join(self._reasons))
         ends = ", ".join(f"{member} ended with {status}" for member, status in self._ended.items())
-        raise RunError(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
+        raise RunFailed(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
 
     # What the launcher does to the run, and for it.
 
