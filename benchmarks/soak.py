@@ -82,7 +82,7 @@ class Watched(EmulatedServer):
         self.store = store
 
     def iterate(self, step: int) -> None:
-        """See Trainee."""
+        """See Loop."""
         super().iterate(step)
         if step % APART == APART - 1:
             self.growth.write(msgspec.json.encode(look(step, self.store)) + b"\n")
@@ -101,7 +101,8 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         mine = faults.of_worker(member.server, member.incarnation)
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
         plans = Plans(plan, None, planner(job, plan.mode))
-        return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, reporter, hooks).run()
+        survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks)
+        return survivor.run(trainee)
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 

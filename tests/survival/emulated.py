@@ -363,7 +363,7 @@ class Scenario:
             survivor = _Survivor(
                 member,
                 JOB,
-                trainee,
+                trainee.trainee,
                 door.endpoint,
                 self.durations,
                 Plans(self.plan, None, make),
@@ -372,7 +372,7 @@ class Scenario:
             )
             survivor.trainee = trainee
             trainee.meet("start")
-            status = survivor.run()
+            status = survivor.run(trainee)
             (self.folder / "ends").mkdir(exist_ok=True)
             (self.folder / "ends" / str(member)).write_text(f"{status} {trainee.newest}")
             return status

@@ -46,9 +46,7 @@ from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.plans import FIRST, Plans
 from recycle.runtime.recover.survivor import Survivor
-from recycle.runtime.step.trainee import Listener
-
-NEVER = sys.maxsize
+from recycle.runtime.step.trainee import Trainee
 
 
 class Training(NamedTuple):
@@ -72,7 +70,9 @@ class Training(NamedTuple):
 
 
 class SurvivingSchedule(ABC):
-    """Runs a plan wherever Megatron would run its schedule, and goes on with those who are left; a Trainee.
+    """Runs a plan wherever Megatron would run its schedule, and goes on with those who are left.
+
+    It is Versioned and Connectable.
 
     Args:
         training: what is trained.
@@ -218,7 +218,7 @@ class SurvivingSchedule(ABC):
         self._survivor = Survivor(
             member,
             plan.job,
-            self,
+            Trainee(versions=self, connection=self),
             endpoint,
             durations,
             Plans(plan, None, self._training.make),
@@ -292,30 +292,25 @@ class SurvivingSchedule(ABC):
         if self._survivor.end is not None and not self._leaving:
             raise SystemExit(self._survivor.end)
 
-    # What recovery asks of a Trainee.
+    # What recovery asks for.
 
     @property
     @abstractmethod
     def newest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
 
     @property
     @abstractmethod
     def oldest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
 
     @property
-    def last(self) -> int:
-        """See Trainee."""
-        return self.newest if self._leaving else NEVER
-
-    @property
-    def gradients(self) -> Sequence[torch.Tensor]:
-        """None: nothing here asks for them."""
-        return ()
+    def done(self) -> bool:
+        """See Connectable."""
+        return self._leaving
 
     def drop(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
         if self._worker is not None:
             self._worker.close()
         if self._stage is not None:
@@ -323,22 +318,22 @@ class SurvivingSchedule(ABC):
 
     @abstractmethod
     def undo(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
 
     @abstractmethod
     def enter(self, network: Network, step: int) -> int:
-        """See Trainee."""
+        """See Versioned."""
 
     @abstractmethod
     def state(self) -> Mapping[str, torch.Tensor]:
-        """See Trainee."""
+        """See Versioned."""
 
     @abstractmethod
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Trainee."""
+        """See Versioned."""
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
-        """See Trainee."""
+        """See Connectable."""
         assert self._stage is not None
         update = self._make_update(network)
         self._worker = Worker(plan, self._stage, update, network, self.recorder, hooks)
@@ -347,28 +342,6 @@ class SurvivingSchedule(ABC):
         # Nobody goes on before all have the version that they need.
         network.barrier()
         self._network = network
-
-    def load(self, step: int) -> None:
-        """Never: checkpoints are the training code's."""
-        raise AssertionError(f"nobody has said that there is a checkpoint of step {step}")
-
-    def durable(self) -> int | None:
-        """See Trainee."""
-        return None
-
-    def listen(self, listener: Listener | None) -> None:  # noqa: B027 - what it does is right for all
-        """Nobody: nobody joins."""
-
-    def follow(self, parts: Sequence[torch.Tensor]) -> None:
-        """Never: nobody joins."""
-        raise AssertionError(f"{len(parts)} parts, and nobody follows")
-
-    def between(self, step: int, *, save: bool, settle: bool) -> None:  # noqa: B027 - as above
-        """Nothing: it is the training code's."""
-
-    def iterate(self, step: int) -> None:
-        """Never: the training code does."""
-        raise AssertionError(f"iteration {step} is the training code's")
 
 
 class Feed:

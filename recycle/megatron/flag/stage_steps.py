@@ -81,38 +81,38 @@ class SteppingSchedule(SurvivingSchedule):
             except ViewBroken as error:
                 self._recover(error)
 
-    # What recovery asks of a Trainee.
+    # What recovery asks for.
 
     @property
     def newest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return self._update.versions.newest
 
     @property
     def oldest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return self._update.versions.oldest
 
     def drop(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
         super().drop()
         self._update.drop()
 
     def undo(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
         self._update.undo()
 
     def enter(self, network: Network, step: int) -> int:
-        """See Trainee."""
+        """See Versioned."""
         with self._own_settings():
             return self._update.enter(network, step)
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """See Trainee."""
+        """See Versioned."""
         return stage_state(self._named(), self._update.optimizer)
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Trainee."""
+        """See Versioned."""
         give_state(state, self._named(), self._update.optimizer)
         self._update.adopt(step)
 

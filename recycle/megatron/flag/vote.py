@@ -28,7 +28,7 @@ class PromisingSchedule(SurvivingSchedule):
 
     @property
     def oldest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return self._oldest
 
     def undo(self) -> None:
@@ -36,7 +36,7 @@ class PromisingSchedule(SurvivingSchedule):
         self._newest = self._oldest
 
     def enter(self, network: Network, step: int) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return step
 
     def state(self) -> Mapping[str, torch.Tensor]:

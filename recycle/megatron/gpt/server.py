@@ -35,14 +35,15 @@ from recycle.runtime.step.checkpoint import (
     stage_state,
     write_stage,
 )
+from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
-from recycle.runtime.step.trainee import Listener
+from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import Method, TorchUpdate
 
 
 class GptServer:
-    """Trains one stage of a GPT; a Trainee.
+    """Trains one stage of a GPT: Followable, Durable and Connectable, with a Loop.
 
     Args:
         run: what to do.
@@ -111,54 +112,64 @@ class GptServer:
             config.grad_scale_func = self._update.loss_scale.apply
 
     @property
+    def trainee(self) -> Trainee:
+        """What recovery gets of it."""
+        return Trainee(versions=self, connection=self, durable=self, followed=self)
+
+    @property
     def newest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return self._update.versions.newest
 
     @property
     def oldest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return self._update.versions.oldest
 
     @property
     def last(self) -> int:
-        """See Trainee."""
+        """See Loop."""
         return self._run.iterations
 
+    @property
+    def done(self) -> bool:
+        """See Connectable."""
+        return self.newest >= self.last
+
     def drop(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
         if self._worker is not None:
             self._worker.close()
         self._stage.drop()
         self._update.drop()
 
     def undo(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
         self._update.undo()
 
     def enter(self, network: Network, step: int) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return self._update.enter(network, step)
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """See Trainee."""
+        """See Versioned."""
         return stage_state(self._named(), self._update.optimizer)
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Trainee."""
+        """See Versioned."""
         give_state(state, self._named(), self._update.optimizer)
         self._update.adopt(step)
 
     def listen(self, listener: Listener | None) -> None:
-        """See Trainee."""
+        """See Followable."""
         self._update.listener = listener
 
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
-        """See Trainee."""
+        """See Followable."""
         self._update.follow(parts)
 
     def load(self, step: int) -> None:
-        """See Trainee.
+        """See Durable.
 
         Raises:
             RunError: it cannot be read, or is of another model.
@@ -169,12 +180,12 @@ class GptServer:
         self._update.adopt(step)
 
     def durable(self) -> int | None:
-        """See Trainee."""
+        """See Durable."""
         found = checkpoints(self._run.checkpoints)
         return read_manifest(found[-1], self._settings).step if found else None
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
-        """See Trainee."""
+        """See Connectable."""
         job, options = plan.job, self._run.model
         self.network = network
         after_reduction: Callable[[], None] = _nothing
@@ -190,7 +201,7 @@ class GptServer:
         self._worker = Worker(plan, self._stage, self._update, network, self.recorder, hooks, notices, waiting)
 
     def between(self, step: int, *, save: bool, settle: bool) -> None:
-        """See Trainee."""
+        """See Loop."""
         run = self._run
         due = step == run.iterations or (run.checkpoint_every > 0 and step % run.checkpoint_every == 0)
         looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
@@ -206,7 +217,7 @@ class GptServer:
             self._reporter.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
 
     def iterate(self, step: int) -> None:
-        """See Trainee."""
+        """See Loop."""
         start = time.monotonic()
         self.recorder.clear()
         assert self._worker is not None
@@ -220,7 +231,7 @@ class GptServer:
 
     @property
     def gradients(self) -> Sequence[torch.Tensor]:
-        """See Trainee."""
+        """Where gradients are added up; faults are injected there."""
         return self._update.gradients.buffers
 
     @property

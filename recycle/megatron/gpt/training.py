@@ -191,14 +191,14 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         survivor = Survivor(
             member,
             run.plan.job,
-            trainee,
+            trainee.trainee,
             door.endpoint,
             run.durations,
             Plans(run.plan, catalogue, make),
             reporter,
             hooks,
         )
-        return survivor.run()
+        return survivor.run(trainee)
     except UserError as error:
         report((RUN_FAILED if isinstance(error, RunFailed) else MISTAKE) + str(error).encode())
         return error.exit_status

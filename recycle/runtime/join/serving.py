@@ -30,7 +30,7 @@ from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import NetworkOptions, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
-from recycle.runtime.step.trainee import Trainee
+from recycle.runtime.step.trainee import Followable
 
 # A stage's state is some three times its gradient. If this much has to wait while the state is sent, then gradients
 # come faster than they can be sent, and the joiner would never catch up.
@@ -224,14 +224,14 @@ class Serving:
 
     Args:
         member: who this is.
-        trainee: its training.
+        versions: of its state.
         endpoint: of the store.
         durations: how long is waited for what.
     """
 
-    def __init__(self, member: Member, trainee: Trainee, endpoint: Endpoint, durations: Durations) -> None:
+    def __init__(self, member: Member, versions: Followable, endpoint: Endpoint, durations: Durations) -> None:
         self._member = member
-        self._trainee = trainee
+        self._versions = versions
         self._endpoint = endpoint
         self._durations = durations
         self._service: Service | None = None
@@ -254,19 +254,19 @@ class Serving:
             if mine and request.state == "asking" and request.attempt > self._served.get(joiner, -1):
                 self._served[joiner] = request.attempt
                 meeting = Meeting(self._endpoint, self._durations, view.epoch, joiner, request.attempt)
-                self._service = Service(meeting, self._trainee.newest, self._trainee.state())
-                self._trainee.listen(self._service)
+                self._service = Service(meeting, self._versions.newest, self._versions.state())
+                self._versions.listen(self._service)
                 return
 
     def finish(self) -> None:
         """All members pause here, so the joiner gets what it lacks; it may go on after this has returned."""
-        self._trainee.listen(None)
+        self._versions.listen(None)
         if self._service is not None:
             self._service.finish()
 
     def abort(self) -> None:
         """Serve nobody any more."""
-        self._trainee.listen(None)
+        self._versions.listen(None)
         if self._service is not None:
             self._service.abort()
             self._service = None

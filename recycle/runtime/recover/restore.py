@@ -32,13 +32,15 @@ def restore_state(
     Raises:
         ViewBroken: somebody is gone.
     """
+    versions = trainee.versions
     if restore == "checkpoint":
-        trainee.load(step)
+        assert trainee.durable is not None, f"nobody has said that there is a checkpoint of step {step}"
+        trainee.durable.load(step)
     elif holders[member]:
-        if trainee.newest > step:
-            trainee.undo()
-        assert trainee.newest == step, f"{member} is at {trainee.newest}, and said that it has {step}"
-    step = trainee.enter(network, step)
+        if versions.newest > step:
+            versions.undo()
+        assert versions.newest == step, f"{member} is at {versions.newest}, and said that it has {step}"
+    step = versions.enter(network, step)
     if restore == "checkpoint":
         return
     lacking = [each for each, holds in holders.items() if not holds]
@@ -47,8 +49,8 @@ def restore_state(
     for source, receiver in pairs:
         if source == member:
             # The state is at rest here, so a peer that lacks it can have it.
-            send_state(network.link(receiver.server), step, trainee.state())
+            send_state(network.link(receiver.server), step, versions.state())
         elif receiver == member:
             received, state = receive_state(network.link(source.server))
             assert received == step, f"{source} sent version {received} instead of {step}"
-            trainee.adopt(step, state)
+            versions.adopt(step, state)

@@ -51,7 +51,7 @@ def digest(state):
 
 
 def noting(kind):
-    """A Trainee of some kind that writes down its versions, and ends some iterations after a view has come."""
+    """A training of some kind that writes down its versions, and ends some iterations after a view has come."""
 
     class Noting(kind):
         def prepare(self, member, folder, ends, trouble):
@@ -133,8 +133,8 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
             trainee = make_trainee(member.server, reporter)
             trainee.prepare(member, folder, ends, trouble)
             plans = Plans(plan, None, lambda failed: make_plan(job, failed, Mode(), QUICK))
-            survivor = Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, reporter, hooks(trainee))
-            return survivor.run()
+            survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks(trainee))
+            return survivor.run(trainee)
         except BaseException:
             report(FAILURE + traceback.format_exc().encode())
             raise
