@@ -24,7 +24,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
-from recycle.record.reporting import Event, EventFile, Reporter
+from recycle.record.reporting import Event, EventFile, FileReporter, Reporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.report_channel import connect_reporter
@@ -344,7 +344,7 @@ class Scenario:
         report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
         try:
             file = EventFile(self.folder / "events", str(member), "emulated")
-            reporter = Reporter(file, lambda content: report(EVENT + content))
+            reporter = FileReporter(file, lambda content: report(EVENT + content))
             emulated = Emulated(JOB, self.mode.optimizer == "staggered", SLOT, self.iterations)
             trainee = ScenarioServer(emulated, member, reporter, self)
             fired = FiredFile(self.folder / FIRED, member.server, member.incarnation)

@@ -6,6 +6,7 @@ What a version is, and how it is kept, is left to two kinds: where Megatron step
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -34,9 +35,7 @@ from recycle.megatron.flag.roles import Roles
 from recycle.megatron.world import Place
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
-from recycle.record.recording import InstantLine, ViewLine
-from recycle.record.reporting import Event, Reporter
-from recycle.record.timeline import Span
+from recycle.record.reporting import ConsoleReporter
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
@@ -222,7 +221,7 @@ class SurvivingSchedule(ABC):
             endpoint,
             durations,
             Plans(plan, None, self._training.make),
-            ConsoleReporter(self.server, endpoint),
+            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr),
         )
         # Until now everybody has set up as it liked, and from now on nobody waits for long.
         torch.distributed.barrier()
@@ -361,33 +360,9 @@ class Feed:
         self._iterator = iterator
 
 
-class ConsoleReporter(Reporter):
-    """Tells the user what happened, a line each.
-
-    Args:
-        server: who speaks.
-        endpoint: of the run's store, where it is noted what was said already.
-    """
-
-    def __init__(self, server: Server, endpoint: Endpoint) -> None:
-        super().__init__(None, lambda content: None)
-        self._server = server
-        self._endpoint = endpoint
-
-    def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
-        """Say that a view has begun, or what went wrong."""
-        if isinstance(event, ViewLine) and event.epoch > 0 and event.servers[0] == str(self._server):
-            kept = f"{event.retention:.0%} of the throughput"
-            self._say(f"{event.cause}; training goes on with {len(event.servers)} servers and {kept}")
-        elif isinstance(event, InstantLine) and self._is_news(event.text):
-            self._say(event.text)
-
-    def _is_news(self, text: str) -> bool:
-        try:
-            return self._endpoint.connect(SILENCE).add(f"said/{text}", 1) == 1
-        except StoreLost:
-            return True
-
-    def _say(self, text: str) -> None:
-        sys.stderr.write(f"recycle: {text}\n")
-        sys.stderr.flush()
+def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
+    """Whether no other process has said a text yet; true where the store that knows is lost."""
+    try:
+        return endpoint.connect(SILENCE).add(f"said/{text}", 1) == 1
+    except StoreLost:
+        return True

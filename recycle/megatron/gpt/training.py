@@ -28,7 +28,7 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.plan import Plan
 from recycle.record.history import load_history
 from recycle.record.recording import InstantLine, ViewLine
-from recycle.record.reporting import Event, EventFile, Reporter
+from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, SilentReporter
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
@@ -174,7 +174,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         run_on_cpu()
         name = str(member.server) if member.incarnation == 0 else str(member)
         file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
-        reporter = Reporter(file, lambda content: report(EVENT + content))
+        reporter = FileReporter(file, lambda content: report(EVENT + content))
         trainee = GptServer(run, member.server, text, reporter, keep=True)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation)
@@ -211,9 +211,11 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     run_on_cpu()
     place, tensor_rank = divmod(process.rank, run.tensor_parallel)
     server = view.servers[place]
-    failed = run.plan.failed if process.rank == 0 else ()
-    file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed) if tensor_rank == 0 else None
-    reporter = Reporter(file, process.report)
+    reporter: Reporter = SilentReporter()
+    if tensor_rank == 0:
+        failed = run.plan.failed if process.rank == 0 else ()
+        file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed)
+        reporter = FileReporter(file, process.report)
     store = process.store()
     trainee = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
     if newest is not None:

@@ -15,7 +15,8 @@ from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.record.recording import EvaluationLine, IterationLine, load_recording
+from recycle.record.reading import load_recording
+from recycle.record.recording import EvaluationLine, IterationLine
 from recycle.runtime.errors import RunError
 from recycle.runtime.step import checkpoint
 from recycle.runtime.step.checkpoint import checkpoints

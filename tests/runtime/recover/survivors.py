@@ -18,7 +18,7 @@ from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.record.reporting import EventFile, Reporter
+from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.launch.report_channel import connect_reporter
 from recycle.runtime.launch.supervisor import EVENT, FAILURE, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
@@ -129,7 +129,9 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
         torch.set_num_threads(1)  # others' threads would have been lost in the fork
         report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
         try:
-            reporter = Reporter(EventFile(folder / "events", str(member), "test"), lambda each: report(EVENT + each))
+            reporter = FileReporter(
+                EventFile(folder / "events", str(member), "test"), lambda each: report(EVENT + each)
+            )
             trainee = make_trainee(member.server, reporter)
             trainee.prepare(member, folder, ends, trouble)
             plans = Plans(plan, None, lambda failed: make_plan(job, failed, Mode(), QUICK))
