@@ -20,7 +20,8 @@ from recycle.runtime.execute.notices import EVERY, NoticeExchange, Notices
 from recycle.runtime.join.handover import LARGEST_HEAD, StateHead, TensorHead, receive_state, send_state
 from recycle.runtime.launch.fork_server import ForkServer
 from recycle.runtime.launch.local import launch
-from recycle.runtime.launch.report_channel import ReportInbox, connect_reporter
+from recycle.runtime.launch.messages import FailureMessage, HelloMessage, ReportMessage, encode
+from recycle.runtime.launch.report_channel import ReportInbox, connect_to_launcher
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.transfer_key import STATE
 
@@ -127,59 +128,62 @@ def test_nothing_is_under_way_before_the_first_notice():
 
 
 @pytest.fixture
-def hub():
-    hub = ReportInbox("127.0.0.1", "token")
-    hub.open()
-    yield hub
-    hub.close()
+def inbox():
+    inbox = ReportInbox("127.0.0.1", "token")
+    inbox.open()
+    yield inbox
+    inbox.close()
 
 
-def next_words(hub):
-    """What is said next by somebody who was let in before."""
-    while (said := hub.take(10)) is not None and not said.content:
+def next_report(inbox):
+    """The next message that is not the first of its sender."""
+    while (received := inbox.take(10)) is not None and received.message == received.sender:
         pass
-    assert said is not None
-    return said
+    assert received is not None
+    return received
 
 
-def test_what_is_said_arrives_in_order_with_who_said_it(hub):
-    report = connect_reporter(hub.address, "token", "W0_1#2", 77)
-    report(b"first")
-    report(b"second")
-    said = [hub.take(10), hub.take(10), hub.take(10)]
-    assert [(each.sender, each.pid, each.content) for each in said] == [
-        ("W0_1#2", 77, b""),
-        ("W0_1#2", 77, b"first"),
-        ("W0_1#2", 77, b"second"),
-    ]
+STILL_THERE = ReportMessage(b"still there")
 
 
-def test_without_the_token_nobody_is_let_in(hub):
+def test_what_is_told_arrives_in_order_with_who_told_it(inbox):
+    send = connect_to_launcher(inbox.address, "token", "W0_1#2", 77)
+    messages = [ReportMessage(b"first"), ReportMessage(b"\xff second"), FailureMessage("third")]
+    for each in messages:
+        send(each)
+    sender = HelloMessage("W0_1#2", 77)
+    assert [inbox.take(10) for _ in range(4)] == [(sender, each) for each in (sender, *messages)]
+
+
+def test_without_the_token_nobody_is_let_in(inbox):
     with pytest.raises(ControlError, match=r"does not let this process in .*; take the address and the token from"):
-        connect_reporter(hub.address, "another", "W0_1#0", 1)
-    connect_reporter(hub.address, "token", "W0_0#0", 1)(b"still there")
-    assert next_words(hub).sender == "W0_0#0"
-    assert hub.take(0) is None
+        connect_to_launcher(inbox.address, "another", "W0_1#0", 1)
+    connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+    assert next_report(inbox).sender.name == "W0_0#0"
+    assert inbox.take(0) is None
 
 
-def test_noise_and_who_hangs_up_at_the_door_do_no_harm(hub):
-    with socket.create_connection(hub.address) as stranger:
+def test_noise_and_whoever_hangs_up_at_once_do_no_harm(inbox):
+    with socket.create_connection(inbox.address) as stranger:
         stranger.sendall(b"\xff" * 100)
-    socket.create_connection(hub.address).close()
-    with Client(hub.address, authkey=b"token") as member:
-        member.send_bytes(b"x" * 1000)  # no name is that long
-    with Client(hub.address, authkey=b"token") as member:
-        member.send_bytes(b"W0_0#0 no-number")
-        member.send_bytes(b"never read")
-    connect_reporter(hub.address, "token", "W0_0#0", 1)(b"still there")
-    assert next_words(hub).content == b"still there"
-    assert hub.take(0) is None
+    socket.create_connection(inbox.address).close()
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(encode(HelloMessage("x" * 1000, 1)))  # no name is that long
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(b"no message")
+        member.send_bytes(encode(STILL_THERE))
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(encode(STILL_THERE))  # without having said who it is
+        member.send_bytes(encode(STILL_THERE))
+    connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+    assert next_report(inbox).message == STILL_THERE
+    assert inbox.take(0) is None
 
 
-def test_who_connects_and_says_nothing_keeps_nobody_out(hub):
-    with socket.create_connection(hub.address):
-        connect_reporter(hub.address, "token", "W0_0#0", 1)(b"let in")
-        assert next_words(hub).content == b"let in"
+def test_who_connects_and_says_nothing_keeps_nobody_out(inbox):
+    with socket.create_connection(inbox.address):
+        connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+        assert next_report(inbox).message == STILL_THERE
 
 
 class Harm:
@@ -192,23 +196,25 @@ class Harm:
         return os.mkdir, (str(self.path),)
 
 
-def test_what_is_said_is_never_unpickled(hub, tmp_path):
+def test_what_is_told_is_never_unpickled(inbox, tmp_path):
     harm = Harm(tmp_path / "harm")
-    with Client(hub.address, authkey=b"token") as member:
-        member.send_bytes(b"W0_0#0 1")
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(encode(HelloMessage("W0_0#0", 1)))
         member.send(harm)
-        assert next_words(hub).sender == "W0_0#0"
+        # The inbox hangs up when it has read that.
+        with pytest.raises((EOFError, ConnectionError)):
+            member.recv_bytes()
     assert not harm.path.exists()
 
 
-def test_training_does_not_depend_on_who_watches(hub):
-    report = connect_reporter(hub.address, "token", "W0_0#0", 1)
-    hub.close()
+def test_training_does_not_depend_on_who_watches(inbox):
+    send = connect_to_launcher(inbox.address, "token", "W0_0#0", 1)
+    inbox.close()
     for _ in range(3):
-        report(b"x" * 1_000_000)
+        send(ReportMessage(b"x" * 1_000_000))
 
 
-# The fork_server.
+# The fork server.
 
 
 @pytest.fixture
@@ -228,33 +234,33 @@ def fork_server(tmp_path):
 
 def test_it_tells_of_each_process_that_it_starts_and_that_ends(fork_server):
     fork_server.start_server("ends", 5)
-    started, ended = fork_server.news(30), fork_server.news(30)
+    started, ended = fork_server.next_event(30), fork_server.next_event(30)
     assert (started.kind, started.name, started.port) == ("started", "ends", 5)
     assert (ended.kind, ended.name, ended.pid, ended.status) == ("ended", "ends", started.pid, 5)
-    assert fork_server.news(0) is None
+    assert fork_server.next_event(0) is None
 
 
 def test_a_killed_process_has_the_status_of_its_signal(fork_server):
     fork_server.start_server("stays", 0)
-    started = fork_server.news(30)
+    started = fork_server.next_event(30)
     os.kill(started.pid, signal.SIGKILL)
-    assert fork_server.news(30).status == -signal.SIGKILL
+    assert fork_server.next_event(30).status == -signal.SIGKILL
 
 
 def test_a_store_can_come_back_to_its_port(fork_server):
     fork_server.serve_store()
-    first = fork_server.news(30)
+    first = fork_server.next_event(30)
     os.kill(first.pid, signal.SIGKILL)
-    assert fork_server.news(30).kind == "ended"
+    assert fork_server.next_event(30).kind == "ended"
     fork_server.serve_store(first.port)
-    second = fork_server.news(30)
+    second = fork_server.next_event(30)
     assert (second.kind, second.port) == ("started", first.port)
     socket.create_connection(("127.0.0.1", second.port)).close()
 
 
 def test_all_end_with_it(fork_server, tmp_path):
     fork_server.start_server("stays", 0)
-    started = fork_server.news(30)
+    started = fork_server.next_event(30)
     pid = os.pidfd_open(started.pid)
     fork_server.end()
     fork_server.pid = 0
