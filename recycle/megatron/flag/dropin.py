@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from recycle.errors import UserError
 from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
-from recycle.megatron.flag.collectives import LiveGroup, make_live_groups
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Shape, Source
@@ -31,6 +30,7 @@ from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.gloo.devices import share_devices
+from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
 
 
 class DropIn:
@@ -108,7 +108,7 @@ class SurvivingDropIn:
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
-    def __init__(self, arguments: Any, protection: Protection, groups: Sequence[LiveGroup]) -> None:
+    def __init__(self, arguments: Any, protection: Protection, groups: Sequence[ReplaceableGroup]) -> None:
         require_known_release()
         self._arguments = arguments
         self._plan = share_plan(job_store(), arguments, survives=True)
@@ -201,7 +201,7 @@ def switch_on(protection: Protection | None = None) -> Callable[[], None]:
 
     set_up = training.initialize_megatron
     share_devices()
-    groups = [] if protection is None else make_live_groups()
+    groups = [] if protection is None else make_replaceable_groups()
     drop_ins: list[DropIn | SurvivingDropIn] = []
 
     @wraps(set_up)

@@ -27,11 +27,12 @@ from recycle.megatron.flag.adapter import (
     this_server,
     timed,
 )
-from recycle.megatron.flag.collectives import Collectives, LiveGroup
+from recycle.megatron.flag.collectives import Collectives
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.protection import BEAT, SILENCE, Protection
 from recycle.megatron.flag.roles import Roles
+from recycle.megatron.flag.torch_calls import hand_over
 from recycle.megatron.world import Place
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
@@ -43,6 +44,7 @@ from recycle.runtime.execute.stage import MicroBatch, StageUpdate
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.plans import FIRST, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.step.trainee import Trainee
@@ -82,7 +84,7 @@ class SurvivingSchedule(ABC):
         recorder: what was executed.
     """
 
-    def __init__(self, training: Training, protection: Protection, groups: Sequence[LiveGroup]) -> None:
+    def __init__(self, training: Training, protection: Protection, groups: Sequence[ReplaceableGroup]) -> None:
         self.server = this_server()
         rank = torch.distributed.get_rank()
         assert protection.servers[rank] == self.server, f"rank {rank} is {self.server}, not {protection.servers[rank]}"
@@ -230,7 +232,7 @@ class SurvivingSchedule(ABC):
             Board(endpoint.connect(), endpoint.token).propose(Verdict(0, names, version, plan=FIRST))
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
-            group.hand_over(self._collectives, tuple(self._protection.servers[rank] for rank in ranks))
+            hand_over(group, self._collectives, tuple(self._protection.servers[rank] for rank in ranks))
         self._survivor.begin()
         self._end_if_told()
         self._roles.play()

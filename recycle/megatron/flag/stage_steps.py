@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.utils import get_model_config
 
-from recycle.megatron.flag.collectives import LiveGroup
 from recycle.megatron.flag.protection import Protection
 from recycle.megatron.flag.schedule import SurvivingSchedule, Training
 from recycle.megatron.ties import tie_of
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.execute.stage import StageUpdate
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.step.checkpoint import give_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
@@ -51,7 +51,7 @@ class SteppingSchedule(SurvivingSchedule):
 
     _stepping: Stepping
 
-    def __init__(self, training: Training, protection: Protection, groups: Sequence[LiveGroup]) -> None:
+    def __init__(self, training: Training, protection: Protection, groups: Sequence[ReplaceableGroup]) -> None:
         super().__init__(training, protection, groups)
         self._goal = self._settled = 0
         self._settings: dict[int, list[dict[str, Any]]] = {}
