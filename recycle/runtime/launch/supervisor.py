@@ -260,7 +260,7 @@ class Supervisor:
             return
         self._faults.remove(fault)
         if not targets and fault.kind is not Kind.JOIN:
-            self._tell(InstantLine("warning", now(), None, f"{fault}: nobody is left whom it could befall"))
+            self._tell(InstantLine("warning", now(), None, f"{fault}: no live process is left for it"))
             return
         FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
         self._tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
