@@ -27,7 +27,8 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.record.history import History
-from recycle.record.recording import Line, RecoveryLine, load_lines
+from recycle.record.reading import load_lines
+from recycle.record.recording import Line, RecoveryLine
 
 ALLOWED_MEDIAN, ALLOWED_WORST = 150.0, 600.0
 FIRST, APART = 3, 12

@@ -32,10 +32,11 @@ from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.record.recording import IterationLine, Line, ViewLine
-from recycle.record.reporting import EventFile, Reporter
+from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
-from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.messages import ReportMessage
+from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.supervisor import RunAccess, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 
@@ -93,9 +94,9 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         from recycle.runtime.execute.injection import Injector
 
         torch.set_num_threads(1)
-        report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "soak")
-        reporter = Reporter(file, lambda content: report(EVENT + content))
+        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, reporter)
         trainee.watch(folder / FOLDER / f"{member}.jsonl", door.endpoint.connect())
         mine = faults.of_worker(member.server, member.incarnation)

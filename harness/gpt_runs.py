@@ -32,7 +32,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
@@ -116,7 +116,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         groups = join_server(store, server, job.depth)
         config = transformer_config(options, job.depth)
         model = build_stage(options, config, server.stage, job.depth, groups)
-        network = Network(store, view, server)
+        network = connect(store, view, server)
         shape = (options.sequence, options.micro_batch_size, options.hidden)
         place = Place(server.stage, job.depth)
         stage = MegatronStage(model, place, shape, job.micro_batches, forward_step, text(options), options.seed)
@@ -128,7 +128,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, server.stage, job.depth)
         tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
         update.connect(network, tie.reduce if tie else lambda: None, tokens)
-        worker = Worker(plan, server, stage, update, network, Recorder(server))
+        worker = Worker(plan, stage, update, network, Recorder(server))
         losses = {}
         for step in range(steps):
             places = [
@@ -159,12 +159,14 @@ class LiveExecution:
     def __init__(self, plan, server, store):
         self.plan = plan
         self.server = server
-        self.network = Network(store, View.of(plan), server, parallel_state.get_tensor_model_parallel_rank())
+        self.network = connect(
+            store, View.of(plan), server, tensor_rank=parallel_state.get_tensor_model_parallel_rank()
+        )
 
     def begin(self, stage):
         self.stage = stage
         update = LiveGradients(stage, self.network, self.plan.job.depth)
-        self.worker = Worker(self.plan, self.server, stage, update, self.network, Recorder(self.server))
+        self.worker = Worker(self.plan, stage, update, self.network, Recorder(self.server))
 
     def train(self, step, force_all_reduce):
         self.stage.drop()

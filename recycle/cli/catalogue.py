@@ -38,12 +38,12 @@ def command(
 ) -> None:
     """Plan every vector of failure counts of JOB ahead of time, into one file.
 
-    Peers of a stage hold the same parameters, so one plan serves every set of failed servers with the same count per
+    Peers of a stage hold the same parameters, so one plan serves every set of dead servers with the same count per
     stage. Ctrl-C loses nothing: the same command goes on where it was interrupted.
 
     \b
     recycle catalogue job.toml --failures 2 -o catalogue.zip
-    recycle lookup catalogue.zip --fail W1_2,W0_3 -o plan.json
+    recycle lookup catalogue.zip --dead W1_2,W0_3 -o plan.json
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -54,7 +54,7 @@ def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
     source = Source(line.flags, line.shape, fused)
     with progress_line("planning"):
         whole = source.plan(())
-        asked = source.plan(line.flags.failures)
+        asked = source.plan(line.flags.dead)
         prices = [price(whole, source.plan([Server(0, stage)]), stage) for stage in price_list(line)]
     if as_json:
         print_json(
@@ -64,7 +64,7 @@ def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
                 "works": list(works(line)),
                 "refused": refused,
                 "fused": fused,
-                "failed": [str(server) for server in asked.failed],
+                "dead": [str(server) for server in asked.failed],
                 "period": asked.period,
                 "bound": asked.bound,
                 "retention": whole.period / asked.period,

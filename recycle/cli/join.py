@@ -1,6 +1,5 @@
 """``recycle join``."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -8,7 +7,12 @@ import click
 from recycle.cli.model import quiet
 from recycle.cli.options import parse_server
 from recycle.cli.train import planner
+from recycle.control.agent import FENCED, STOPPED
+from recycle.errors import RunFailed
 from recycle.job import Server
+
+ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
+"""Why the worker of a server has ended, by its exit status."""
 
 
 @click.command("join")
@@ -24,7 +28,8 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     """Bring a server back into the run in the folder RUN, which is going on.
 
     The new process copies its stage's state from a live server while the others train, and is let in between two
-    iterations. It needs to read the folder: the plan, the settings, and join.json, which lets it in.
+    iterations. It needs to read the folder: the plan, the settings, and join.json, which lets it in. Exits with status
+    1 if the server leaves the run before its end.
 
     \b
     recycle join run --server W1_2
@@ -34,4 +39,6 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     from recycle.megatron.gpt.training import join_run
 
     run = Run.read(folder)
-    sys.exit(join_run(run, server, planner(run.plan.job, run.plan.mode), address))
+    status = join_run(run, server, planner(run.plan.job, run.plan.mode), address)
+    if status:
+        raise RunFailed(f"{folder}: this server left the run before its end ({ENDS.get(status, f'status {status}')})")

@@ -10,7 +10,8 @@ from recycle.cli.console import make_console
 from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.record.history import History
-from recycle.record.recording import ViewLine, load_lines
+from recycle.record.reading import load_lines
+from recycle.record.recording import ViewLine
 from recycle.record.totals import StepTotal, Totals
 from recycle.view.losses import Mark, compare_losses, draw_losses
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share: the job, the failed servers, the mode, durations."""
+"""Options that several verbs share: the job, the dead servers, the mode, durations."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from recycle.duration import parse_duration
-from recycle.errors import JobError, UserError
+from recycle.errors import IllegalPlan, JobError, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.checker import check_plan
@@ -97,15 +97,14 @@ def job_options(function: F) -> F:
     return result
 
 
-def fail_option(function: F) -> F:
-    """Add ``--fail``; the function gets ``failed``."""
+def dead_option(function: F) -> F:
+    """Add ``--dead``; the function gets ``dead``."""
     return click.option(
-        "--fail",
-        "failed",
+        "--dead",
         type=parse_servers,
         metavar="SERVERS",
         default="",
-        help="The failed servers, for example W1_2,W0_3.",
+        help="The dead servers, for example W1_2,W0_3.",
     )(function)
 
 
@@ -147,18 +146,19 @@ def load_legal_plan(path: Path) -> Plan:
     """Read a plan file whose plan is legal.
 
     Raises:
-        UserError: it cannot be read, is no plan of this version, or the plan is illegal.
+        UserError: it cannot be read, or is no plan of this version.
+        IllegalPlan: the plan is illegal.
     """
     plan = load_plan(path)
     violations = check_plan(plan)
     if violations:
-        raise UserError(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
+        raise IllegalPlan(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
     return plan
 
 
-def describe_failures(failed: tuple[Server, ...]) -> str:
-    """The failed servers in words."""
-    return ", ".join(map(str, failed)) if failed else "none"
+def describe_dead(dead: tuple[Server, ...]) -> str:
+    """The dead servers in words."""
+    return ", ".join(map(str, dead)) if dead else "none"
 
 
 def describe_job(job: Job) -> str:

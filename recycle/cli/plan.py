@@ -7,9 +7,9 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import (
-    describe_failures,
+    dead_option,
+    describe_dead,
     describe_job,
-    fail_option,
     form_option,
     job_options,
     json_option,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.command("plan")
 @job_options
-@fail_option
+@dead_option
 @mode_options
 @search_options
 @click.option(
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     job: Job,
-    failed: tuple[Server, ...],
+    dead: tuple[Server, ...],
     mode: Mode,
     stop: "StoppingCriterion",
     budget: str,
@@ -50,14 +50,14 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Plan JOB around its failed servers, and prove how good the plan is.
+    """Plan JOB around its dead servers, and prove how good the plan is.
 
     JOB is a TOML file (docs/job.md lists every key); flags describe a job without one, or change what it says. The
     search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
 
     \b
-    recycle plan job.toml --fail W1_2 --budget 2s -o plan.json
-    recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --limit 6 --fail W1_0,W2_3 --prove 60s
+    recycle plan job.toml --dead W1_2 --budget 2s -o plan.json
+    recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --limit 6 --dead W1_0,W2_3 --prove 60s
     """
     from recycle.planner.make import Effort, make_plan
 
@@ -68,7 +68,7 @@ def command(
         def watch(period: int, bound: int) -> None:
             line.show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
 
-        plan = make_plan(job, failed, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
+        plan = make_plan(job, dead, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
     if output is not None:
         save_plan(plan, output)
     if as_json:
@@ -80,7 +80,7 @@ def command(
 def summary(plan: Plan) -> dict[str, Any]:
     """What one judges a plan by."""
     return {
-        "failed": [str(server) for server in plan.failed],
+        "dead": [str(server) for server in plan.failed],
         "period": plan.period,
         "makespan": plan.makespan,
         "bound": plan.bound,
@@ -103,7 +103,7 @@ def report(plan: Plan, output: Path | None) -> None:
     )
     live = plan.job.pipelines * plan.job.depth - len(plan.failed)
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"failed     {describe_failures(plan.failed)}")
+    console.print(f"dead       {describe_dead(plan.failed)}")
     console.print(
         f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
     )

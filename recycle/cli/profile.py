@@ -26,7 +26,7 @@ def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> No
 
     \b
     recycle profile -D 3 -P 4 -M 6 -o profiled.toml
-    recycle plan profiled.toml --fail W1_2 -o plan.json
+    recycle plan profiled.toml --dead W1_2 -o plan.json
     """
     quiet()
     from recycle.megatron.gpt.forward import load_text

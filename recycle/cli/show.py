@@ -1,17 +1,16 @@
 """``recycle show``."""
 
 import gc
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from recycle.cli.console import make_console, print_json
 from recycle.cli.options import json_option
-from recycle.errors import UserError
+from recycle.errors import IllegalPlan, UserError
 from recycle.files import write_whole
 from recycle.record.timeline import Timeline
 from recycle.view.chart import Chart, Grouping, make_chart
@@ -72,11 +71,13 @@ def command(
         if strict:
             for subject in subjects:
                 if subject.violations:
-                    refuse(f"{subject.name} is illegal: {subject.problems[0]}")
+                    raise IllegalPlan(f"{subject.name} is illegal: {subject.problems[0]}")
         timelines = [each.timeline for each in subjects if each.timeline is not None]
         stuck = [each.name for each in subjects if each.timeline is None]
         if stuck and wanted:
-            refuse(f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order")
+            raise IllegalPlan(
+                f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order"
+            )
         charts = [] if stuck else [make_chart(*each, grouping) for each in zip(subjects, timelines, strict=True)]
         comparison = compare(*timelines) if len(charts) == 2 else None
         for kind, target in wanted.items():
@@ -213,12 +214,6 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
             for row in (chart.rows() if chart else ())
         ],
     }
-
-
-def refuse(message: str) -> NoReturn:
-    """Say in one line why nothing is drawn, and exit with status 1."""
-    click.echo(f"recycle: {message}", err=True)
-    sys.exit(1)
 
 
 @contextmanager

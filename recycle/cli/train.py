@@ -12,14 +12,14 @@ from recycle.cli.console import make_console
 from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import (
-    describe_failures,
+    describe_dead,
     describe_job,
     job_options,
     load_legal_plan,
     parse_seconds,
     parse_servers,
 )
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults
 from recycle.faults.random_faults import random_faults
@@ -171,7 +171,7 @@ def command(
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"dead       {describe_failures(plan.failed)}")
+    console.print(f"dead       {describe_dead(plan.failed)}")
     console.print(f"plan       period {plan.period} {plan.job.time_unit}s, retention {plan.retention:.1%}")
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
@@ -193,7 +193,7 @@ def command(
             train(run, watch, make, faults)
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
-            raise click.ClickException(
+            raise RunFailed(
                 f"{failure}; {output / 'failure.txt'} says where. Go on from the last checkpoint with --resume, "
                 "and with --dead if a server is gone"
             ) from failure
@@ -203,7 +203,7 @@ def command(
             board.close()
             drawn = {name: sorted(curve.items()) for name, curve in curves.items() if curve}
             if drawn:
-                title = f"{job.name}, {describe_failures(plan.failed)} dead" if plan.failed else job.name
+                title = f"{job.name}, {describe_dead(plan.failed)} dead" if plan.failed else job.name
                 write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
 
@@ -275,7 +275,8 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
     """The plan of a file, or one that is made now.
 
     Raises:
-        UserError: the plan is illegal, or for another job or other servers than asked for.
+        IllegalPlan: the plan is illegal.
+        UserError: it is for another job or other servers than asked for.
     """
     if path is None:
         return make_now(job, dead, Mode())
@@ -289,8 +290,8 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         )
     if dead and plan.failed != job.failed_set(dead):
         raise UserError(
-            f"{path}: the plan is for {describe_failures(plan.failed)} dead, and --dead says "
-            f"{describe_failures(dead)}: make a plan for these servers, or leave --dead out"
+            f"{path}: the plan is for {describe_dead(plan.failed)} dead, and --dead says "
+            f"{describe_dead(dead)}: make a plan for these servers, or leave --dead out"
         )
     return plan
 

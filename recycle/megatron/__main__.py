@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
-        if not flags.failures:
+        if not flags.dead:
             say(f"the death of a server ends this run: {protection}")
         run_script(script, rest, on=True)
         return 0

@@ -131,8 +131,7 @@ class StageTraining:
         per_token = self._stage.config.calculate_per_token_loss
         tokens = TokenTotal(network, depth, self._stage.take_tokens) if per_token else None
         self.update.connect(network, finish, tokens)
-        server = self._recorder.server
-        self._worker = Worker(plan, server, self._stage, self.update, network, self._recorder, hooks, notices, waiting)
+        self._worker = Worker(plan, self._stage, self.update, network, self._recorder, hooks, notices, waiting)
 
     def tie_embeddings(self) -> None:
         """Where the last stage's head is the first stage's embedding, give it to both; before the first step."""

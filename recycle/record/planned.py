@@ -8,7 +8,8 @@ from recycle.job import Job, Server
 from recycle.plan.clock import COMPUTE, Clock, memory_steps, run_clock
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.plan import Plan
-from recycle.record.timeline import Instant, Sample, Span, Timeline
+from recycle.record.recording import InstantLine, SampleLine
+from recycle.record.timeline import Span, Timeline
 
 
 def timeline(plan: Plan, iterations: int = 1) -> Timeline:
@@ -24,8 +25,9 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
     clock = plan_clock(plan)
     first = min((start[0] for start in clock.start.values() if start), default=0)
     spans: list[Span] = []
-    samples: list[Sample] = []
+    samples: list[SampleLine] = []
     for server in sorted(clock.compute):
+        name = str(server)
         work = list(zip(_compute(plan.programs[server]), clock.start[server], clock.end[server], strict=True))
         sends = _sends(plan.programs[server])
         steps = {op: memory_steps(job, Instruction(op, server.stage)) for op in COMPUTE}
@@ -39,9 +41,9 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                 lane.append(Span(server, "compute", instruction, start + shift, end + shift, iteration, index))
                 taken, freed = steps[instruction.op]
                 if taken:
-                    samples.append(Sample(server, start + shift, held := held + taken))
+                    samples.append(SampleLine(name, start + shift, held := held + taken))
                 if freed:
-                    samples.append(Sample(server, end + shift, held := held - freed))
+                    samples.append(SampleLine(name, end + shift, held := held - freed))
                 for place, send in sends.get(index, ()):
                     arrival = end + shift + _lag(job, send)
                     lane.append(Span(server, "communication", send, end + shift, arrival, iteration, place))
@@ -52,11 +54,11 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                 index = update.get(op, places)
                 lane.append(Span(server, "compute", Instruction(op, server.stage), start, end, iteration, index))
         spans += sorted(lane, key=lambda span: span.start)
-    instants = [Instant("failure", 0, server, f"{server} is dead") for server in plan.failed]
+    instants = [InstantLine("failure", 0, str(server), f"{server} is dead") for server in plan.failed]
     for iteration in range(iterations):
         for stage, time in enumerate(clock.update_end):
             when = time + iteration * clock.period - first
-            instants.append(Instant("optimizer step", when, None, f"stage {stage} has stepped"))
+            instants.append(InstantLine("optimizer step", when, None, f"stage {stage} has stepped"))
     return Timeline(
         title=f"{job.name}: {plan.mode.backward} backward, {plan.mode.optimizer} optimizer",
         time_unit=job.time_unit,

@@ -16,7 +16,8 @@ import msgspec
 
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
-from recycle.record.timeline import Sample, Span, Timeline
+from recycle.record.recording import SampleLine
+from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import Chart, Row, number, phases, share, whereabouts
 from recycle.view.compare import Comparison
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
@@ -87,10 +88,10 @@ def _panel(panel: Panel) -> dict[str, Any]:
     depth = 1 + max((row.server.stage for row in rows), default=0)
     width = 1 + max((span.instruction.micro_batch for span in spans), default=0)
     homes = 1 + max((max(span.instruction.home, span.server.pipeline) for span in spans), default=0)
-    samples: dict[object, list[Sample]] = {}
+    samples: dict[str, list[SampleLine]] = {}
     for sample in panel.timeline.samples:
         samples.setdefault(sample.server, []).append(sample)
-    held = [samples.get(row.server, []) for row in rows]
+    held = [samples.get(str(row.server), []) for row in rows]
     changes = panel.comparison.changes if panel.comparison else {}
     return {
         "name": panel.name,
@@ -143,7 +144,7 @@ def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
         "dead": row.dead,
         # Infinite times, from the start or to the end, are null in JSON.
         "outages": [(each.start, each.end, whereabouts(row, each)) for each in row.outages],
-        "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.pauses],
+        "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.recoveries],
         "busy": number(row.busy),
         "bubble": "" if row.dead else share(round(row.bubble, 3)),
         "peak": row.peak,

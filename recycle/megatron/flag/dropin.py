@@ -13,7 +13,6 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from torch.utils.data import DataLoader
 
 from recycle.errors import UserError
-from recycle.megatron.flag.collectives import LiveGroup, make_live_groups
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Shape, Source
@@ -33,6 +32,7 @@ from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.devices import share_devices
+from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
 
 
 class DropIn:
@@ -48,7 +48,9 @@ class DropIn:
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
-    def __init__(self, arguments: Any, protection: Protection | None = None, groups: Sequence[LiveGroup] = ()) -> None:
+    def __init__(
+        self, arguments: Any, protection: Protection | None = None, groups: Sequence[ReplaceableGroup] = ()
+    ) -> None:
         require_known_release()
         self._arguments = arguments
         store = job_store()
@@ -165,7 +167,7 @@ def switch_on(protection: Protection | None = None) -> Callable[[], None]:
 
     set_up = training.initialize_megatron
     share_devices()
-    groups = [] if protection is None else make_live_groups()
+    groups = [] if protection is None else make_replaceable_groups()
     drop_ins: list[DropIn] = []
 
     @wraps(set_up)
@@ -249,7 +251,7 @@ def choose_plan(arguments: Any, survives: bool) -> Plan:
 
     for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
         raise RunError(problem)
-    return plan_source(arguments).plan(flags.failures)
+    return plan_source(arguments).plan(flags.dead)
 
 
 def stepping_of(arguments: Any, optimizer: Any, staggered: bool) -> Stepping:

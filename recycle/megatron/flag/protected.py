@@ -1,27 +1,33 @@
 """Plans executed by servers that outlive each other: whoever is left goes on by the plan without the dead."""
 
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from recycle.control.board import Board
 from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
 from recycle.control.messages import Verdict
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
-from recycle.megatron.flag.collectives import Collectives, LiveGroup
-from recycle.megatron.flag.console_reporter import ConsoleReporter
+from recycle.megatron.flag.collectives import Collectives
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import BEAT, SILENCE, Protection
 from recycle.megatron.flag.roles import Roles
+from recycle.megatron.flag.torch_calls import hand_over
 from recycle.megatron.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
+from recycle.record.reporting import ConsoleReporter
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.plans import FIRST, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.step.trainee import Trainee, Versioned
@@ -94,7 +100,7 @@ class ProtectedExecution:
         training: ProtectedTraining,
         server: Server,
         protection: Protection,
-        groups: Sequence[LiveGroup],
+        groups: Sequence[ReplaceableGroup],
         make_steps: Callable[["ProtectedExecution", MegatronStage, int], Steps],
     ) -> None:
         rank = torch.distributed.get_rank()
@@ -133,7 +139,7 @@ class ProtectedExecution:
             endpoint,
             durations,
             Plans(training.plan, None, training.make),
-            ConsoleReporter(self.server, endpoint),
+            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr),
         )
         # Until now everybody has set up as it liked, and from now on nobody waits for long.
         torch.distributed.barrier()
@@ -142,7 +148,7 @@ class ProtectedExecution:
             Board(endpoint.connect(), endpoint.token).propose(Verdict(0, names, version, plan=FIRST))
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
-            group.hand_over(self._collectives, tuple(self._protection.servers[rank] for rank in ranks))
+            hand_over(group, self._collectives, tuple(self._protection.servers[rank] for rank in ranks))
         self._survivor.begin()
         self._end_if_told()
         self._roles.play()
@@ -270,3 +276,11 @@ class ProtectedExecution:
     def _ready(self) -> Steps:
         assert self._steps is not None, "no schedule has begun"
         return self._steps
+
+
+def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
+    """Whether no other process has said a text yet; true where the store that knows is lost."""
+    try:
+        return endpoint.connect(SILENCE).add(f"said/{text}", 1) == 1
+    except StoreLost:
+        return True

@@ -16,6 +16,7 @@ from recycle.megatron.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network
 
 
@@ -38,7 +39,7 @@ class UnprotectedExecution:
         self._losses: LossExchange | None = None
         if server in plan.programs:
             tensor_rank = parallel_state.get_tensor_model_parallel_rank()
-            self._network = Network(store, View.of(plan), server, tensor_rank)
+            self._network = connect(store, View.of(plan), server, tensor_rank=tensor_rank)
         if plan.failed and server.stage == plan.job.depth - 1:
             self._losses = LossExchange(parallel_state.get_data_parallel_group())
 
@@ -49,7 +50,7 @@ class UnprotectedExecution:
         self._worker: Worker | None = None
         if self._network is not None:
             recorder = Recorder(self._server)
-            self._worker = Worker(self._plan, self._server, stage, self._update, self._network, recorder)
+            self._worker = Worker(self._plan, stage, self._update, self._network, recorder)
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:
         """See Execution; the reports are those of the micro-batches of this server's pipeline."""

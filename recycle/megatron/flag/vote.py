@@ -49,7 +49,7 @@ class Vote:
         """See Steps."""
         update = LiveGradients(self._stage, network, plan.job.depth)
         execution = self._execution
-        self._worker = Worker(plan, execution.server, self._stage, update, network, execution.recorder, hooks)
+        self._worker = Worker(plan, self._stage, update, network, execution.recorder, hooks)
 
     def train(self, step: int) -> None:
         """See Steps."""

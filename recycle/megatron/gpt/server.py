@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from recycle.errors import RunFailed, UserError
 from recycle.job import Server
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
@@ -18,7 +19,6 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.errors import RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
@@ -169,7 +169,7 @@ class GptServer:
         if self._server == view.peers(self._server.stage)[0]:
             try:
                 write_stage(self._run.checkpoints, step, self._shard, dict(self.training.state()))
-            except RunError as error:
+            except RunFailed as error:
                 failures += 1
                 if step == self._run.iterations:
                     raise  # there is no later one
@@ -177,7 +177,7 @@ class GptServer:
         if not self._sum(failures) and self._leads:
             try:
                 complete(self._run.checkpoints, Manifest(VERSION, step, self._settings))
-            except RunError as error:
+            except UserError as error:
                 self._warn(str(error))
         self._sum(torch.zeros(1))
 

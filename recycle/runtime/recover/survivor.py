@@ -59,8 +59,9 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange, Notices
 from recycle.runtime.join.following import Joining
 from recycle.runtime.join.serving import Serving
+from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, NetworkOptions
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.restore import find_holders, restore_state
@@ -416,16 +417,13 @@ class Survivor:
             if author:
                 text = self._board.plan(view.epoch, Member.parse(author)) or b""
             server = self.member.server
-            network = Network(
-                self._meeting(),
-                view,
-                server,
-                transfer=timedelta(seconds=self._durations.transfer),
-                rebuild=timedelta(seconds=self._durations.rebuild),
-                address=self._endpoint.address,
-                keep=[self._endpoint.port],
-                check=self._alarm_watch.check,
+            options = NetworkOptions(
+                timedelta(seconds=self._durations.transfer),
+                timedelta(seconds=self._durations.rebuild),
+                self._endpoint.address,
+                [self._endpoint.port],
             )
+            network = connect(self._meeting(), view, server, options, check=self._alarm_watch.check)
             self._network = network
             self._alarm_watch.follow(view.epoch, network)
             self._alarm_watch.check()

@@ -28,7 +28,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
         "1",
         "--pipeline-schedule",
         "recycle",
-        "--recycle-failures",
+        "--recycle-dead",
         "W1_2,W0_3",
         "--recycle-budget",
         "500ms",
@@ -36,7 +36,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
     flags, rest = find_flags([*arguments, "--recycle-catalogue", "plans.zip", "--recycle-budget", "500ms"])
     assert flags.on
     assert flags.catalogue == Path("plans.zip")
-    assert flags.failures == (Server(1, 2), Server(0, 3))
+    assert flags.dead == (Server(1, 2), Server(0, 3))
     assert flags.budget == 0.5
     assert rest == ["--lr", "1"]
 
@@ -45,7 +45,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
     ("arguments", "message"),
     [
         (["--pipeline-schedule", "fast"], "--pipeline-schedule: invalid choice: 'fast'"),
-        (["--recycle-failures", "1_2"], "--recycle-failures: server '1_2'"),
+        (["--recycle-dead", "1_2"], "--recycle-dead: server '1_2'"),
         (["--recycle-budget", "5"], "--recycle-budget: '5' is no duration"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_script_runs_as_if_started_by_itself(tmp_path):
     assert done.stdout == f"{[str(script), '--lr', '1']}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing.py"], [__file__, "--recycle-failures", "x"]])
+@pytest.mark.parametrize("arguments", [[], ["nothing.py"], [__file__, "--recycle-dead", "x"]])
 def test_a_mistake_is_one_line(arguments):
     done = start(*arguments)
     assert done.returncode == 2
@@ -107,7 +107,7 @@ def arguments(**changes):
     values = {
         "pipeline_schedule": "recycle",
         "recycle_catalogue": None,
-        "recycle_failures": "",
+        "recycle_dead": "",
         "recycle_budget": "100ms",
         "recycle_stagger": False,
         "recycle_exact": False,
@@ -139,8 +139,8 @@ def test_without_failures_the_plan_is_megatrons_own_order():
 def test_failures_are_planned_around_with_a_split_backward_pass_where_it_works():
     from recycle.megatron.flag.dropin import choose_plan
 
-    split = choose_plan(arguments(recycle_failures="W1_2"), survives=False)
-    fused = choose_plan(arguments(recycle_failures="W1_2", sequence_parallel=True), survives=False)
+    split = choose_plan(arguments(recycle_dead="W1_2"), survives=False)
+    fused = choose_plan(arguments(recycle_dead="W1_2", sequence_parallel=True), survives=False)
     assert split.failed == fused.failed == (Server(1, 2),)
     assert (split.mode.backward, fused.mode.backward) == ("split", "fused")
     assert split.period < fused.period
@@ -169,4 +169,4 @@ def test_what_cannot_be_planned_is_refused_before_training_starts():
     with pytest.raises(UserError, match="are for runs that survive failures"):
         choose_plan(arguments(recycle_exact=True), survives=False)
     with pytest.raises(UserError, match="its last server is W2_3"):
-        choose_plan(arguments(recycle_failures="W5_0"), survives=False)
+        choose_plan(arguments(recycle_dead="W5_0"), survives=False)
