@@ -82,7 +82,7 @@ def with_failures(iterations: int, quick: bool) -> bool:
 
 
 def with_variants(iterations: int) -> bool:
-    """Dropout, bf16, tensor parallelism and a loss per token, each with a dead server, through the schedule adapter."""
+    """Dropout, bf16, tensor parallelism and a loss per token, each with a dead server, in the place of a schedule."""
     good = True
     for name, variant in {**VARIANTS, "loss per token": PER_TOKEN}.items():
         whole = train_by_stock(JOB, iterations, plan=plan(JOB, Mode()), **variant)

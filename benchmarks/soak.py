@@ -34,8 +34,9 @@ from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line, ViewLine
 from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
-from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.messages import ReportMessage
+from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.supervisor import RunAccess, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 
@@ -82,7 +83,7 @@ class Watched(EmulatedServer):
         self.store = store
 
     def iterate(self, step: int) -> None:
-        """See Trainee."""
+        """See Loop."""
         super().iterate(step)
         if step % APART == APART - 1:
             self.growth.write(msgspec.json.encode(look(step, self.store)) + b"\n")
@@ -93,15 +94,16 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         from recycle.runtime.execute.injection import Injector
 
         torch.set_num_threads(1)
-        report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "soak")
-        reporter = FileReporter(file, lambda content: report(EVENT + content))
+        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, reporter)
         trainee.watch(folder / FOLDER / f"{member}.jsonl", door.endpoint.connect())
         mine = faults.of_worker(member.server, member.incarnation)
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
         plans = Plans(plan, None, plan_maker(job, plan.mode))
-        return Survivor(member, job, trainee, door.endpoint, DURATIONS, plans, reporter, hooks).run()
+        survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks)
+        return survivor.run(trainee)
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 

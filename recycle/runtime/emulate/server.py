@@ -16,13 +16,13 @@ from recycle.record.recorder import Recorder
 from recycle.record.recording import IterationLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.emulate.stage import EmulatedStage, EmulatedUpdate, Sleeper
-from recycle.runtime.errors import RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.network import Network
-from recycle.runtime.step.trainee import Listener
+from recycle.runtime.step.listener import Listener
+from recycle.runtime.step.trainee import Trainee
 
 
 class Emulated(NamedTuple):
@@ -44,7 +44,7 @@ class Emulated(NamedTuple):
 
 
 class EmulatedServer:
-    """Sleeps one stage's durations; a Trainee.
+    """Sleeps one stage's durations: Followable and Connectable, with a Loop, but without checkpoints.
 
     Args:
         emulated: what.
@@ -54,7 +54,6 @@ class EmulatedServer:
 
     def __init__(self, emulated: Emulated, server: Server, reporter: Reporter) -> None:
         self.recorder = Recorder(server, capacity=10_000)
-        self.gradients: Sequence[torch.Tensor] = ()
         self._emulated = emulated
         self._server = server
         self._reporter = reporter
@@ -67,28 +66,38 @@ class EmulatedServer:
         self._kept = False
 
     @property
+    def trainee(self) -> Trainee:
+        """What recovery gets of it."""
+        return Trainee(versions=self, connection=self, followed=self)
+
+    @property
     def newest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return int(self._version)
 
     @property
     def oldest(self) -> int:
-        """See Trainee."""
+        """See Versioned."""
         return self.newest - self._kept
 
     @property
     def last(self) -> int:
-        """See Trainee."""
+        """See Loop."""
         return self._emulated.iterations
 
+    @property
+    def done(self) -> bool:
+        """See Connectable."""
+        return self.newest >= self.last
+
     def drop(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
         if self._worker is not None:
             self._worker.close()
         self._stage.drop()
 
     def undo(self) -> None:
-        """See Trainee."""
+        """See Versioned."""
         assert self._kept, f"version {self.newest - 1} is not held"
         if self._listener is not None:
             self._listener.undone()
@@ -96,55 +105,47 @@ class EmulatedServer:
         self._kept = False
 
     def enter(self, network: Network, step: int) -> int:
-        """See Trainee: every step is right."""
+        """See Versioned: every step is right."""
         return step
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """See Trainee."""
+        """See Versioned."""
         return {"version": self._version}
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Trainee."""
+        """See Versioned."""
         assert int(state["version"]) == step
         self._version.copy_(state["version"])
         self._kept = False
 
     def listen(self, listener: Listener | None) -> None:
-        """See Trainee."""
+        """See Followable."""
         self._listener = listener
         if self._update is not None:
             self._update.listener = listener
 
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
-        """See Trainee."""
+        """See Followable."""
         (before,) = parts
         assert int(before) == self.newest, f"version {int(before)} was stepped, and this is version {self.newest}"
         self._version += 1
         self._kept = True
 
-    def load(self, step: int) -> None:
-        """See Trainee."""
-        raise RunError(f"step {step}: an emulated run has no checkpoints")
-
-    def durable(self) -> int | None:
-        """See Trainee."""
-        return None
-
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
-        """See Trainee."""
+        """See Connectable."""
         emulated = self._emulated
         update = EmulatedUpdate(emulated.job, emulated.staggered, network, emulated.slot, self._sleeper)
         counted = CountedUpdate(update, network, self._version)
         counted.listener = self._listener
         self._update = counted
         self._epoch = network.view.epoch
-        self._worker = Worker(plan, self._server, self._stage, counted, network, self.recorder, hooks, notices)
+        self._worker = Worker(plan, self._stage, counted, network, self.recorder, hooks, notices)
 
     def between(self, step: int, *, save: bool, settle: bool) -> None:
-        """See Trainee: nothing is due."""
+        """See Loop: nothing is due."""
 
     def iterate(self, step: int) -> None:
-        """See Trainee."""
+        """See Loop."""
         assert step == self.newest, f"iteration {step} begins with version {self.newest}"
         start = time.monotonic()
         self.recorder.clear()

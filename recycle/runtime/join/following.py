@@ -11,36 +11,37 @@ from recycle.control.errors import StoreLost
 from recycle.control.messages import JoinRequest
 from recycle.control.view import Member, View
 from recycle.runtime.errors import ConnectionLost, ViewBroken
-from recycle.runtime.join.handover import Wire, receive_state
+from recycle.runtime.join.handover import receive_state
 from recycle.runtime.join.serving import Meeting, Word
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Link
-from recycle.runtime.step.trainee import Trainee
+from recycle.runtime.net.network import Link, PrivateLink
+from recycle.runtime.net.transfer_key import STATE
+from recycle.runtime.step.trainee import Followable
 
 ATTEMPTS = 3
 """How often a joiner is served in one view before it lets itself in with nothing."""
 
 
 class Follower:
-    """Gets a version and follows, in a thread of its own, which alone uses the trainee meanwhile.
+    """Gets a version and follows, in a thread of its own, which alone uses the versions meanwhile.
 
     Args:
         meeting: where it is served.
-        trainee: what gets the state.
+        versions: what gets the state.
         request: what it asks for; it says on the board when the joiner has caught up.
 
     Attributes:
         arrived: whether it holds the version before whose iteration all others pause.
     """
 
-    def __init__(self, meeting: Meeting, trainee: Trainee, request: JoinRequest) -> None:
+    def __init__(self, meeting: Meeting, versions: Followable, request: JoinRequest) -> None:
         self.arrived = False
         self._meeting = meeting
-        self._trainee = trainee
+        self._versions = versions
         self._request = request
         self._changed = threading.Lock()
         self._stopped = False
-        self._pair: Link | None = None
+        self._pair: PrivateLink | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"following as {meeting.joiner}", daemon=True)
         self._thread.start()
@@ -50,7 +51,7 @@ class Follower:
         return self._over.wait(timeout)
 
     def stop(self) -> None:
-        """End it, and wait until the trainee is free."""
+        """End it, and wait until the versions are free."""
         with self._changed:
             self._stopped = True
             pair = self._pair
@@ -69,7 +70,7 @@ class Follower:
             self._pair = None
 
     def _follow(self) -> None:
-        meeting, trainee = self._meeting, self._trainee
+        meeting, versions = self._meeting, self._versions
         store = meeting.endpoint.connect(meeting.durations.rebuild)
         board = Board(store, meeting.endpoint.token)
         while not board.wait_offer(meeting.epoch, meeting.joiner, meeting.attempt, meeting.durations.beat):
@@ -80,14 +81,14 @@ class Follower:
             if self._stopped:
                 return
             self._pair = pair
-        trainee.adopt(*receive_state(pair))
+        versions.adopt(*receive_state(pair))
         while True:
             word, step = _hear(pair)
             if word is Word.STEP:
                 _, parts = receive_state(pair)
-                trainee.follow(tuple(parts.values()))
-            if trainee.newest != step:
-                raise ConnectionLost(f"who serves is at version {step}, and this is version {trainee.newest}")
+                versions.follow(tuple(parts.values()))
+            if versions.newest != step:
+                raise ConnectionLost(f"who serves is at version {step}, and this is version {versions.newest}")
             if word is Word.LEVEL:
                 board.request_join(msgspec.structs.replace(self._request, state="synced"))
             elif word is Word.END:
@@ -95,9 +96,9 @@ class Follower:
                 return
 
 
-def _hear(wire: Wire) -> tuple[Word, int]:
+def _hear(link: Link) -> tuple[Word, int]:
     tensor = torch.zeros(2, dtype=torch.int64)
-    wire.receive(tensor).wait()
+    link.receive(tensor, STATE).wait()
     word, step = tensor.tolist()
     try:
         return Word(word), step
@@ -110,7 +111,7 @@ class Joining:
 
     Args:
         member: who joins.
-        trainee: its training.
+        versions: of its state.
         endpoint: of the store.
         durations: how long is waited for what.
 
@@ -119,9 +120,9 @@ class Joining:
         arrived: whether it holds the version of the others.
     """
 
-    def __init__(self, member: Member, trainee: Trainee, endpoint: Endpoint, durations: Durations) -> None:
+    def __init__(self, member: Member, versions: Followable, endpoint: Endpoint, durations: Durations) -> None:
         self.ready = self.arrived = False
-        self._trainee = trainee
+        self._versions = versions
         self._endpoint = endpoint
         self._durations = durations
         self._member = member
@@ -157,7 +158,7 @@ class Joining:
         return self.ready
 
     def stop(self) -> None:
-        """Ask no more; the trainee is free after it."""
+        """Ask no more; the versions are free after it."""
         if self._follower is not None:
             self._follower.stop()
             self._follower = None
@@ -168,7 +169,7 @@ class Joining:
         request = JoinRequest(str(self._member), self._view.epoch, self._attempt)
         board.request_join(request)
         meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt)
-        self._follower = Follower(meeting, self._trainee, request)
+        self._follower = Follower(meeting, self._versions, request)
 
     def _come_with_nothing(self, board: Board) -> None:
         board.request_join(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced"))

@@ -1,19 +1,12 @@
 """How every member of a new view comes to hold the version that it begins with."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
-
-import torch
 
 from recycle.control.board import Board
 from recycle.control.view import Member, View
-from recycle.job import Server
 from recycle.runtime.join.handover import receive_state, send_state
-from recycle.runtime.net.network import Network, Transfer
+from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
-
-# No transfer of a plan has it.
-TAG = 2**31 - 3
 
 
 def find_holders(board: Board, view: View, stage: int, step: int) -> dict[Member, bool]:
@@ -39,13 +32,15 @@ def restore_state(
     Raises:
         ViewBroken: somebody is gone.
     """
+    versions = trainee.versions
     if restore == "checkpoint":
-        trainee.load(step)
+        assert trainee.durable is not None, f"nobody has said that there is a checkpoint of step {step}"
+        trainee.durable.load(step)
     elif holders[member]:
-        if trainee.newest > step:
-            trainee.undo()
-        assert trainee.newest == step, f"{member} is at {trainee.newest}, and said that it has {step}"
-    step = trainee.enter(network, step)
+        if versions.newest > step:
+            versions.undo()
+        assert versions.newest == step, f"{member} is at {versions.newest}, and said that it has {step}"
+    step = versions.enter(network, step)
     if restore == "checkpoint":
         return
     lacking = [each for each, holds in holders.items() if not holds]
@@ -54,21 +49,8 @@ def restore_state(
     for source, receiver in pairs:
         if source == member:
             # The state is at rest here, so a peer that lacks it can have it.
-            send_state(_Way(network, receiver.server), step, trainee.state())
+            send_state(network.link(receiver.server), step, versions.state())
         elif receiver == member:
-            received, state = receive_state(_Way(network, source.server))
+            received, state = receive_state(network.link(source.server))
             assert received == step, f"{source} sent version {received} instead of {step}"
-            trainee.adopt(step, state)
-
-
-class _Way(NamedTuple):
-    """A Wire to one server of the view."""
-
-    network: Network
-    server: Server
-
-    def send(self, tensor: torch.Tensor) -> Transfer:
-        return self.network.send(tensor, self.server, TAG)
-
-    def receive(self, tensor: torch.Tensor) -> Transfer:
-        return self.network.receive(tensor, self.server, TAG)
+            versions.adopt(step, state)

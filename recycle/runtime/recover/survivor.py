@@ -59,13 +59,14 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange, Notices
 from recycle.runtime.join.following import Joining
 from recycle.runtime.join.serving import Serving
+from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, NetworkOptions
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.restore import find_holders, restore_state
 from recycle.runtime.recover.view_reports import ViewReports
-from recycle.runtime.step.trainee import Trainee
+from recycle.runtime.step.trainee import Loop, Trainee
 
 DONE = 0
 """The exit status of a worker whose training is done."""
@@ -112,8 +113,9 @@ class Survivor:
         self._store = endpoint.connect()
         self._board = Board(self._store, endpoint.token)
         self._alarm_watch = AlarmWatch(endpoint, durations)
-        self._serving = Serving(member, trainee, endpoint, durations)
-        self._joining = Joining(member, trainee, endpoint, durations)
+        followed = trainee.followed
+        self._serving = None if followed is None else Serving(member, followed, endpoint, durations)
+        self._joining = None if followed is None else Joining(member, followed, endpoint, durations)
         self._hooks = (*hooks, self._alarm_watch)
         self._ids = (f"{member}/{number}" for number in itertools.count())
         self._network: Network | None = None
@@ -130,13 +132,17 @@ class Survivor:
         self._heartbeat: Heartbeat | None = None
         self._saved_unprotected = False
 
-    def run(self) -> int:
-        """Train until the end, or until this process has to end; gives its exit status."""
+    def run(self, loop: Loop) -> int:
+        """Train until the end, or until this process has to end; gives its exit status.
+
+        Args:
+            loop: the training, iteration by iteration.
+        """
         try:
             self.begin()
             while self.end is None:
                 try:
-                    self._train()
+                    self._train(loop)
                     self.end = DONE
                 except ViewBroken as error:
                     self.recover(error)
@@ -169,24 +175,27 @@ class Survivor:
 
     def stop(self) -> None:
         """Give no more signs of life, and look out no more."""
-        self._serving.abort()
+        self._stop_serving()
         self._alarm_watch.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
+    def _stop_serving(self) -> None:
+        if self._serving is not None:
+            self._serving.abort()
+
     # Training, and what comes between two iterations.
 
-    def _train(self) -> None:
-        trainee = self._trainee
-        trainee.between(self._step, save=False, settle=False)
-        while self._step < trainee.last:
-            trainee.iterate(self._step)
+    def _train(self, loop: Loop) -> None:
+        loop.between(self._step, save=False, settle=False)
+        while self._step < loop.last:
+            loop.iterate(self._step)
             self._step += 1
-            self._view_reports.tell_recovery(self._view.epoch, self._step - 1, self._trainee.recorder)
-            self._at_boundary()
+            self._view_reports.tell_recovery(self._view.epoch, self._step - 1, self._trainee.connection.recorder)
+            self._at_boundary(loop)
         self.leave()
 
-    def _at_boundary(self) -> None:
+    def _at_boundary(self, loop: Loop) -> None:
         assert self._notices is not None
         alarm_watch = self._alarm_watch
         if alarm_watch.store_lost and self._machine.state is State.TRAINING:
@@ -199,12 +208,13 @@ class Survivor:
         save = heard.unprotected > 0 and not self._saved_unprotected
         self._saved_unprotected = heard.unprotected > 0
         admits = heard.admit > 0 and heard.unprotected == 0
-        self._trainee.between(self._step, save=save, settle=admits)
-        if self._step == self._trainee.last:
+        loop.between(self._step, save=save, settle=admits)
+        if self._step == loop.last:
             return
         if admits:
             raise _Admission("new servers are admitted")
-        self._serving.look(self._view, alarm_watch.requests)
+        if self._serving is not None:
+            self._serving.look(self._view, alarm_watch.requests)
 
     def leave(self) -> None:
         """Wait until all may leave: who is gone early cannot help the others to recover.
@@ -256,22 +266,23 @@ class Survivor:
             self._give_up(error)
             return
         if isinstance(error, _Admission):
-            self._serving.finish()
+            if self._serving is not None:
+                self._serving.finish()
             self._tell_machine(Paused(next(self._ids), epoch, self._step))
             if self._machine.leader == self.member:
                 self._await_joiners(epoch)
         else:
-            self._serving.abort()
+            self._stop_serving()
             self._tell_machine(Noticed(next(self._ids), epoch, self._cause))
         self._halt()
         self._gather()
 
     def _halt(self) -> None:
-        trainee = self._trainee
+        versions = self._trainee.versions
         self._alarm_watch.halt()
-        trainee.drop()
-        newest, oldest = (NOTHING, NOTHING) if self._fresh else (trainee.newest, trainee.oldest)
-        halted = Halted(next(self._ids), self._view.epoch, newest, oldest, trainee.durable(), self._stop)
+        versions.drop()
+        newest, oldest = (NOTHING, NOTHING) if self._fresh else (versions.newest, versions.oldest)
+        halted = Halted(next(self._ids), self._view.epoch, newest, oldest, self._durable, self._stop)
         self._tell_machine(halted)
 
     def _gather(self) -> None:
@@ -288,7 +299,7 @@ class Survivor:
                 self._halt()
                 continue
             try:
-                if self._trainee.newest >= self._trainee.last and self._are_others_finished():
+                if self._trainee.connection.done and self._are_others_finished():
                     # Somebody died at the very end; those who saw it before the alarm do not take part in a recovery.
                     self.end = DONE
                     return
@@ -391,7 +402,7 @@ class Survivor:
 
     def _rebuild(self, view: View, step: int, restore: str) -> None:
         self._view_reports.times.agreed = time.monotonic()
-        self._serving.abort()
+        self._stop_serving()
         self._alarm_watch.follow(view.epoch)
         self._alarm_watch.bury(self._network)
         self._network = None
@@ -406,16 +417,13 @@ class Survivor:
             if author:
                 text = self._board.plan(view.epoch, Member.parse(author)) or b""
             server = self.member.server
-            network = Network(
-                self._meeting(),
-                view,
-                server,
-                transfer=timedelta(seconds=self._durations.transfer),
-                rebuild=timedelta(seconds=self._durations.rebuild),
-                address=self._endpoint.address,
-                keep=[self._endpoint.port],
-                check=self._alarm_watch.check,
+            options = NetworkOptions(
+                timedelta(seconds=self._durations.transfer),
+                timedelta(seconds=self._durations.rebuild),
+                self._endpoint.address,
+                [self._endpoint.port],
             )
+            network = connect(self._meeting(), view, server, options, check=self._alarm_watch.check)
             self._network = network
             self._alarm_watch.follow(view.epoch, network)
             self._alarm_watch.check()
@@ -424,7 +432,7 @@ class Survivor:
             self._fresh = False
             self._plan = self._plans.find(choice, self._failed(view), server, text)
             self._notices = NoticeExchange(network)
-            self._trainee.connect(self._plan, network, self._hooks, self._notices)
+            self._trainee.connection.connect(self._plan, network, self._hooks, self._notices)
             self._alarm_watch.check()
         except ViewBroken as error:
             self._cause = str(error)
@@ -460,7 +468,7 @@ class Survivor:
     def _join(self) -> None:
         """Wait for a verdict; in the view of the run, get the state first, and say what came of it."""
         joining, epoch = self._joining, self._machine.view.epoch
-        if epoch < 0 or joining.ready:
+        if joining is None or epoch < 0 or joining.ready:
             verdict = self._board.wait_verdict(epoch + 1, self._durations.beat)
         else:
             if joining.wait(self._board):
@@ -468,12 +476,16 @@ class Survivor:
                 self._halt()
             verdict = self._board.verdict(epoch + 1)
         if verdict is not None:
-            joining.stop()
+            if joining is not None:
+                joining.stop()
             self._tell_machine(Decided(next(self._ids), verdict))
 
     def _prepare(self, view: View) -> None:
         self._fresh = True
-        self._joining.begin(view, self._board)
+        if self._joining is None:
+            self._end_with(FENCED, f"{self.member} is not in the view of epoch {view.epoch}, and cannot join it")
+        else:
+            self._joining.begin(view, self._board)
 
     def _await_joiners(self, epoch: int) -> None:
         """Before this member, which leads, says that it has halted: who is let in has to say what it holds."""
@@ -507,13 +519,18 @@ class Survivor:
             self._view_reports.warn("the store is back: failures can be survived again")
 
     def _give_up(self, error: ViewBroken) -> None:
-        durable = self._trainee.durable()
+        durable = self._durable
         remedy = "there is no checkpoint" if durable is None else f"go on from step {durable} with --resume"
         self._end_with(STOPPED, f"a server failed ({error}) while the store was lost: {remedy}")
 
     def _end_with(self, status: int, reason: str) -> None:
         self.end = status
         self._view_reports.end(reason)
+
+    @property
+    def _durable(self) -> int | None:
+        """The newest step of which there is a checkpoint, where training makes its own."""
+        return None if self._trainee.durable is None else self._trainee.durable.durable()
 
     @property
     def _view(self) -> View:

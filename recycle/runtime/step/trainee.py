@@ -1,7 +1,7 @@
-"""What recovery knows of a server's training: something that can be taken from view to view."""
+"""What recovery knows of a server's training, as small protocols: not every training can do everything."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -10,42 +10,19 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
+from recycle.runtime.step.listener import Listener
 
 
-class Listener(Protocol):
-    """Who wants to know how versions become of each other."""
-
-    def stepping(self, parts: Sequence[torch.Tensor]) -> None:
-        """The next optimizer step is made from these, and that is right. They change after this has returned."""
-
-    def undone(self) -> None:
-        """The last step that was told, or that was made before anybody listened, was taken back."""
-
-
-class Trainee(Protocol):
-    """One server's training.
-
-    Attributes:
-        recorder: what was executed.
-    """
-
-    recorder: Recorder
+class Versioned(Protocol):
+    """A stage's state, in versions: version i is what i optimizer steps have made of it."""
 
     @property
     def newest(self) -> int:
-        """How many optimizer steps the present state has behind it."""
+        """The present version."""
 
     @property
     def oldest(self) -> int:
         """The oldest version that it can go back to."""
-
-    @property
-    def last(self) -> int:
-        """The step at which training ends."""
-
-    @property
-    def gradients(self) -> Sequence[torch.Tensor]:
-        """Where gradients are added up."""
 
     def drop(self) -> None:
         """Forget the iteration that was not finished: gradients, graphs, transfers."""
@@ -73,11 +50,19 @@ class Trainee(Protocol):
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """Take a version from a peer of the stage."""
 
+
+class Followable(Versioned, Protocol):
+    """Versions that a joiner can follow while the others train: what serves the joiner has them, and so has it."""
+
     def listen(self, listener: Listener | None) -> None:
         """Tell somebody of every step from now on; None for nobody."""
 
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
         """Make the step that a peer of the stage made from these; the result is the same to the bit."""
+
+
+class Durable(Protocol):
+    """Checkpoints, where training makes its own."""
 
     def load(self, step: int) -> None:
         """Take the version of a checkpoint."""
@@ -85,8 +70,30 @@ class Trainee(Protocol):
     def durable(self) -> int | None:
         """The newest step of which there is a checkpoint."""
 
+
+class Connectable(Protocol):
+    """What works by the plan of a view, over its groups.
+
+    Attributes:
+        recorder: what was executed.
+    """
+
+    recorder: Recorder
+
+    @property
+    def done(self) -> bool:
+        """Whether training has come to its end, so that nobody needs this server's next iteration."""
+
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """Work by a plan over a network from now on."""
+
+
+class Loop(Protocol):
+    """A training that recovery itself takes from iteration to iteration."""
+
+    @property
+    def last(self) -> int:
+        """The step at which training ends."""
 
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """What is due before an iteration: a checkpoint, a look at held-out data. All servers come here.
@@ -106,3 +113,19 @@ class Trainee(Protocol):
         Raises:
             ViewBroken: somebody is gone.
         """
+
+
+class Trainee(NamedTuple):
+    """One server's training, as something that can be taken from view to view.
+
+    Attributes:
+        versions: of its state.
+        connection: what works in a view.
+        durable: its checkpoints; None where they are somebody else's.
+        followed: its versions again; None where nobody can join.
+    """
+
+    versions: Versioned
+    connection: Connectable
+    durable: Durable | None = None
+    followed: Followable | None = None

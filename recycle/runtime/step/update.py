@@ -11,11 +11,11 @@ from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.exact_sums import NOTHING, ExactSums
 from recycle.runtime.step.gradients import FlatGradients, square
+from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.loss_scale import LossScale, ScaleRule
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.optimizers import require_supported, steps_made
 from recycle.runtime.step.speculation import Speculation
-from recycle.runtime.step.trainee import Listener
 from recycle.runtime.step.validation import GradientVerdict, Validation
 from recycle.runtime.step.versions import Versions
 

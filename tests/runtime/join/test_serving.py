@@ -30,7 +30,7 @@ MORE = Member(Server(2, 0), 0)
 
 
 class Stage:
-    """What serving needs of a Trainee: a real optimizer, whose gradients come from nowhere."""
+    """What serving needs of a Followable: a real optimizer, whose gradients come from nowhere."""
 
     def __init__(self, seed, size=64, pause=0.0):
         torch.manual_seed(seed)
