@@ -9,8 +9,9 @@ import click
 from recycle.cli.console import make_console, print_json
 from recycle.cli.options import describe_dead, describe_job, json_option, plan_argument
 from recycle.plan.checker import check_plan, rows_around
-from recycle.plan.clock import Clock, peak_memory, run_clock
+from recycle.plan.clock import Clock, run_clock
 from recycle.plan.document import load_plan
+from recycle.plan.memory import peak_memory
 from recycle.plan.plan import Plan
 
 MOST_ROWS = 64

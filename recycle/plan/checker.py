@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from recycle.job import Server
-from recycle.plan.clock import COMPUTE, memory_steps, network, run_clock
+from recycle.plan.clock import COMPUTE, activity_network, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.memory import first_excess
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock, executable_order
 
@@ -192,20 +193,12 @@ def _routing(plan: Plan) -> Iterator[Violation]:
 
 def _memory(plan: Plan) -> Iterator[Violation]:
     for server, program in plan.programs.items():
-        limit = plan.job.stages[server.stage].limit
-        steps = {op: memory_steps(plan.job, Instruction(op, server.stage)) for op in COMPUTE}
-        held = 0
-        for index, instruction in enumerate(program):
-            if instruction.op in COMPUTE:
-                taken, freed = steps[instruction.op]
-                held += taken
-                if held > limit:
-                    message = (
-                        f"{instruction} brings {server} to {held} {plan.job.memory_unit}s, and its limit is {limit}"
-                    )
-                    yield Violation("memory", message, server, index)
-                    break
-                held -= freed
+        stage = plan.job.stages[server.stage]
+        excess = first_excess(stage, (instruction.op for instruction in program))
+        if excess is not None:
+            index, needed = excess
+            place = f"{program[index]} brings {server} to {needed} {plan.job.memory_unit}s"
+            yield Violation("memory", f"{place}, and its limit is {stage.limit}", server, index)
 
 
 def _transfers(plan: Plan) -> Iterator[Violation]:
@@ -281,7 +274,7 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
     """No server waits for ever, even if each send waits for its receive; a compute plan's results just arrive."""
     if plan.form == "compute":
         servers = list(plan.programs)
-        work = network(plan.job, plan.programs)
+        work = activity_network(plan.job, plan.programs)
         try:
             for _ in executable_order(work.lanes, work.need):
                 pass

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.plan.clock import Clock, network
+from recycle.plan.clock import Clock, activity_network
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.timing import global_timing
-from recycle.planner.problem import PHASES, Problem, Programs
+from recycle.planner.problem import Problem, Programs
 
 Lists = dict[Server, list[Instruction]]
 
@@ -16,7 +16,7 @@ Lists = dict[Server, list[Instruction]]
 def instructions(problem: Problem, programs: Programs) -> Lists:
     """The compute instructions of task programs, on the servers in order."""
     micro_batches = problem.job.micro_batches
-    ops = (Op.F, Op.B) if problem.kinds == 2 else PHASES
+    ops = problem.ops
     lists: Lists = {}
     for server in sorted(programs):
         stage = server.stage
@@ -71,7 +71,7 @@ def fuse(job: Job, clock: Clock) -> Clock:
         compute=lists,
         start=starts,
         end=ends,
-        makespan=global_timing(network(job, lists)).makespan,
+        makespan=global_timing(activity_network(job, lists)).makespan,
         sequence=[target[node] for node in clock.sequence if target[node] >= 0],
     )
 

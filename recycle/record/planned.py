@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.plan.clock import COMPUTE, Clock, memory_steps, run_clock
+from recycle.plan.clock import COMPUTE, Clock, run_clock
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.memory import memory_changes, walk_memory
 from recycle.plan.plan import Plan
 from recycle.record.recording import InstantLine, SampleLine
 from recycle.record.timeline import Span, Timeline
@@ -30,20 +31,20 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
         name = str(server)
         work = list(zip(_compute(plan.programs[server]), clock.start[server], clock.end[server], strict=True))
         sends = _sends(plan.programs[server])
-        steps = {op: memory_steps(job, Instruction(op, server.stage)) for op in COMPUTE}
+        changes = memory_changes(job.stages[server.stage])
         places = len(plan.programs[server])
         update = _updates(plan.programs[server])
-        held = 0
+        levels = walk_memory(job.stages[server.stage], [each.op for (_, each), *_ in work] * iterations)
         lane: list[Span] = []
         for iteration in range(iterations):
             shift = iteration * clock.period - first
             for (index, instruction), start, end in work:
                 lane.append(Span(server, "compute", instruction, start + shift, end + shift, iteration, index))
-                taken, freed = steps[instruction.op]
-                if taken:
-                    samples.append(SampleLine(name, start + shift, held := held + taken))
-                if freed:
-                    samples.append(SampleLine(name, end + shift, held := held - freed))
+                during, after = next(levels)
+                if changes[instruction.op].taken:
+                    samples.append(SampleLine(name, start + shift, during))
+                if changes[instruction.op].freed:
+                    samples.append(SampleLine(name, end + shift, after))
                 for place, send in sends.get(index, ()):
                     arrival = end + shift + _lag(job, send)
                     lane.append(Span(server, "communication", send, end + shift, arrival, iteration, place))

@@ -2,8 +2,9 @@ import pytest
 
 from harness.examples import DEAD, paper_plan
 from recycle.job import Server
-from recycle.plan.clock import peak_memory, run_clock
+from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
+from recycle.plan.memory import peak_memory
 from recycle.plan.timing import Deadlock
 from recycle.record.planned import timeline
 from tests.view.samples import small

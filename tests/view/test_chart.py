@@ -2,8 +2,9 @@ import pytest
 
 from harness.examples import paper_job, paper_plan
 from recycle.job import Server
-from recycle.plan.clock import peak_memory, run_clock
+from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
+from recycle.plan.memory import peak_memory
 from recycle.plan.normalise import canonical_dead, relabel_plan
 from recycle.view.chart import fate, make_chart, printable
 from recycle.view.subject import Subject

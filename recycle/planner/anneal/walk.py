@@ -68,8 +68,8 @@ class Walk:
         none = count + heads
         self._cost = [cost for stage in problem.cost for cost in stage] * total + [0] * (heads + 1)
         self._lag, self._need = _remote_needs(problem, none)
-        held = [amount for stage in problem.job.stages for amount in (stage.held, 0, 0)]
-        self._acquired = held * total
+        # The memory rule as tables: whether a change fits is asked at every step, of a part of a lane or of one lane.
+        self._acquired = [amount for stage in problem.acquire for amount in stage] * total
         self._released = [amount for stage in problem.release for amount in stage] * total
         self._limit = [stage.limit for stage in problem.job.stages]
         self._update = [stage.update if problem.staggered else 0 for stage in problem.job.stages]

@@ -147,7 +147,7 @@ class _Stage:
         share = min(100 * others, policy.tail * others + 150 * behind)
         self.cost = problem.cost[number]
         self.release = problem.release[number]
-        self.held = settings.held
+        self.held = problem.acquire[number][0]
         self.update = settings.update
         in_turn = max(1, self.cost[0] + self.cost[1])
         self.wanted = -(-(2 * policy.depth * round_trips(problem)[number] + 100 * in_turn) // (200 * in_turn))
@@ -155,7 +155,7 @@ class _Stage:
         self.micro_batches = problem.job.micro_batches
         self.whole = len(problem.live[number]) == problem.job.pipelines
         self.waiting = [[deque[int]() for _ in range(servers)] for _ in range(3)]
-        self.room = [max(settings.held, settings.limit * share // (100 * others))] * servers
+        self.room = [max(self.held, settings.limit * share // (100 * others))] * servers
         self.open = [0] * servers
         self.busy = bytearray(servers)
         self.awake: list[int] = []

@@ -132,7 +132,7 @@ def _run(problem: Problem, policy: GreedyPolicy, place: Sequence[int]) -> list[l
     """The tasks of every server ``pipeline * P + stage`` in order, by the server of each ``rank * P + stage``."""
     cost, successors, waits, released = _rules(problem)
     depth, width, servers = problem.job.depth, len(cost), problem.job.pipelines * problem.job.depth
-    held = [stage.held for stage in problem.job.stages] * problem.job.pipelines
+    held = [stage[0] for stage in problem.acquire] * problem.job.pipelines
     room = [stage.limit for stage in problem.job.stages] * problem.job.pipelines
     ahead = [_ahead(problem, policy, stage) for stage in range(depth)] * problem.job.pipelines
     eager, patient, steady = policy.eager, policy.patient, policy.steady

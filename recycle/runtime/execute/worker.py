@@ -9,6 +9,7 @@ import torch
 from recycle.job import Server
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.memory import memory_changes
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import NotFinite, RunError
@@ -90,7 +91,7 @@ class Worker:
         self._transport = Transport(network, stage, recorder)
         self._results: dict[tuple[Op, int, int], torch.Tensor] = {}
         self._step = 0
-        self._cost = plan.job.stages[server.stage]
+        self._memory = memory_changes(plan.job.stages[server.stage])
         self._peak_memory = 0
         self._forward_program = [each for each in self._program.work if each.op in FORWARD]
         handlers = {
@@ -199,8 +200,9 @@ class Worker:
 
     def _count_memory(self) -> None:
         activations, owed = self._stage.held()
-        kept = self._cost.held - self._cost.released_at_input_gradient
-        self._peak_memory = max(self._peak_memory, activations * self._cost.held + owed * kept)
+        # Counted by what the stage really holds: its micro-batches by the rule's amounts, and not by a walk.
+        held = activations * self._memory[Op.F].taken + owed * self._memory[Op.W].freed
+        self._peak_memory = max(self._peak_memory, held)
 
     def _send(self, instruction: Instruction) -> None:
         key = (instruction.op, instruction.home, instruction.micro_batch)

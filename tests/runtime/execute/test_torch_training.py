@@ -11,7 +11,7 @@ import torch
 from harness.examples import QUICK, paper_job
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.plan.clock import peak_memory
+from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
