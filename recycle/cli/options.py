@@ -16,7 +16,7 @@ from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.plan.routing import RULES
+from recycle.plan.routing import ROUTING_RULES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -120,8 +120,8 @@ def mode_options(function: F) -> F:
     for names, choices, text in (
         (
             ("--routing",),
-            tuple(RULES),
-            f"{'; '.join(f'{name}: {rule.summary}' for name, rule in RULES.items())}.",
+            tuple(ROUTING_RULES),
+            f"{'; '.join(f'{name}: {rule.summary}' for name, rule in ROUTING_RULES.items())}.",
         ),
         (
             ("--optimizer", "optimizer_mode"),

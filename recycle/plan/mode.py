@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from recycle.plan.routing import RULES, Routing, RoutingRule
+from recycle.plan.routing import ROUTING_RULES, Routing, RoutingRule
 
 
 class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,4 +26,4 @@ class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def routing_rule(self) -> RoutingRule:
         """Where micro-batches may be executed."""
-        return RULES[self.routing]
+        return ROUTING_RULES[self.routing]

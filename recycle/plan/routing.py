@@ -1,7 +1,7 @@
 """The routing rule: which live servers of a stage may execute a micro-batch. It stands here only.
 
-A rule is an entry of ``RULES`` and a name in ``Routing``: plan files, planners, the checker and the command line take
-both from here. Whatever the rule, a micro-batch may stay at home where its home server is alive.
+A rule is a name in ``Routing`` and an entry of ``ROUTING_RULES``: plan files, planners, the checker and the command line
+take both from here. Whatever the rule, a micro-batch may stay at home where its home server is alive.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def _home_or_peers(home: int, live: tuple[int, ...]) -> tuple[int, ...]:
     return (home,) if home in live else live
 
 
-RULES: Mapping[Routing, RoutingRule] = {
+ROUTING_RULES: Mapping[Routing, RoutingRule] = {
     "home": RoutingRule("healthy micro-batches stay on their pipeline", _home_or_peers, keeps_home=True),
     "free": RoutingRule("any may move", lambda home, live: live, any_live=True),
 }

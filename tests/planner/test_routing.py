@@ -13,7 +13,7 @@ from recycle.plan.checker import check_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Provenance
-from recycle.plan.routing import RULES, Routing, RoutingRule
+from recycle.plan.routing import ROUTING_RULES, Routing, RoutingRule
 from recycle.planner.anneal.improve import improve
 from recycle.planner.assemble import assemble
 from recycle.planner.exact.prove import solve
@@ -77,7 +77,7 @@ def next_live(home, live):
 
 
 def test_another_rule_needs_an_entry_in_the_table_and_nothing_else(monkeypatch):
-    monkeypatch.setitem(RULES, "next", RoutingRule("to the next two", next_live))
+    monkeypatch.setitem(ROUTING_RULES, "next", RoutingRule("to the next two", next_live))
     job = paper_job(pipelines=5, stages=3, micro_batches=3, limit=4)
     problem = make_problem(job, [Server(4, 1), Server(1, 2)], Mode(routing="next"))
     greedy = list_schedule(problem)
@@ -102,7 +102,7 @@ def test_another_rule_needs_an_entry_in_the_table_and_nothing_else(monkeypatch):
     assert "belongs on W2_2 or W3_2" in violation.message
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", ROUTING_RULES.values(), ids=ROUTING_RULES)
 def test_what_a_rule_says_of_itself_is_true(rule):
     for count in range(1, 5):
         for live in combinations(range(4), count):
@@ -116,4 +116,4 @@ def test_what_a_rule_says_of_itself_is_true(rule):
 
 
 def test_the_table_has_every_name():
-    assert set(RULES) == set(get_args(Routing))
+    assert set(ROUTING_RULES) == set(get_args(Routing))
