@@ -117,8 +117,8 @@ def print_history(subject: Subject) -> None:
     if subject.history is None:
         return
     console, history = make_console(), subject.history
-    for news in history.news:
-        console.print(tell(news, history.servers, history.time_unit), markup=False)
+    for event in history.events:
+        console.print(tell(event, history.servers, history.time_unit), markup=False)
     for line in summarise(history, history.servers):
         console.print(line, markup=False)
 

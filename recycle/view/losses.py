@@ -15,7 +15,7 @@ FONT = "font-family:system-ui,sans-serif;font-size:12px;fill:#333"
 
 
 class Mark(NamedTuple):
-    """Something that befell a run.
+    """Something that happened in a run.
 
     Attributes:
         step: before which step.
@@ -60,7 +60,7 @@ def draw_losses(
     Args:
         title: what stands above.
         curves: per name, the (step, loss) points by step; the later ones are painted over those before them.
-        marks: what befell the run, as lines across the picture.
+        marks: what happened in the run, as lines across the picture.
         dashed: the names of curves through which those below are seen.
     """
     points = [point for curve in curves.values() for point in curve]
