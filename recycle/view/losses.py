@@ -107,8 +107,8 @@ def draw_losses(
         Xml.SubElement(picture, "polyline", line | ({"stroke-dasharray": "6 6"} if name in dashed else {}))
         if len(places) <= 40:
             for (across, down), (step, loss) in zip(places, curve, strict=True):
-                group = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
-                dot = Xml.SubElement(picture, "group", group)
+                circle = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
+                dot = Xml.SubElement(picture, "circle", circle)
                 Xml.SubElement(dot, "title").text = f"{name}, iteration {step:g}: {loss:.4f}"
         _text(picture, WIDTH - RIGHT - 8, TOP + 14 + 18 * number, name, f"text-anchor:end;fill:{color};font-weight:600")
     return Xml.tostring(picture, encoding="unicode") + "\n"
