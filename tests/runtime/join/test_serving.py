@@ -57,7 +57,7 @@ class Stage:
         self.update.adopt(step)
 
     def listen(self, listener):
-        self.update.listener = listener
+        self.update.feed.listener = listener
 
     def follow(self, parts):
         time.sleep(self.pause)
@@ -65,7 +65,7 @@ class Stage:
 
     def train(self, steps):
         for _ in range(steps):
-            for buffer in self.update.gradients.buffers:
+            for buffer in self.update.sums.collected.buffers:
                 buffer.normal_()
             self.update.step()
 
@@ -290,8 +290,8 @@ def test_joiners_of_a_stage_are_spread_over_its_servers_and_served_in_turn(board
     for expected in (others[0], others[2]):
         for _ in range(2):
             serving.look(view, requests)
-            service = peer.update.listener
+            service = peer.update.feed.listener
             assert service.meeting.joiner == expected
         service.abort()
     serving.look(view, requests)
-    assert peer.update.listener is None  # all these requests were met already
+    assert peer.update.feed.listener is None  # all these requests were met already
