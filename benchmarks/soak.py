@@ -38,6 +38,7 @@ from recycle.runtime.launch.report_channel import connect_reporter
 from recycle.runtime.launch.supervisor import EVENT, RunAccess, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.training_loop import TrainingLoop
 
 APART = 24
 SLOT = 0.004
@@ -102,7 +103,7 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
         plans = Plans(plan, None, planner(job, plan.mode))
         survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks)
-        return survivor.run(trainee)
+        return TrainingLoop(survivor, trainee).run()
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 

@@ -18,6 +18,9 @@ from recycle.control.messages import Death, Verdict
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 
+DONE = 0
+"""The exit status of a worker whose training is done."""
+
 FENCED = 75
 """The exit status of a worker that has left the run because the others go on without it."""
 

@@ -7,6 +7,7 @@ which it was computed. So it shows if a stage steps twice, skips a step, or goes
 from collections.abc import Iterator
 from itertools import pairwise
 
+from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.events import (
     Accuse,
@@ -30,11 +31,9 @@ from recycle.control.events import (
     Reported,
     Resume,
     Stop,
-    Unblock,
 )
-from recycle.control.machine import Machine, State
+from recycle.control.machine import Actions, Machine, State
 from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
-from recycle.control.store import MemoryStore
 from recycle.control.view import Member
 from recycle.job import Job, Server
 
@@ -114,13 +113,33 @@ class World:
         return [server for server in self.job.servers() if server not in taken]
 
 
+class LoggedMachine(Machine):
+    """A machine that writes down which events it took notice of, and what it answered."""
+
+    def __init__(self, me: Member, job: Job) -> None:
+        super().__init__(me, job)
+        self.log: list[tuple[Event, Actions]] = []
+
+    def handle(self, event: Event) -> Actions:
+        counts = self._counts(event)
+        actions = super().handle(event)
+        if counts:
+            self.log.append((event, actions))
+        return actions
+
+    def require_same_again(self, job: Job) -> None:
+        """Another machine answers the same to the same events."""
+        other = Machine(self.me, job)
+        assert [other.handle(event) for event, _ in self.log] == [actions for _, actions in self.log]
+
+
 class Simulated:
     """One worker: its machine, its main thread and its stage's state."""
 
     def __init__(self, world: World, member: Member) -> None:
         self.world = world
         self.member = member
-        self.machine = Machine(member, world.job)
+        self.machine = LoggedMachine(member, world.job)
         self.alive = True
         self.hung = False
         self.held: dict[int, History] = {}
@@ -187,7 +206,7 @@ class Simulated:
             self.tell(Noticed(self.new_id(), self.iteration[0], "an operation failed"))
         elif self.rebuild is not None and not self.to_do:
             self.interrupted = True
-            self.tell(BuildFailed(self.new_id(), self.rebuild.view.epoch, "the groups cannot be built"))
+            self.tell(BuildFailed(self.new_id(), self.rebuild.verdict.epoch, "the groups cannot be built"))
 
     def come_to_safe_point(self) -> bool:
         """The main thread was interrupted, and says what it holds."""
@@ -202,10 +221,10 @@ class Simulated:
         """The groups stand, and the version is there or copied: from a peer that has it, or the checkpoint."""
         if self.rebuild is None or self.interrupted:
             return False
-        view, step = self.rebuild.view, self.rebuild.step
+        view, step = self.rebuild.verdict.view, self.rebuild.verdict.step
         if self.world.building[view.epoch] != set(view.members):
             return False
-        if self.rebuild.restore == "checkpoint":
+        if self.rebuild.verdict.restore == "checkpoint":
             self.held = {step: self.world.durable[step]}
         elif step not in self.held:
             holders = [
@@ -241,7 +260,6 @@ class Simulated:
         match action:
             case RaiseAlarm(epoch=epoch, cause=cause):
                 board.alarm(epoch, cause, str(self.member))
-            case Unblock():
                 self.interrupted = self.machine.state is State.HALTING
             case PublishReport(report=report):
                 board.publish_report(report)
@@ -255,7 +273,7 @@ class Simulated:
             case Rebuild():
                 assert self.iteration is None
                 self.rebuild = action
-                self.world.building.setdefault(action.view.epoch, set()).add(self.member)
+                self.world.building.setdefault(action.verdict.epoch, set()).add(self.member)
             case Resume(epoch=epoch, step=step):
                 if not self.interrupted:
                     self._resume(epoch, step)

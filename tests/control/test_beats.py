@@ -1,9 +1,10 @@
 from collections.abc import Callable
 
+from harness.memory_store import MemoryStore
 from recycle.control.beats import Heartbeat, Watchlist, watched
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
-from recycle.control.store import MemoryStore, Store
+from recycle.control.store import Store
 from recycle.control.view import Member, View
 
 A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))

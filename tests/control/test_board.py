@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.examples import paper_job
+from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
 from recycle.control.messages import Death, Description, JoinRequest, Report, Verdict
-from recycle.control.store import MemoryStore, Store
+from recycle.control.store import Store
 from recycle.control.view import Member
 from recycle.job import Server
 

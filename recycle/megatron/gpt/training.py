@@ -40,6 +40,7 @@ from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.plans import FIRST, Maker, Plans
 from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import checkpoints, read_manifest
 
@@ -188,7 +189,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             reporter,
             hooks,
         )
-        return survivor.run(trainee)
+        return TrainingLoop(survivor, trainee).run()
     except UserError as error:
         report(MISTAKE + str(error).encode())
         return MISTAKEN
@@ -229,7 +230,9 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
 def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
     """What is told of the view that a run begins with."""
     servers = [str(each) for each in sorted(plan.programs)]
-    return ViewLine(epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
+    return ViewLine(
+        epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, str(FIRST)
+    )
 
 
 def _next_epoch(run: Run) -> int:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from recycle.control.agent import FENCED, STOPPED
+from recycle.control.agent import DONE, FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
@@ -31,7 +31,6 @@ from recycle.runtime.launch.local import last_line
 from recycle.runtime.launch.report_channel import ReceivedReport, ReportInbox
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import FIRST
-from recycle.runtime.recover.survivor import DONE
 from recycle.runtime.recover.view_reports import now
 
 EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"

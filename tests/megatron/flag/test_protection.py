@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
 from harness.flag_runs import children
+from harness.memory_store import MemoryStore
 from recycle.control.agent import FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
-from recycle.control.store import MemoryStore
 from recycle.control.tcp_store import listen, serve
 from recycle.control.view import Member
 from recycle.errors import UserError
