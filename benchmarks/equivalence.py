@@ -17,8 +17,8 @@ from harness.gpt_runs import JOB, OPTIONS, PER_TOKEN, VARIANTS, mean_losses, tra
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 
 TOLERANCE = 1e-5
 
@@ -82,7 +82,7 @@ def with_failures(iterations: int, quick: bool) -> bool:
 
 
 def with_variants(iterations: int) -> bool:
-    """Dropout, bf16, tensor parallelism and a loss per token, each with a dead server, through the schedule adapter."""
+    """Dropout, bf16, tensor parallelism and a loss per token, each with a dead server, in the place of a schedule."""
     good = True
     for name, variant in {**VARIANTS, "loss per token": PER_TOKEN}.items():
         whole = train_by_stock(JOB, iterations, plan=plan(JOB, Mode()), **variant)

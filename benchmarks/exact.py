@@ -26,7 +26,7 @@ from recycle.plan.mode import Mode
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import LocalProcess, launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.update import Method, TorchUpdate
 
@@ -52,16 +52,16 @@ def make_worker(member: LocalProcess, options: ModelOptions, groups: object, exa
     text = load_text(None, options)
     shape = (options.sequence, options.micro_batch_size, options.hidden)
     place = Place(server.stage, of.depth)
-    stage = MegatronStage(model, config, place, shape, of.micro_batches, forward_step, text.samples)
+    stage = MegatronStage(model, place, shape, of.micro_batches, forward_step, text)
     method = Method(1e9, True, of.pipelines * of.micro_batches if exact else 0)
     update = TorchUpdate(
         MainParameters(stage.parameters()), options.make_optimizer, of.pipelines, server.stage, of.depth, method
     )
-    network = Network(member.store(), view, server)
+    network = connect(member.store(), view, server)
     update.enter(network, 0)
     update.connect(network)
     count = sum(each.numel() for each in model.parameters())
-    return Worker(PLAN, server, stage, update, network, Recorder(server)), count
+    return Worker(PLAN, stage, update, network, Recorder(server)), count
 
 
 def body(member: LocalProcess, pairs: int, options: ModelOptions) -> None:

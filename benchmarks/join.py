@@ -17,8 +17,8 @@ from recycle.cli.model import quiet
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 from recycle.record.recording import Line, RecoveryLine, ViewLine
 
 LOST = Server(1, 0)
@@ -28,10 +28,10 @@ PHASES = ("agree", "rebuild", "restore", "start")
 
 def pause(hidden: int, layers: int, iterations: int, following: bool) -> tuple[float, ...]:
     """Milliseconds of each phase of the pause in which a server is let in; the whole of it comes last."""
-    from recycle.cli.train import planner
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
+    from recycle.planner.source import plan_maker
     from recycle.runtime.join.following import Joining
 
     if not following:
@@ -53,7 +53,7 @@ def pause(hidden: int, layers: int, iterations: int, following: bool) -> tuple[f
 
     with tempfile.TemporaryDirectory() as folder:
         run = Run(plan, model, iterations, Path(folder) / "run")
-        train(run, watch, planner(job, plan.mode), faults)
+        train(run, watch, plan_maker(job, plan.mode), faults)
     assert joined, f"nobody was let in within {iterations} iterations; take more"
     slowest = max(recoveries[joined[0]], key=lambda line: line.resumed - line.noticed)
     times = (slowest.noticed, slowest.agreed, slowest.rebuilt, slowest.restored, slowest.resumed)

@@ -9,6 +9,7 @@ A machine on which the stock schedule's own times differ too much gets no figure
 import argparse
 import sys
 import time
+from itertools import count
 
 import msgspec
 import torch.distributed as dist
@@ -21,7 +22,9 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from benchmarks.equivalence import job, plan
 from benchmarks.pairs import judge
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
+from recycle.megatron.flag.schedule import PlanSchedule, this_server
+from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.plan.mode import Mode
@@ -46,7 +49,9 @@ def body(member: LocalProcess, pairs: int) -> None:
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
     config.no_sync_func = model.no_sync
     config.finalize_model_grads_func = finalize_model_grads
-    schedules = [get_forward_backward_func(), ScheduleAdapter(plan(of, Mode("fused", "global")), store)]
+    fused, data = plan(of, Mode("fused", "global")), ScriptData(server.pipeline, of.micro_batches)
+    execution = UnprotectedExecution(fused, server, store)
+    schedules = [get_forward_backward_func(), PlanSchedule(fused, server, data, count().__next__, 0, execution)]
     text = load_text(None, OPTIONS)
     batches = [text.samples(MicroBatch(0, server.pipeline, number)) for number in range(of.micro_batches)]
     times: list[list[float]] = [[], []]

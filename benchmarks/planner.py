@@ -1,13 +1,13 @@
 """How fast and how good the planner is: one table per question.
 
-Usage: python benchmarks/planner.py [SECTION ...] [--cases N] [--proof SECONDS] [--seed N]
+Usage: python -m benchmarks.planner [SECTION ...] [--cases N] [--proof SECONDS] [--seed N]
 
 Sections (all of them by default):
     table       the worked example with its proved values: the fast planner, and the exact solver's proof
     small       random small jobs: the fast planner with a budget of 2 s against proved optima
     fault-free  one pipeline without failures against the lower bound, 1F1B, and the better of ZB-H1 and ZB-H2
     large       64 x 16 x 64 with 0, 1, 2 and 8 failures: seconds to a lowered plan, and period / bound
-    huge        512 x 32 x 64 with 1% of its servers failed: seconds and memory to a compute plan
+    huge        512 x 32 x 64 with 1% of its servers dead: seconds and memory to a compute plan
     lookup      a look-up in a catalogue at 1,024 servers
     help        recycle --help
 
@@ -29,7 +29,7 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import MaxSeconds, improve
+from recycle.planner.anneal.improve import improve
 from recycle.planner.bounds import lower_bound
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.evaluate import value
@@ -38,6 +38,7 @@ from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.published import one_forward_one_backward, zero_bubble_orders
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.problem import Problem, make_problem
+from recycle.planner.stopping import MaxSeconds
 
 TWO_SECONDS = Effort((MaxSeconds(2.0),), "2 s")
 FUSED, SPLIT, STAGGERED = Mode("fused", "global"), Mode("split", "global"), Mode()
@@ -91,7 +92,7 @@ def show(row: Iterable[object], widths: Sequence[int]) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     widths = (16, 20, 13, 9, 8, 6, 9, 7, 12)
-    show(("form", "failed", "limit", "released", "expected", "fast", "seconds", "proved", "seconds"), widths)
+    show(("form", "dead", "limit", "released", "expected", "fast", "seconds", "proved", "seconds"), widths)
     for form, failed, mode, limit, released, expected in TABLE:
         problem = make_problem(
             even_job(3, 4, 6, limit, released=released),
@@ -137,7 +138,7 @@ def small_problem(random_: random.Random) -> Problem:
     failed: list[Server] = []
     for _ in range(random_.randint(0, 3)):
         server = Server(random_.randrange(pipelines), random_.randrange(depth))
-        if len(job.live_pipelines(server.stage, [*failed, server])) >= 1:
+        if job.dead_servers([*failed, server]).live[server.stage]:
             failed.append(server)
     mode = random_.choice([STAGGERED] * 4 + [SPLIT, FUSED, Mode("split", "staggered", "free")])
     return make_problem(job, failed, mode)
@@ -146,7 +147,7 @@ def small_problem(random_: random.Random) -> Problem:
 def small(arguments: argparse.Namespace) -> None:
     random_ = random.Random(arguments.seed)
     widths = (12, 11, 10, 22, 10, 7, 9, 14, 9, 9)
-    show(("shape", "F:I:W", "limit", "failed", "mode", "fast", "seconds", "optimum", "seconds", "excess"), widths)
+    show(("shape", "F:I:W", "limit", "dead", "mode", "fast", "seconds", "optimum", "seconds", "excess"), widths)
     equal = proved = worst_slots = 0
     for _ in range(arguments.cases):
         problem = small_problem(random_)
@@ -172,7 +173,7 @@ def small(arguments: argparse.Namespace) -> None:
                 f"{job.pipelines}x{job.depth}x{job.micro_batches}",
                 f"{stage.forward}:{stage.input_gradient}:{stage.weight_gradient}",
                 f"{stage.limit} {'I' if stage.released_at_input_gradient else 'W'}",
-                ",".join(map(str, sorted(problem.failed))),
+                ",".join(map(str, sorted(problem.dead))),
                 f"{problem.mode.backward[:1]}{problem.mode.optimizer[:1]}{problem.mode.routing[:1]}",
                 best,
                 f"{fast:.2f}",
@@ -224,7 +225,7 @@ def fault_free(arguments: argparse.Namespace) -> None:
 
 def large(arguments: argparse.Namespace) -> None:
     widths = (8, 9, 9, 7, 9, 8, 8, 8, 8)
-    show(("limit", "F:I:W", "latency", "failed", "seconds", "bound", "period", "ratio", "legal"), widths)
+    show(("limit", "F:I:W", "latency", "dead", "seconds", "bound", "period", "ratio", "legal"), widths)
     job_servers = [Server(pipeline, stage) for pipeline in range(64) for stage in range(16)]
     for limit in (32, 16):
         for latency in (0, 1):
@@ -248,7 +249,7 @@ def huge(arguments: argparse.Namespace) -> None:
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     tasks = sum(len(program) for program in programs.values())
-    print(f"512 x 32 x 64, 164 failed: {tasks} compute instructions in {seconds:.1f} s, at most {peak:.2f} GiB")
+    print(f"512 x 32 x 64, 164 dead: {tasks} compute instructions in {seconds:.1f} s, at most {peak:.2f} GiB")
     bound = lower_bound(problem).value
     period = value(problem, programs)
     print(f"period {period}, bound {bound}, ratio {period / bound:.4f}")

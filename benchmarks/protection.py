@@ -19,10 +19,10 @@ from pathlib import Path
 
 from benchmarks.turns import Contestant, Length, report, take_turns
 from recycle.cli.model import quiet
-from recycle.cli.train import planner
 from recycle.faults.menu import Faults
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
+from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line
 
 ALLOWED = 1.02
@@ -55,7 +55,7 @@ def _train(folder: Path, sequence: int, protected: bool, done: Connection) -> No
     from recycle.megatron.gpt.training import train
 
     job = load_job(Path("schedules/paper.toml"), {})
-    plan = planner(job, Mode())(())
+    plan = plan_maker(job, Mode())(())
     told: dict[int, int] = {}
 
     def watch(line: Line) -> None:
@@ -66,7 +66,7 @@ def _train(folder: Path, sequence: int, protected: bool, done: Connection) -> No
                 done.send_bytes(b"")
 
     options = ModelOptions(dropout=0.1, sequence=sequence)
-    train(Run(plan, options, ENDLESS, folder, protected=protected), watch, planner(job, plan.mode), Faults())
+    train(Run(plan, options, ENDLESS, folder, protected=protected), watch, plan_maker(job, plan.mode), Faults())
 
 
 def measure(sequence: int, pairs: int, seconds: float) -> Length:

@@ -27,7 +27,8 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.record.history import History
-from recycle.record.recording import Line, RecoveryLine, load_lines
+from recycle.record.reading import load_lines
+from recycle.record.recording import Line, RecoveryLine
 
 ALLOWED_MEDIAN, ALLOWED_WORST = 150.0, 600.0
 FIRST, APART = 3, 12
@@ -119,13 +120,13 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="an empty folder for the run, which is kept")
     arguments = parser.parse_args()
     quiet()
-    from recycle.cli.train import planner
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
+    from recycle.planner.source import plan_maker
 
     job = load_job(Path("schedules/paper.toml"), {})
-    plan = planner(job, Mode())(())
+    plan = plan_maker(job, Mode())(())
     faults = choose_faults(job, plan, arguments.kills, arguments.seed)
     steps = FIRST + APART * arguments.kills + 2
     last = {"step": -1}
@@ -139,7 +140,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary) / "run"
-        train(Run(plan, ModelOptions(dropout=0.1), steps, folder), watch, planner(job, plan.mode), faults)
+        train(Run(plan, ModelOptions(dropout=0.1), steps, folder), watch, plan_maker(job, plan.mode), faults)
         kills = measure(folder)
     print(f"\n{len(kills)} kills of {arguments.kills} survived, load {os.getloadavg()[0]:.1f}; milliseconds")
     print("detect  agree rebuild restore  start | first instruction, all ready")

@@ -1,4 +1,4 @@
-"""What the page of a large plan costs: ``python benchmarks/show.py [--screenshot FILE]``.
+"""What the page of a large plan costs: ``python -m benchmarks.show [--screenshot FILE]``.
 
 The plan is 64 pipelines x 16 stages x 64 micro-batches with one dead server, about 200,000 boxes. Reported are the time
 to make the page with ``recycle show``, its size, and, measured in the page by headless Chromium, the time from the
@@ -14,15 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from harness.browser import chromium, missing
 from recycle.job import Job, Server, Stage
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 
 ZOOM = """
 const [factor, done] = arguments;

@@ -21,7 +21,6 @@ import msgspec
 import torch
 
 from recycle.cli.model import quiet
-from recycle.cli.train import planner
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.tcp_store import TorchStore
@@ -31,11 +30,13 @@ from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line, ViewLine
-from recycle.record.reporting import EventFile, Reporter
+from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
-from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.messages import ReportMessage
+from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.supervisor import RunAccess, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
@@ -94,14 +95,14 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         from recycle.runtime.execute.injection import Injector
 
         torch.set_num_threads(1)
-        report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "soak")
-        reporter = Reporter(file, lambda content: report(EVENT + content))
+        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, reporter)
         trainee.watch(folder / FOLDER / f"{member}.jsonl", door.endpoint.connect())
         mine = faults.of_worker(member.server, member.incarnation)
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
-        plans = Plans(plan, None, planner(job, plan.mode))
+        plans = Plans(plan, None, plan_maker(job, plan.mode))
         survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks)
         return TrainingLoop(survivor, trainee).run()
 
@@ -133,7 +134,7 @@ def main() -> int:
     arguments = parser.parse_args()
     quiet()
     job = load_job(Path("schedules/paper.toml"), {"stages": 2, "micro_batches": 4})
-    plan = planner(job, Mode())(())
+    plan = plan_maker(job, Mode())(())
     faults = choose_faults(job, arguments.kills, arguments.seed)
     iterations = APART * (arguments.kills + 2)
     views: dict[int, ViewLine] = {}

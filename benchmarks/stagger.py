@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.emulated import MOST_OVERSLEEP, periods
+from harness.recordings import save_recording
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
-from recycle.record.recording import save_recording
+from recycle.planner.stopping import MaxMoves
 from recycle.runtime.emulate.run import Emulation, emulate
 
 EXPECTED, ALLOWED, MOST_LOSS = 30, 0.03, 0.02

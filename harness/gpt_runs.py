@@ -1,6 +1,7 @@
 """The same GPT trained by a plan and by Megatron's stock 1F1B, for comparison."""
 
 import functools
+from itertools import count
 
 import msgspec
 import torch
@@ -17,7 +18,10 @@ from harness.examples import paper_job
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
+from recycle.megatron.flag.gradients import LiveGradients
+from recycle.megatron.flag.schedule import PlanSchedule, this_server
+from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.gpt.text import ByteText, standard_library
@@ -28,7 +32,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
@@ -112,11 +116,10 @@ def train_by_plan(plan, steps, options=OPTIONS):
         groups = join_server(store, server, job.depth)
         config = transformer_config(options, job.depth)
         model = build_stage(options, config, server.stage, job.depth, groups)
-        network = Network(store, view, server)
+        network = connect(store, view, server)
         shape = (options.sequence, options.micro_batch_size, options.hidden)
         place = Place(server.stage, job.depth)
-        samples = text(options).samples
-        stage = MegatronStage(model, config, place, shape, job.micro_batches, forward_step, samples, seed=options.seed)
+        stage = MegatronStage(model, place, shape, job.micro_batches, forward_step, text(options), options.seed)
         tie = None
         if options.tied and server.stage in (0, job.depth - 1):
             weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
@@ -125,7 +128,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, server.stage, job.depth)
         tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
         update.connect(network, tie.reduce if tie else lambda: None, tokens)
-        worker = Worker(plan, server, stage, update, network, Recorder(server))
+        worker = Worker(plan, stage, update, network, Recorder(server))
         losses = {}
         for step in range(steps):
             places = [
@@ -150,16 +153,37 @@ def token_forward_step(data_iterator, model):
     return forward_step(data_iterator, model)[0], token_loss
 
 
+class LiveExecution:
+    """Executes a plan where the dead take part in nothing, and nobody else dies; an Execution."""
+
+    def __init__(self, plan, server, store):
+        self.plan = plan
+        self.server = server
+        self.network = connect(
+            store, View.of(plan), server, tensor_rank=parallel_state.get_tensor_model_parallel_rank()
+        )
+
+    def begin(self, stage):
+        self.stage = stage
+        update = LiveGradients(stage, self.network, self.plan.job.depth)
+        self.worker = Worker(self.plan, stage, update, self.network, Recorder(self.server))
+
+    def train(self, step, force_all_reduce):
+        self.stage.drop()
+        self.worker.run(step)
+        return list(self.stage.take_results().values())
+
+
 def train_by_stock(
     job, steps, options=OPTIONS, plan=None, data=True, ddp=None, step=forward_step, tensor_parallel=1, **config
 ):
-    """Every live server's result by Megatron's training code; on its own schedule, or on a plan behind the adapter.
+    """Every live server's result by Megatron's training code; on its own schedule, or on a plan in its place.
 
     Servers that are dead in the plan take part in making Megatron's groups, and then in nothing.
     """
     # Megatron numbers ranks with the pipeline's stage outermost.
     servers = [Server(pipeline, stage) for stage in range(job.depth) for pipeline in range(job.pipelines)]
-    failed = plan.failed if plan else ()
+    failed = plan.dead if plan else ()
 
     def body(member):
         run_on_cpu()
@@ -183,16 +207,21 @@ def train_by_stock(
             return
         samples = text(options).samples
         forward_backward = get_forward_backward_func()
+        script_data = ScriptData(server.pipeline, job.micro_batches)
         if plan is not None:
-            forward_backward = ScheduleAdapter(plan, store, samples if data else None)
+            execution = (LiveExecution if failed else UnprotectedExecution)(plan, server, store)
+            forward_backward = PlanSchedule(plan, server, script_data, count().__next__, 0, execution)
         main = FullPrecision(model)
         losses = {}
         for turn in range(steps):
             model.zero_grad_buffer()
             batches = [MicroBatch(turn, server.pipeline, number) for number in range(job.micro_batches)]
+            iterator = iter([samples(each) for each in batches])
+            if data:
+                script_data.add(iterator, samples)
             reported = forward_backward(
                 forward_step_func=step,
-                data_iterator=iter([samples(each) for each in batches]),
+                data_iterator=iterator,
                 model=[model],
                 num_microbatches=job.micro_batches,
                 seq_length=options.sequence,

@@ -1,12 +1,32 @@
-"""The errors that a user can cause. Everything else that goes wrong is our own mistake, and an assertion."""
+"""The errors that a user sees. Everything else that goes wrong is our own mistake, and an assertion."""
+
+from typing import ClassVar
 
 
 class UserError(ValueError):
-    """Something a user gave cannot be used: the message names the field, the value and the remedy."""
+    """Something a user gave cannot be used: the message names the field, the value and the remedy.
+
+    Attributes:
+        exit_status: that of a program which ends because of this.
+    """
+
+    exit_status: ClassVar[int] = 2
+
+
+class IllegalPlan(UserError):
+    """A plan that can be read, and breaks a rule of what is legal."""
+
+    exit_status = 1
+
+
+class RunFailed(UserError):
+    """A run that could be started, and did not come to its end."""
+
+    exit_status = 1
 
 
 class JobError(UserError):
-    """A job description, a server name or a failed set that does not describe a runnable job."""
+    """A job description, a server name or a set of dead servers that does not describe a runnable job."""
 
 
 class PlanFileError(UserError):
@@ -14,4 +34,4 @@ class PlanFileError(UserError):
 
 
 class NoPlanError(UserError):
-    """No plan exists for this job and these failures, however long one searches."""
+    """No plan exists for this job and these dead servers, however long one searches."""

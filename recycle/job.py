@@ -1,12 +1,12 @@
 """The job: its shape, what each stage costs and holds, and its servers. Pure data, validated once."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple, Self
 
 import msgspec
 
-from recycle.errors import JobError
+from recycle.errors import JobError, NoPlanError
 
 LARGEST = 10**12
 
@@ -146,24 +146,96 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Every server, by pipeline and then stage."""
         return [Server(pipeline, stage) for pipeline in range(self.pipelines) for stage in range(self.depth)]
 
-    def live_pipelines(self, stage: int, failed: Iterable[Server]) -> tuple[int, ...]:
-        """The pipelines whose server of this stage is alive."""
-        dead = {server.pipeline for server in failed if server.stage == stage}
-        return tuple(pipeline for pipeline in range(self.pipelines) if pipeline not in dead)
-
-    def failed_set(self, failed: Collection[Server]) -> tuple[Server, ...]:
-        """The failed servers in order, once each.
+    def dead_servers(self, dead: Iterable[Server]) -> "DeadServers":
+        """Some servers of this job as its dead ones.
 
         Raises:
             JobError: one of them is no server of this job.
         """
-        for server in failed:
+        servers = tuple(sorted(set(dead)))
+        self.require_servers(servers)
+        gone = set(servers)
+        live = (
+            tuple(pipeline for pipeline in range(self.pipelines) if (pipeline, stage) not in gone)
+            for stage in range(self.depth)
+        )
+        return DeadServers(servers, tuple(live))
+
+    def require_servers(self, servers: Iterable[Server]) -> None:
+        """Refuse what is no server of this job.
+
+        Raises:
+            JobError: one of them is not.
+        """
+        for server in servers:
             if not (0 <= server.pipeline < self.pipelines and 0 <= server.stage < self.depth):
                 raise JobError(
                     f"server {server}: this job has pipelines 0 to {self.pipelines - 1} "
                     f"and stages 0 to {self.depth - 1}, so its last server is W{self.pipelines - 1}_{self.depth - 1}"
                 )
-        return tuple(sorted(set(failed)))
+
+
+class DeadServers(Set[Server]):
+    """The dead servers of a job: an immutable set, in the order of pipelines and then stages.
+
+    ``Job.dead_servers`` makes it, so that all of them are the job's.
+
+    Args:
+        servers: the dead ones, in order, once each.
+        live: per stage, the pipelines whose server of it is alive, rising.
+    """
+
+    __slots__ = ("_members", "_servers", "live")
+
+    def __init__(self, servers: tuple[Server, ...], live: tuple[tuple[int, ...], ...]) -> None:
+        self._servers = servers
+        self._members = frozenset(servers)
+        self.live = live
+
+    def __contains__(self, server: object) -> bool:
+        return server in self._members
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(self._servers)
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def __hash__(self) -> int:
+        return hash(self._members)
+
+    def __repr__(self) -> str:
+        return f"<dead: {', '.join(map(str, self._servers)) or 'none'}>"
+
+    @classmethod
+    def _from_iterable(cls, servers: Iterable[Server]) -> frozenset[Server]:  # type: ignore[override]
+        """What the operators of sets give: a set of servers that need not be dead."""
+        return frozenset(servers)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many servers of each stage are dead."""
+        stages = [server.stage for server in self._servers]
+        return tuple(stages.count(stage) for stage in range(len(self.live)))
+
+    def lost_stages(self) -> Iterator[str]:
+        """What is to be said of each stage without a live server."""
+        for stage, live in enumerate(self.live):
+            if not live:
+                names = ", ".join(str(server) for server in self._servers if server.stage == stage)
+                yield (
+                    f"stage {stage} has no live server ({names} dead): no peer holds its parameters, "
+                    "so it must be restored from a snapshot before training can go on"
+                )
+
+    def require_peers(self) -> None:
+        """Refuse that a stage has no live server.
+
+        Raises:
+            NoPlanError: one has none.
+        """
+        for lost in self.lost_stages():
+            raise NoPlanError(lost)
 
 
 def _at_least(value: int, least: int, field: str, reason: str) -> None:

@@ -2,11 +2,12 @@
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import tomli_w
 
 from recycle.errors import JobError
 from recycle.files import read_bytes
@@ -88,36 +89,39 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
 
 
 def encode_job(job: Job) -> bytes:
-    """The content of a job file that describes this job; lists have an entry per stage."""
-    costs = {key: [getattr(stage, key) for stage in job.stages] for key in Costs.__struct_fields__ if key != "latency"}
-    memory = {key: [getattr(stage, key) for stage in job.stages] for key in Memory.__struct_fields__}
-    if any(memory["state"]):
-        memory["limit"] = [stage.limit + stage.state for stage in job.stages]
-    else:
-        del memory["state"]
-    if job.latency:
-        costs["latency"] = list(job.latency)
-    lines = [
-        f"name = {_quoted(job.name)}",
-        f"pipelines = {job.pipelines}",
-        f"stages = {job.depth}",
-        f"micro_batches = {job.micro_batches}",
-        f"time_unit = {_quoted(job.time_unit)}",
-        f"memory_unit = {_quoted(job.memory_unit)}",
-        "",
-        "[costs]",
-        *[f"{key} = {values}" for key, values in costs.items()],
-        "",
-        "[memory]",
-        *[f"{key} = {values}" for key, values in memory.items()],
-        "",
-    ]
-    return "\n".join(lines).encode()
+    """The content of a job file that describes this job."""
+
+    def column(key: str) -> PerStage:
+        return _shortest([getattr(stage, key) for stage in job.stages])
+
+    document = JobDocument(
+        pipelines=job.pipelines,
+        stages=job.depth,
+        micro_batches=job.micro_batches,
+        name=job.name,
+        time_unit=job.time_unit,
+        memory_unit=job.memory_unit,
+        costs=Costs(
+            forward=column("forward"),
+            input_gradient=column("input_gradient"),
+            weight_gradient=column("weight_gradient"),
+            optimizer=column("optimizer"),
+            reduction=column("reduction"),
+            latency=_shortest(job.latency),
+        ),
+        memory=Memory(
+            held=column("held"),
+            released_at_input_gradient=column("released_at_input_gradient"),
+            limit=_shortest([stage.limit + stage.state for stage in job.stages]),
+            state=column("state"),
+        ),
+    )
+    return tomli_w.dumps(msgspec.to_builtins(document)).encode()
 
 
-def _quoted(text: str) -> str:
-    # A JSON string is a TOML basic string.
-    return msgspec.json.encode(text).decode()
+def _shortest(values: Sequence[int]) -> PerStage:
+    """One number where all are the same."""
+    return list(values) if len(set(values)) > 1 else next(iter(values), 0)
 
 
 def _build(document: JobDocument) -> Job:

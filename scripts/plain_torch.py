@@ -15,15 +15,15 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, boundaries, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import LocalProcess, launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.update import Method, TorchUpdate
 
@@ -57,14 +57,14 @@ def main() -> None:
 
     def serve(member: LocalProcess) -> None:
         server = view.servers[member.rank]
-        network = Network(member.store(), view, server)
+        network = connect(member.store(), view, server)
         stages = cut(build_model(), JOB.depth)
         boundary = boundaries(stages, inputs(MicroBatch(0, 0, 0)))[server.stage]
         stage = TorchStage(stages[server.stage], server.stage, boundary, inputs, targets, LOSS, 1 / JOB.micro_batches)
         place, method = (JOB.pipelines, server.stage, JOB.depth), Method(staggered=True)
         update = TorchUpdate(MainParameters(stage.parameters()), torch.optim.AdamW, *place, method)
         update.connect(network)
-        worker = Worker(plan, server, stage, update, network, Recorder(server))
+        worker = Worker(plan, stage, update, network, Recorder(server))
         sums = [sum(worker.run(step).losses) for step in range(options.steps)]
         network.barrier()
         member.report(msgspec.json.encode(sums))

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
+from recycle.plan.routing import ROUTING_RULES
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.lowering import instructions
 from recycle.planner.problem import make_problem
@@ -41,7 +42,7 @@ modes = st.builds(
     Mode,
     backward=st.sampled_from(["fused", "split"]),
     optimizer=st.sampled_from(["global", "staggered"]),
-    routing=st.sampled_from(["home", "free"]),
+    routing=st.sampled_from(list(ROUTING_RULES)),
 )
 
 

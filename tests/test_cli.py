@@ -6,10 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.examples import paper_plan
 from recycle.cli import VERBS
+from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
 
@@ -49,12 +51,13 @@ def test_every_verb_has_help(run, verb):
 
 def test_plan_then_check(run, tmp_path):
     path = tmp_path / "plan.json"
-    status, out, _ = run("plan", *PAPER, "--limit", "6", "--fail", "W1_2", "--moves", "5000", "-o", path)
+    status, out, _ = run("plan", *PAPER, "--limit", "6", "--dead", "W1_2", "--moves", "5000", "-o", path)
     assert status == 0
+    assert "dead       W1_2\n" in out
     assert "period     30 slots (optimal" in out
     status, out, _ = run("check", path)
     assert status == 0
-    assert "LEGAL" in out
+    assert "LEGAL, lowered form, dead: W1_2\n" in out
     assert "gap 0.00%" in out
     status, out, _ = run("check", path, "--json")
     report = json.loads(out)
@@ -73,14 +76,14 @@ def test_plan_reports_json_from_a_job_file_with_flags_on_top(run, tmp_path):
 
 
 def test_progress_goes_to_standard_error(run):
-    _, out, err = run("plan", *PAPER, "--fail", "W1_2", "--moves", "100", "--json")
-    json.loads(out)
+    _, out, err = run("plan", *PAPER, "--dead", "W1_2", "--moves", "100", "--json")
+    assert json.loads(out)["dead"] == ["W1_2"]
     assert "bound" in err
 
 
 def test_compute_form_can_be_lowered_later(run, tmp_path):
     compute, lowered = tmp_path / "compute.json", tmp_path / "lowered.json"
-    run("plan", *PAPER, "--fail", "W1_2", "--moves", "2000", "--form", "compute", "-o", compute)
+    run("plan", *PAPER, "--dead", "W1_2", "--moves", "2000", "--form", "compute", "-o", compute)
     status, _, _ = run("lower", compute, "-o", lowered)
     assert status == 0
     plan = load_plan(lowered)
@@ -132,15 +135,16 @@ def test_catalogue_and_lookup(run, tmp_path):
     status, out, err = run("catalogue", *PAPER, "--failures", "2", "--moves", "500", "-o", path)
     assert status == 0
     assert "15/15" in err
-    status, out, _ = run("lookup", path, "--fail", "W0_3,W1_2", "-o", plan)
+    status, out, _ = run("lookup", path, "--dead", "W0_3,W1_2", "-o", plan)
     assert status == 0
     assert "acts as" in out
     assert check_plan(load_plan(plan)) == ()
-    status, out, _ = run("lookup", path, "--fail", "W0_3", "--json")
+    status, out, _ = run("lookup", path, "--dead", "W0_3", "--json")
     report = json.loads(out)
+    assert report["dead"] == ["W0_3"]
     assert report["counts"] == [0, 0, 0, 1]
     assert report["roles"] == {}
-    status, _, err = run("lookup", path, "--fail", "W0_0,W1_1,W2_2")
+    status, _, err = run("lookup", path, "--dead", "W0_0,W1_1,W2_2")
     assert status == 2
     assert "--failures 3" in err
 
@@ -148,9 +152,9 @@ def test_catalogue_and_lookup(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--fail", "W9_9"], "server W9_9: this job has pipelines 0 to 2"),
-        (["--fail", "nobody"], "server 'nobody': a server is written"),
-        (["--fail", "W0_1,W1_1,W2_1"], "stage 1 has no live server"),
+        (["--dead", "W9_9"], "server W9_9: this job has pipelines 0 to 2"),
+        (["--dead", "nobody"], "server 'nobody': a server is written"),
+        (["--dead", "W0_1,W1_1,W2_1"], "stage 1 has no live server"),
         (["--limit", "0"], "limit of stage 0 is 0.*the least limit that works is 1"),
         (["--held", "5", "--limit", "4"], "the least limit that works is 5"),
         (["--forward-cost", "nan"], "costs.forward is nan"),
@@ -173,6 +177,39 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, mess
     assert err.count("\n") == 1
     assert re.search(message, err), err
     assert path.read_text() == "what was there before"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check"],
+        ["explain"],
+        ["export"],
+        ["lower", "-o", "out"],
+        ["show", "--strict"],
+        ["train", *PAPER, "-o", "out", "--plan"],
+    ],
+    ids=" ".join,
+)
+def test_an_illegal_plan_exits_1_and_writes_nothing(run, plan_file, tmp_path, monkeypatch, arguments):
+    plan_file.write_text(plan_file.read_text().replace('"0F0.1"', '"0F0.9"'))
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*arguments, plan_file)
+    assert status == 1
+    assert "there is no micro-batch 0.9" in out + err
+    assert err.count("\n") == (arguments != ["check"])
+    assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_plan_that_deadlocks_has_no_picture_and_exits_1(run, plan_file, tmp_path):
+    plan = paper_plan()
+    first = tuple(sorted(plan.programs[Server(0, 0)], key=lambda each: each.op.name))
+    save_plan(msgspec.structs.replace(plan, programs={**plan.programs, Server(0, 0): first}), plan_file)
+    assert run("show", plan_file)[0] == 0
+    status, _, err = run("show", plan_file, "--svg", tmp_path / "plan.svg")
+    assert status == 1
+    assert "deadlocks" in err
+    assert not (tmp_path / "plan.svg").exists()
 
 
 @pytest.mark.parametrize("verb", ["check", "export", "lower"])
@@ -198,7 +235,7 @@ def test_without_a_job_the_remedy_is_said(run):
 def test_ctrl_c_keeps_the_best_plan(tmp_path):
     path = tmp_path / "plan.json"
     # The bound of this job is out of reach, so the search goes on until it is interrupted.
-    shape = [*PAPER, "--limit", "4", "--fail", "W1_2", "--budget", "1h", "-o", str(path)]
+    shape = [*PAPER, "--limit", "4", "--dead", "W1_2", "--budget", "1h", "-o", str(path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     process = subprocess.Popen(
         [sys.executable, "-c", "from recycle.cli import main; main()", "plan", *shape],

@@ -29,10 +29,10 @@ def test_a_job_that_works_is_planned_and_its_failures_are_priced(run):
 
 
 def test_the_figures_are_those_of_plans(run):
-    status, out, _ = run("doctor", "--ranks", 24, "--json", *GOOD, "--recycle-failures", "W1_2")
+    status, out, _ = run("doctor", "--ranks", 24, "--json", *GOOD, "--recycle-dead", "W1_2")
     report = json.loads(out)
     assert status == 0
-    assert report["failed"] == ["W1_2"]
+    assert report["dead"] == ["W1_2"]
     assert report["period"] == 29
     assert report["retention"] == pytest.approx(27 / 29)
     assert [each["stage"] for each in report["failures"]] == [0, 1, 2, 3]
@@ -79,8 +79,8 @@ def test_what_prevents_a_split_backward_pass_is_said_and_planned_for(run, argume
         (["--ranks", "9", *GOOD], "9 ranks are no multiple of 8"),
         (["--ranks", "8", "pretrain_gpt.py"], "--micro-batch-size is missing"),
         (["--ranks", "32", *GOOD], "--global-batch-size 18 is no multiple of 4"),
-        (["--ranks", "24", *GOOD, "--recycle-failures", "W1-2"], "--recycle-failures: server 'W1-2'"),
-        (["--ranks", "24", *GOOD, "--recycle-failures", "W3_0"], "its last server is W2_3"),
+        (["--ranks", "24", *GOOD, "--recycle-dead", "W1-2"], "--recycle-dead: server 'W1-2'"),
+        (["--ranks", "24", *GOOD, "--recycle-dead", "W3_0"], "its last server is W2_3"),
         (["--ranks", "24", *GOOD, "--recycle-budget", "soon"], "--recycle-budget: 'soon' is no duration"),
         (["--ranks", "24", *GOOD, "--yaml-cfg", "job.yaml"], "--yaml-cfg: settings are not only on the command line"),
         (["--ranks", "24", *GOOD, "--micro-batch-size", "two"], "--micro-batch-size: invalid int value: 'two'"),

@@ -1,7 +1,7 @@
 import pytest
 
 from harness.examples import paper_job
-from recycle.errors import JobError
+from recycle.errors import JobError, NoPlanError
 from recycle.job import Job, Server, Stage
 
 GOOD = {
@@ -62,15 +62,29 @@ def test_latency_is_that_of_the_boundary_both_ways():
     assert line.lag(1, 1) == 0
 
 
-def test_failed_servers_come_in_order_and_once():
-    assert paper_job().failed_set([Server(1, 2), Server(0, 3), Server(1, 2)]) == (Server(0, 3), Server(1, 2))
+def test_dead_servers_come_in_order_and_once():
+    dead = paper_job().dead_servers([Server(1, 2), Server(0, 3), Server(1, 2)])
+    assert tuple(dead) == (Server(0, 3), Server(1, 2))
+    assert len(dead) == 2
+    assert Server(1, 2) in dead
+    assert Server(1, 1) not in dead
+    assert dead == paper_job().dead_servers(dead) == {Server(1, 2), Server(0, 3)}
 
 
 @pytest.mark.parametrize("server", [Server(9, 9), Server(3, 0), Server(0, 4)])
 def test_unknown_servers_are_refused(server):
     with pytest.raises(JobError, match=f"server {server}: .*last server is W2_3"):
-        paper_job().failed_set([server])
+        paper_job().dead_servers([server])
 
 
-def test_live_pipelines_are_those_without_a_failure_at_the_stage():
-    assert paper_job().live_pipelines(2, [Server(1, 2), Server(0, 1)]) == (0, 2)
+def test_live_pipelines_are_those_without_a_dead_server_at_the_stage():
+    dead = paper_job().dead_servers([Server(1, 2), Server(0, 1)])
+    assert dead.live == ((0, 1, 2), (1, 2), (0, 2), (0, 1, 2))
+    assert dead.counts == (0, 1, 1, 0)
+
+
+def test_a_stage_without_live_server_is_refused():
+    paper_job().dead_servers([Server(0, 2), Server(1, 2), Server(2, 1)]).require_peers()
+    dead = paper_job().dead_servers(Server(pipeline, 2) for pipeline in range(3))
+    with pytest.raises(NoPlanError, match=r"stage 2 has no live server \(W0_2, W1_2, W2_2 dead\)"):
+        dead.require_peers()

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from recycle.errors import JobError, UserError
@@ -65,6 +66,17 @@ def test_what_the_state_takes_is_left_for_no_activations(tmp_path):
         load_job(path, {"limit": [100, 73]})
     with pytest.raises(JobError, match="state of stage 0 is -1"):
         load_job(path, {"state": -1})
+
+
+def test_a_job_is_written_as_it_is_read(tmp_path):
+    small = {"pipelines": 1, "stages": 1, "micro_batches": 1}
+    uneven = {**SHAPE, "latency": [1, 2, 3], "limit": 9, "state": [1, 2, 3, 4]}
+    for flags in (small, SHAPE, {**SHAPE, "forward": [1, 2, 3, 4]}, uneven):
+        job = msgspec.structs.replace(load_job(None, flags), name='a "job"\n\x01 é', time_unit="µs")
+        path = tmp_path / "job.toml"
+        path.write_bytes(encode_job(job))
+        assert load_job(path, {}) == job
+        assert ("forward = 1\n" in path.read_text()) == ("forward" not in flags)
 
 
 def test_flags_change_a_file(tmp_path):

@@ -16,22 +16,18 @@ def call(*arguments):
     return CliRunner().invoke(group, [*map(str, arguments)], catch_exceptions=False, standalone_mode=False)
 
 
-def run(*arguments):
-    return call("train", *arguments)
-
-
 def test_profiles_a_job_that_can_be_planned(tmp_path):
     profiled = tmp_path / "profiled.toml"
     result = call("profile", *SMALL, "--repeats", 2, "-o", profiled)
     assert "a transfer between stages takes " in result.output
     rows = [line.split() for line in result.output.splitlines()]
     assert [row[0] for row in rows if row and row[0].isdigit()] == ["0", "1"]
-    planned = call("plan", profiled, "--fail", "W0_1", "--moves", 100)
+    planned = call("plan", profiled, "--dead", "W0_1", "--moves", 100)
     assert "microseconds" in planned.output
 
 
 def test_trains_with_a_dead_server(tmp_path):
-    result = run(*SMALL, "--dead", "W1_0", "--iterations", 2, "--evaluate-every", 2, "-o", tmp_path / "run")
+    result = call("train", *SMALL, "--dead", "W1_0", "--iterations", 2, "--evaluate-every", 2, "-o", tmp_path / "run")
     assert "dead       W1_0" in result.output
     assert "iteration 2/2: loss " in result.output
     assert "tokens/s, 3/4 servers" in result.output
@@ -49,9 +45,24 @@ def test_trains_with_a_dead_server(tmp_path):
 
 def test_emulates_a_plan():
     plan = SCHEDULES / "4-staggered.json"
-    result = run(SCHEDULES / "paper.toml", "--plan", plan, "--emulate", "0.5ms", "--iterations", 2)
+    result = call("train", SCHEDULES / "paper.toml", "--plan", plan, "--emulate", "0.5ms", "--iterations", 2)
     assert "planned    makespan 29, period 30 slots" in result.output
     assert "for 2 iterations" in result.output
+
+
+def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
+    (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
+    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
+    endings = {
+        ("--unprotected", "--model", tmp_path / "model.toml"): "resume from the last checkpoint with a smaller",
+        ("--faults", tmp_path / "faults.toml"): "no live server",
+    }
+    for number, (arguments, message) in enumerate(endings.items()):
+        folder = tmp_path / f"run-{number}"
+        status, _, err = run("train", *SMALL, "--iterations", 9, *arguments, "-o", folder)
+        assert status == 1
+        assert err.splitlines()[-1].startswith("recycle: ")
+        assert message in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -69,5 +80,5 @@ def test_emulates_a_plan():
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message) as caught:
-        run(*arguments, "-o", tmp_path)
+        call("train", *arguments, "-o", tmp_path)
     assert "\n" not in str(caught.value)

@@ -9,21 +9,24 @@ from recycle import __version__
 from recycle.errors import UserError
 
 VERBS = {
-    "plan": "Plan a job around its failed servers, and prove how good the plan is.",
+    "plan": "Plan a job around its dead servers, and prove how good the plan is.",
     "check": "Prove that a plan is legal, and recompute its figures.",
     "show": "Draw a plan or a measured run: terminal, SVG, HTML, trace.",
-    "explain": "Say what bounds a plan, what its failures cost, and what would help.",
+    "explain": "Explain what bounds a plan, what its failures cost, and what would help.",
     "diff": "Compare two plans.",
     "export": "Write a plan as CSV, or as a torch.distributed.pipelining schedule.",
     "lower": "Add transfers, reductions and optimizer steps to a compute plan.",
     "catalogue": "Plan every vector of failure counts ahead of time.",
-    "train": "Train a GPT on text by a plan, with dead servers routed around.",
-    "join": "Bring a server back into a run that is going on.",
-    "losses": "Draw a run's loss curve over that of another, and say how far they are apart.",
-    "profile": "Measure what the stages of a GPT cost on this machine, and write a job file of it.",
-    "doctor": "Say what would work, and what a failure would cost, for the command line of a Megatron job.",
-    "lookup": "Take the plan for some failed servers from a catalogue.",
+    "train": "Train a GPT on text by a plan, through failures of servers.",
+    "join": "Bring a server back into a running training.",
+    "losses": "Draw the loss curve of a run over that of another, and report the largest difference.",
+    "profile": "Measure what the stages of a GPT cost on this machine, and write a job file.",
+    "doctor": "Check what works with a Megatron job's command line, and what a failure would cost.",
+    "lookup": "Take the plan for some dead servers from a catalogue.",
 }
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
 
 
 class Verbs(click.Group):
@@ -53,29 +56,26 @@ def group() -> None:
 
     \b
     Plan a job of 3 pipelines, 4 stages, 6 micro-batches with server W1_2 (pipeline 1, stage 2) dead:
-        recycle plan --pipelines 3 --stages 4 --micro-batches 6 --optimizer-cost 3 --fail W1_2 -o plan.json
+        recycle plan --pipelines 3 --stages 4 --micro-batches 6 --optimizer-cost 3 --dead W1_2 -o plan.json
         recycle check plan.json
         recycle show plan.json
 
-    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be
-    used.
+    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be used.
     """
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit status 2."""
+    """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
     try:
         sys.exit(group(prog_name="recycle", standalone_mode=False))
     except UserError as error:
-        message = str(error)
+        message, status = str(error), error.exit_status
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx else "recycle"
-        message = f"{error.format_message()} ({verb} --help says more)"
+        message, status = f"{error.format_message()} ({verb} --help says more)", UserError.exit_status
     except click.ClickException as error:
-        click.echo(f"recycle: {error.format_message()}", err=True)
-        sys.exit(1)
+        message, status = error.format_message(), UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
-        click.echo("recycle: interrupted", err=True)
-        sys.exit(130)
+        message, status = "interrupted", INTERRUPTED
     click.echo(f"recycle: {message}", err=True)
-    sys.exit(2)
+    sys.exit(status)

@@ -10,18 +10,21 @@ from recycle.cli.options import describe_job, form_option, job_options, mode_opt
 from recycle.job import Job
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts
-from recycle.plan.plan import Plan
+from recycle.plan.plan import Form, Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.anneal.improve import StoppingCriterion
-    from recycle.planner.make import Form
+    from recycle.planner.stopping import StoppingCriterion
 
 
 @click.command("catalogue")
 @job_options
 @mode_options
 @click.option(
-    "--failures", type=click.IntRange(0), default=1, show_default=True, help="Plan for up to so many failures."
+    "--failures",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="The largest number of failures to plan for.",
 )
 @search_options
 @form_option
@@ -33,17 +36,17 @@ def command(
     stop: "StoppingCriterion",
     budget: str,
     seed: int,
-    form: "Form",
+    form: Form,
     output: Path,
 ) -> None:
     """Plan every vector of failure counts of JOB ahead of time, into one file.
 
-    Peers of a stage hold the same parameters, so one plan serves every set of failed servers with the same count per
-    stage. Ctrl-C loses nothing: the same command goes on where it was interrupted.
+    Peers of a stage hold the same parameters, so one plan serves every set of dead servers with the same count per
+    stage. Ctrl-C loses nothing: the same command continues where it was interrupted.
 
     \b
     recycle catalogue job.toml --failures 2 -o catalogue.zip
-    recycle lookup catalogue.zip --fail W1_2,W0_3 -o plan.json
+    recycle lookup catalogue.zip --dead W1_2,W0_3 -o plan.json
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -63,6 +66,8 @@ def command(
         try:
             make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch)
         except KeyboardInterrupt:
-            console.print(f"interrupted; the plans made so far are kept in {output}.part, and the same command goes on")
+            console.print(
+                f"interrupted; the plans made so far are kept in {output}.part, and the same command continues"
+            )
             raise SystemExit(130) from None
     make_console().print(f"{describe_job(job)}: plans for up to {failures} failures written to {output}", markup=False)

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import describe_failures, describe_job, json_option, plan_argument
+from recycle.cli.options import describe_dead, describe_job, json_option, plan_argument
 from recycle.plan.checker import check_plan, rows_around
-from recycle.plan.clock import Clock, peak_memory, run_clock
+from recycle.plan.clock import Clock, run_clock
 from recycle.plan.document import load_plan
+from recycle.plan.memory import peak_memory
 from recycle.plan.plan import Plan
 
 MOST_ROWS = 64
@@ -78,13 +79,13 @@ def figures(plan: Plan, clock: Clock) -> dict[str, Any]:
 
 
 def report(plan: Plan, clock: Clock) -> None:
-    """Say in a table what every server does with its time and memory; of many servers, the extremes of each stage."""
+    """Print a table of every server's bubble and memory; of many servers, the extremes of each stage."""
     from rich.table import Table
 
     console = make_console()
     unit = plan.job.time_unit
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"LEGAL, {plan.form} form, failed: {describe_failures(plan.failed)}")
+    console.print(f"LEGAL, {plan.form} form, dead: {describe_dead(plan.dead)}")
     console.print(f"period {clock.period} {unit}s, makespan {clock.makespan} {unit}s")
     console.print(f"bound {plan.bound} {unit}s by {plan.provenance.bound_by}, gap {plan.gap:.2%}")
     table = Table(box=None, header_style="bold")

@@ -32,13 +32,15 @@ class Price(NamedTuple):
 @click.command(
     "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
 )
-@click.option("--ranks", type=click.IntRange(1), help="Processes in all, where the command line does not say.")
+@click.option(
+    "--ranks", type=click.IntRange(1), help="The total number of processes, where the command line does not give it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
-    """Say what --pipeline-schedule recycle would do for a Megatron job: COMMAND is its command line.
+    """Check what --pipeline-schedule recycle would do for a Megatron job, whose command line is COMMAND.
 
-    What works, what is refused and why, what the plan would be, and what the loss of a server would cost. Without a
+    Reports what works, what is refused and why, the plan, and what the loss of a server would cost. Without a
     catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something is
     refused.
 
@@ -51,10 +53,12 @@ def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
     if owns_steps(line.flags):
         refused += not_own(line.setting, line.flags.exact)
     fused = list(unsplit(line.setting))
-    source = Source(line.flags, line.shape, fused)
+    from recycle.planner.source import megatron_plan
+
+    source = Source(line.flags, line.shape, fused, megatron_plan)
     with progress_line("planning"):
         whole = source.plan(())
-        asked = source.plan(line.flags.failures)
+        asked = source.plan(line.flags.dead)
         prices = [price(whole, source.plan([Server(0, stage)]), stage) for stage in price_list(line)]
     if as_json:
         print_json(
@@ -64,7 +68,7 @@ def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
                 "works": list(works(line)),
                 "refused": refused,
                 "fused": fused,
-                "failed": [str(server) for server in asked.failed],
+                "dead": [str(server) for server in asked.dead],
                 "period": asked.period,
                 "bound": asked.bound,
                 "retention": whole.period / asked.period,
@@ -112,7 +116,7 @@ def works(line: CommandLine) -> Iterator[str]:
 def report(
     line: CommandLine, refused: list[str], fused: list[str], whole: Plan, asked: Plan, prices: list[Price]
 ) -> None:
-    """Say it in lines and a table."""
+    """Print it in lines and a table."""
     from rich.table import Table
 
     console = make_console()
@@ -124,8 +128,8 @@ def report(
     for problem in fused:
         console.print(f"fused      {problem}", markup=False)
     console.print(f"plan       period {whole.period} {unit}s with all servers: Megatron's own 1F1B")
-    if asked.failed:
-        names = ", ".join(map(str, asked.failed))
+    if asked.dead:
+        names = ", ".join(map(str, asked.dead))
         kept = whole.period / asked.period
         console.print(f"           period {asked.period} {unit}s without {names}: {kept:.1%} of the throughput")
     if not prices:

@@ -1,14 +1,11 @@
 """``recycle explain``."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import describe_failures, describe_job, json_option, plan_argument
-from recycle.plan.checker import check_plan
-from recycle.plan.document import load_plan
+from recycle.cli.options import describe_dead, describe_job, json_option, load_legal_plan, plan_argument
 from recycle.planner.explain import explain
 
 
@@ -16,22 +13,17 @@ from recycle.planner.explain import explain
 @plan_argument
 @json_option
 def command(plan_file: Path, as_json: bool) -> None:
-    """Say what bounds PLAN's period, what its failures cost and why, and what would help.
+    """Explain what bounds PLAN's period, what its failures cost and why, and what would help.
 
     What would help is judged by bounds: "at best" is a period that no plan can go below after the change.
-    An illegal plan exits with status 1.
     """
-    plan = load_plan(plan_file)
-    violations = check_plan(plan)
-    if violations:
-        click.echo(f"recycle: the plan is illegal: {violations[0].message}; recycle check says more", err=True)
-        sys.exit(1)
+    plan = load_legal_plan(plan_file)
     explanation = explain(plan)
     if as_json:
         print_json(explanation)
         return
     console = make_console()
-    console.print(f"{describe_job(plan.job)}; failed: {describe_failures(plan.failed)}", style="bold", markup=False)
+    console.print(f"{describe_job(plan.job)}; dead: {describe_dead(plan.dead)}", style="bold", markup=False)
     for text in (explanation.time, explanation.bound, *explanation.cost):
         console.print(text, markup=False)
     for remedy in explanation.remedies:

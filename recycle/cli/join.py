@@ -1,30 +1,36 @@
 """``recycle join``."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from recycle.cli.model import quiet
 from recycle.cli.options import parse_server
-from recycle.cli.train import planner
+from recycle.control.agent import FENCED, STOPPED
+from recycle.errors import RunFailed
 from recycle.job import Server
+
+ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
+"""Why the worker of a server has ended, by its exit status."""
 
 
 @click.command("join")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--server", type=parse_server, help="Whose place to take: W1_2. The first dead server's by default.")
+@click.option(
+    "--server", type=parse_server, help="Which dead server to replace, for example W1_2; by default, the first one."
+)
 @click.option(
     "--address",
     default="127.0.0.1",
     show_default=True,
-    help="Of this machine, where the other servers of the run reach it; it binds to it.",
+    help="The address of this machine at which the run's other servers reach it.",
 )
 def command(folder: Path, server: Server | None, address: str) -> None:
-    """Bring a server back into the run in the folder RUN, which is going on.
+    """Bring a server back into the running training in the folder RUN.
 
     The new process copies its stage's state from a live server while the others train, and is let in between two
-    iterations. It needs to read the folder: the plan, the settings, and join.json, which lets it in.
+    iterations. It needs to read the folder: the plan, the settings, and join.json, which lets it in. Exits with status
+    1 if the server leaves the run before its end.
 
     \b
     recycle join run --server W1_2
@@ -32,6 +38,9 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     quiet()
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import join_run
+    from recycle.planner.source import plan_maker
 
     run = Run.read(folder)
-    sys.exit(join_run(run, server, planner(run.plan.job, run.plan.mode), address))
+    status = join_run(run, server, plan_maker(run.plan.job, run.plan.mode), address)
+    if status:
+        raise RunFailed(f"{folder}: this server left the run before its end ({ENDS.get(status, f'status {status}')})")

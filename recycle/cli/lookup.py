@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import describe_failures, describe_job, fail_option, json_option
+from recycle.cli.options import dead_option, describe_dead, describe_job, json_option
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.catalogue import Catalogue
@@ -14,20 +14,20 @@ from recycle.plan.document import save_plan
 
 @click.command("lookup")
 @click.argument("catalogue_file", metavar="CATALOGUE", type=click.Path(path_type=Path))
-@fail_option
+@dead_option
 @click.option("--job", "job_file", type=click.Path(path_type=Path), help="Refuse a catalogue made for another job.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
 @json_option
 def command(
-    catalogue_file: Path, failed: tuple[Server, ...], job_file: Path | None, output: Path | None, as_json: bool
+    catalogue_file: Path, dead: tuple[Server, ...], job_file: Path | None, output: Path | None, as_json: bool
 ) -> None:
-    """Take the plan for some failed servers from CATALOGUE, in their names.
+    """Take the plan for some dead servers from CATALOGUE, in their names.
 
     Where a live server has to act as a dead peer, and where moving a healthy server to another stage would save time,
     the report says so.
     """
     catalogue = Catalogue(catalogue_file, load_job(job_file, {}) if job_file else None)
-    found = catalogue.look_up(failed)
+    found = catalogue.look_up(dead)
     if output is not None:
         save_plan(found.plan(), output)
     index, entry = catalogue.index, found.entry
@@ -35,7 +35,7 @@ def command(
     if as_json:
         print_json(
             {
-                "failed": [str(server) for server in found.failed],
+                "dead": [str(server) for server in found.dead],
                 "counts": entry.counts,
                 "period": entry.period,
                 "bound": entry.bound,
@@ -48,7 +48,7 @@ def command(
         return
     console = make_console()
     console.print(describe_job(index.job), markup=False)
-    console.print(f"failed     {describe_failures(found.failed)}")
+    console.print(f"dead       {describe_dead(found.dead)}")
     console.print(f"period     {entry.period} {index.job.time_unit}s, bound {entry.bound}")
     console.print(f"retention  {retention:.1%} of the fault-free 1F1B throughput (period {index.baseline})")
     for server, role in found.reading.roles.items():

@@ -1,7 +1,7 @@
-"""Options that several verbs share: the job, the failed servers, the mode, durations."""
+"""Options that several verbs share: the job, the dead servers, the mode, durations."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 import click
 
 from recycle.duration import parse_duration
-from recycle.errors import JobError, UserError
+from recycle.errors import IllegalPlan, JobError, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.plan.routing import ROUTING_RULES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,15 +98,14 @@ def job_options(function: F) -> F:
     return result
 
 
-def fail_option(function: F) -> F:
-    """Add ``--fail``; the function gets ``failed``."""
+def dead_option(function: F) -> F:
+    """Add ``--dead``; the function gets ``dead``."""
     return click.option(
-        "--fail",
-        "failed",
+        "--dead",
         type=parse_servers,
         metavar="SERVERS",
         default="",
-        help="The failed servers, for example W1_2,W0_3.",
+        help="The dead servers, for example W1_2,W0_3.",
     )(function)
 
 
@@ -118,13 +118,17 @@ def mode_options(function: F) -> F:
 
     decorated: Any = wrapper
     for names, choices, text in (
-        (("--routing",), ("home", "free"), "home: healthy micro-batches stay on their pipeline; free: any may move."),
+        (
+            ("--routing",),
+            tuple(ROUTING_RULES),
+            f"{'; '.join(f'{name}: {rule.summary}' for name, rule in ROUTING_RULES.items())}.",
+        ),
         (
             ("--optimizer", "optimizer_mode"),
             ("staggered", "global"),
-            "one step per stage when it is ready, or a barrier.",
+            "staggered: each stage steps when it is ready; global: all together.",
         ),
-        (("--backward",), ("split", "fused"), "input and weight gradient as two instructions, or as one."),
+        (("--backward",), ("split", "fused"), "split: input and weight gradient are two instructions; fused: one."),
     ):
         decorated = click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, help=text)(
             decorated
@@ -147,18 +151,19 @@ def load_legal_plan(path: Path) -> Plan:
     """Read a plan file whose plan is legal.
 
     Raises:
-        UserError: it cannot be read, is no plan of this version, or the plan is illegal.
+        UserError: it cannot be read, or is no plan of this version.
+        IllegalPlan: the plan is illegal.
     """
     plan = load_plan(path)
     violations = check_plan(plan)
     if violations:
-        raise UserError(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
+        raise IllegalPlan(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
     return plan
 
 
-def describe_failures(failed: tuple[Server, ...]) -> str:
-    """The failed servers in words."""
-    return ", ".join(map(str, failed)) if failed else "none"
+def describe_dead(dead: Iterable[Server]) -> str:
+    """The dead servers in words."""
+    return ", ".join(map(str, dead)) or "none"
 
 
 def describe_job(job: Job) -> str:
@@ -173,7 +178,7 @@ def form_option(function: F) -> F:
         type=click.Choice(["lowered", "compute"]),
         default="lowered",
         show_default=True,
-        help="Whether transfers, reductions and optimizer steps are added.",
+        help="lowered: with transfers, reductions and optimizer steps; compute: without.",
     )(function)
 
 
@@ -182,7 +187,7 @@ def search_options(function: F) -> F:
 
     @wraps(function)
     def wrapper(budget: float, moves: int | None, **arguments: Any) -> Any:
-        from recycle.planner.anneal.improve import MaxMoves, MaxSeconds
+        from recycle.planner.stopping import MaxMoves, MaxSeconds
 
         if moves is not None:
             return function(stop=MaxMoves(moves), budget=f"{moves} moves", **arguments)
@@ -190,9 +195,11 @@ def search_options(function: F) -> F:
 
     decorated: Any = wrapper
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the search's random choices."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random search."),
         click.option(
-            "--moves", type=click.IntRange(1), help="Search for so many moves instead: the same on every machine."
+            "--moves",
+            type=click.IntRange(1),
+            help="Search for this many moves instead; gives the same plan on every machine.",
         ),
         click.option(
             "--budget",
@@ -200,7 +207,7 @@ def search_options(function: F) -> F:
             metavar="DURATION",
             default="2s",
             show_default=True,
-            help="Time for the improvement search of a plan.",
+            help="Time to search for a better plan.",
         ),
     ):
         decorated = option(decorated)

@@ -7,9 +7,9 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import (
-    describe_failures,
+    dead_option,
+    describe_dead,
     describe_job,
-    fail_option,
     form_option,
     job_options,
     json_option,
@@ -20,55 +20,57 @@ from recycle.cli.options import (
 from recycle.job import Job, Server
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan
+from recycle.plan.plan import Form, Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.anneal.improve import StoppingCriterion
-    from recycle.planner.make import Form
+    from recycle.planner.stopping import StoppingCriterion
 
 
 @click.command("plan")
 @job_options
-@fail_option
+@dead_option
 @mode_options
 @search_options
 @click.option(
-    "--prove", type=parse_seconds, metavar="DURATION", help="Then let the exact solver look for a proof for so long."
+    "--prove",
+    type=parse_seconds,
+    metavar="DURATION",
+    help="Time for the exact solver to prove or improve the plan afterwards.",
 )
 @form_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
 @json_option
 def command(
     job: Job,
-    failed: tuple[Server, ...],
+    dead: tuple[Server, ...],
     mode: Mode,
     stop: "StoppingCriterion",
     budget: str,
     seed: int,
     prove: float | None,
-    form: "Form",
+    form: Form,
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Plan JOB around its failed servers, and prove how good the plan is.
+    """Plan JOB around its dead servers, and prove how good the plan is.
 
     JOB is a TOML file (docs/job.md lists every key); flags describe a job without one, or change what it says. The
     search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
 
     \b
-    recycle plan job.toml --fail W1_2 --budget 2s -o plan.json
-    recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --limit 6 --fail W1_0,W2_3 --prove 60s
+    recycle plan job.toml --dead W1_2 --budget 2s -o plan.json
+    recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --limit 6 --dead W1_0,W2_3 --prove 60s
     """
     from recycle.planner.make import Effort, make_plan
 
     if prove:
         budget += f", {prove:g} s for a proof"
-    with progress_line("planning") as line:
+    with progress_line("planning") as show:
 
         def watch(period: int, bound: int) -> None:
-            line.show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
+            show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
 
-        plan = make_plan(job, failed, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
+        plan = make_plan(job, dead, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
     if output is not None:
         save_plan(plan, output)
     if as_json:
@@ -80,7 +82,7 @@ def command(
 def summary(plan: Plan) -> dict[str, Any]:
     """What one judges a plan by."""
     return {
-        "failed": [str(server) for server in plan.failed],
+        "dead": [str(server) for server in plan.dead],
         "period": plan.period,
         "makespan": plan.makespan,
         "bound": plan.bound,
@@ -101,9 +103,9 @@ def report(plan: Plan, output: Path | None) -> None:
         if plan.provenance.status == "optimal"
         else f"at most {plan.gap:.2%} above optimal"
     )
-    live = plan.job.pipelines * plan.job.depth - len(plan.failed)
+    live = plan.job.pipelines * plan.job.depth - len(plan.dead)
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"failed     {describe_failures(plan.failed)}")
+    console.print(f"dead       {describe_dead(plan.dead)}")
     console.print(
         f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
     )

@@ -1,17 +1,16 @@
 """``recycle show``."""
 
 import gc
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from recycle.cli.console import make_console, print_json
 from recycle.cli.options import json_option
-from recycle.errors import UserError
+from recycle.errors import IllegalPlan, UserError
 from recycle.files import write_whole
 from recycle.record.timeline import Timeline
 from recycle.view.chart import Chart, Grouping, make_chart
@@ -28,19 +27,21 @@ FILES = {
 
 @click.command("show")
 @click.argument("path", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), help="Show another plan or run below, and what differs.")
+@click.option(
+    "--against", type=click.Path(path_type=Path), help="Draw another plan or run below, and print what differs."
+)
 @click.option(
     "--by",
     "grouping",
     type=click.Choice(["stage", "pipeline"]),
     default="stage",
     show_default=True,
-    help="Which servers stand together.",
+    help="Which servers are drawn together.",
 )
 @click.option(
     "--iterations",
     type=click.IntRange(1, 1000),
-    help="Over how many iterations a plan is unrolled (1), and how many of a run's last ones are shown (all).",
+    help="How many iterations of a plan to draw (default 1), or how many of the last ones of a run (default all).",
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")
 @click.option("--svg", type=click.Path(path_type=Path), help=FILES["svg"])
@@ -72,11 +73,13 @@ def command(
         if strict:
             for subject in subjects:
                 if subject.violations:
-                    refuse(f"{subject.name} is illegal: {subject.problems[0]}")
+                    raise IllegalPlan(f"{subject.name} is illegal: {subject.problems[0]}")
         timelines = [each.timeline for each in subjects if each.timeline is not None]
         stuck = [each.name for each in subjects if each.timeline is None]
         if stuck and wanted:
-            refuse(f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order")
+            raise IllegalPlan(
+                f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order"
+            )
         charts = [] if stuck else [make_chart(*each, grouping) for each in zip(subjects, timelines, strict=True)]
         comparison = compare(*timelines) if len(charts) == 2 else None
         for kind, target in wanted.items():
@@ -161,7 +164,7 @@ def print_charts(
 
 
 def print_history(subject: Subject) -> None:
-    """Say what befell a run: a line per event, and the sum."""
+    """Print what happened in a run: a line per event, and a summary."""
     from recycle.view.history import summarise, tell
 
     if subject.history is None:
@@ -187,7 +190,7 @@ def print_lists(subjects: Sequence[Subject]) -> None:
 
 
 def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
-    """What the head of a drawing says, for a program; times in the job's unit."""
+    """The figures at the head of a drawing, for other programs; times in the job's unit."""
     return {
         "name": subject.name,
         "source": subject.timeline.source if subject.timeline else None,
@@ -215,15 +218,9 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
     }
 
 
-def refuse(message: str) -> NoReturn:
-    """Say in one line why nothing is drawn, and exit with status 1."""
-    click.echo(f"recycle: {message}", err=True)
-    sys.exit(1)
-
-
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No search for cycles among the objects of a large plan: there are none, and it takes a third of the time."""
+    """Pause the garbage collector: a large plan has no cycles, and the search for them takes a third of the time."""
     gc.disable()
     try:
         yield

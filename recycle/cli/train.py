@@ -1,9 +1,6 @@
 """``recycle train``."""
 
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,14 +9,14 @@ from recycle.cli.console import make_console
 from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import (
-    describe_failures,
+    describe_dead,
     describe_job,
     job_options,
     load_legal_plan,
     parse_seconds,
     parse_servers,
 )
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults
 from recycle.faults.random_faults import random_faults
@@ -30,11 +27,6 @@ from recycle.plan.plan import Plan
 from recycle.record.recording import Line
 from recycle.view.losses import draw_losses
 
-if TYPE_CHECKING:
-    from recycle.planner.make import Effort
-
-MOVES_BEFORE, MOVES_IN_RECOVERY = 20_000, 2_000
-PLANNING_AHEAD = 3.0
 LONGEST_RUN = 24 * 3600.0
 
 
@@ -48,18 +40,22 @@ LONGEST_RUN = 24 * 3600.0
     type=parse_servers,
     default="",
     metavar="SERVERS",
-    help="Servers that are left out from the start: W1_2,W0_3.",
+    help="Servers that are dead from the start, for example W1_2,W0_3.",
 )
-@click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, help="Where training ends.")
+@click.option(
+    "--iterations", type=click.IntRange(1), default=20, show_default=True, help="How many iterations to train."
+)
 @click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )
 @click.option("--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="Ranks per server.")
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run's folder.")
+@click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.")
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
-@click.option("--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between looks at held-out text.")
+@click.option(
+    "--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between evaluations on held-out text."
+)
 @click.option(
     "--faults", "fault_file", type=click.Path(path_type=Path), help="What goes wrong: a fault file or a trace."
 )
@@ -67,29 +63,35 @@ LONGEST_RUN = 24 * 3600.0
     "--mtbf",
     type=parse_seconds,
     metavar="DURATION",
-    help="Kill servers at random, on average one in so long, and replace them.",
+    help="Kill and replace servers at random, with this mean time between failures.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random failures.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random failures.")
 @click.option(
     "--catalogue",
     type=click.Path(path_type=Path),
-    help="Plans for failures; without it, they are made when servers fail.",
+    help="Plans for failures; without it, they are made at the start and when servers fail.",
 )
 @click.option(
     "--silence",
     type=parse_seconds,
     default="3s",
     show_default=True,
-    help="A server that gives no sign of life for so long is declared dead.",
+    help="A server without a sign of life for this long is declared dead.",
 )
 @click.option(
-    "--address", default="127.0.0.1", show_default=True, help="Of this machine; the store and all servers bind to it."
+    "--address",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of this machine; the store and all servers bind to it.",
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option(
-    "--emulate", type=parse_seconds, metavar="DURATION", help="Train nothing: sleep the plan, a slot for so long."
+    "--emulate",
+    type=parse_seconds,
+    metavar="DURATION",
+    help="Train nothing: servers sleep their instructions, a slot lasting this long.",
 )
 def command(
     job: Job,
@@ -137,6 +139,7 @@ def command(
     from recycle.control.durations import Durations
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
+    from recycle.planner.source import plan_ahead, plan_maker, waiting_plan
     from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.local import ProcessFailed
     from recycle.runtime.launch.tensorboard import TensorBoard
@@ -148,7 +151,7 @@ def command(
     durations = Durations(beat=silence / 6, silence=silence, answer=max(30.0, 2 * silence))
     protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
     if protected and catalogue is None:
-        catalogue = prepare_catalogue(job, plan.mode, output / "plans.zip")
+        catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
     run = Run(
         plan,
         model,
@@ -163,15 +166,15 @@ def command(
         catalogue=catalogue,
         host=address,
         durations=durations,
-        waiting=make_waiting(plan) if model.clip is not None or model.fp16 else None,
+        waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
     )
-    make = planner(job, plan.mode)
+    make = plan_maker(job, plan.mode)
     if not is_leader():
         train(run, ignore, make, faults)
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
-    console.print(f"dead       {describe_failures(plan.failed)}")
+    console.print(f"dead       {describe_dead(plan.dead)}")
     console.print(f"plan       period {plan.period} {plan.job.time_unit}s, retention {plan.retention:.1%}")
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
@@ -193,8 +196,8 @@ def command(
             train(run, watch, make, faults)
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
-            raise click.ClickException(
-                f"{failure}; {output / 'failure.txt'} says where. Go on from the last checkpoint with --resume, "
+            raise RunFailed(
+                f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
                 "and with --dead if a server is gone"
             ) from failure
         finally:
@@ -203,57 +206,13 @@ def command(
             board.close()
             drawn = {name: sorted(curve.items()) for name, curve in curves.items() if curve}
             if drawn:
-                title = f"{job.name}, {describe_failures(plan.failed)} dead" if plan.failed else job.name
+                title = f"{job.name}, {describe_dead(plan.dead)} dead" if plan.dead else job.name
                 write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
 
 
 def ignore(*_: object) -> None:
-    """What is done with events that nobody wants to see."""
-
-
-def make_waiting(plan: Plan) -> Plan | None:
-    """For a staggered plan, one with a global optimizer; None for another one."""
-    if plan.mode.optimizer == "global":
-        return None
-    return make_now(plan.job, plan.failed, msgspec.structs.replace(plan.mode, optimizer="global"))
-
-
-def make_now(job: Job, failed: Sequence[Server], mode: Mode) -> Plan:
-    """A plan made before training begins."""
-    return planner(job, mode, MOVES_BEFORE)(failed)
-
-
-def planner(job: Job, mode: Mode, moves: int = MOVES_IN_RECOVERY) -> Callable[[Sequence[Server]], Plan]:
-    """What makes a plan when servers have failed, by default in a time for which training can stand still."""
-    from recycle.planner.make import make_plan
-
-    return lambda failed: make_plan(job, failed, mode, effort_of(moves))
-
-
-def effort_of(moves: int) -> "Effort":
-    """What a planner does that may make so many moves."""
-    from recycle.planner.anneal.improve import MaxMoves
-    from recycle.planner.make import Effort
-
-    return Effort((MaxMoves(moves),), f"{moves} moves")
-
-
-def prepare_catalogue(job: Job, mode: Mode, path: Path) -> Path | None:
-    """Plans for as many failures as can be planned in a few seconds, at most two; None if that is none."""
-    from recycle.planner.catalogue import failure_vectors, make_catalogue
-
-    if job.pipelines == 1:
-        return None
-    begin = time.monotonic()
-    planner(job, mode)(job.servers()[:1])
-    each = time.monotonic() - begin
-    for failures in (2, 1):
-        if each * sum(1 for _ in failure_vectors(job, failures)) < PLANNING_AHEAD:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            make_catalogue(path, job, mode, failures, effort_of(MOVES_IN_RECOVERY), "lowered", ignore)
-            return path
-    return None
+    """Take events that are not shown."""
 
 
 def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:
@@ -265,9 +224,9 @@ def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf
     if path is not None and mtbf is not None:
         raise UserError(f"--faults {path} and --mtbf: give one of them")
     if path is not None:
-        return load_faults(path, job, iterations, dead=plan.failed)
+        return load_faults(path, job, iterations, dead=plan.dead)
     if mtbf is not None:
-        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf, dead=plan.failed)
+        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf, dead=plan.dead)
     return Faults()
 
 
@@ -275,10 +234,13 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
     """The plan of a file, or one that is made now.
 
     Raises:
-        UserError: the plan is illegal, or for another job or other servers than asked for.
+        IllegalPlan: the plan is illegal.
+        UserError: it is for another job or other servers than asked for.
     """
     if path is None:
-        return make_now(job, dead, Mode())
+        from recycle.planner.source import first_plan
+
+        return first_plan(job, dead, Mode())
     plan = load_legal_plan(path)
     shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
     if shapes[0] != shapes[1]:
@@ -287,10 +249,10 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
             f"{path}: the plan is for {planned} pipelines x stages x micro-batches, and the job is {asked}: "
             "make a plan for this job"
         )
-    if dead and plan.failed != job.failed_set(dead):
+    if dead and plan.dead != job.dead_servers(dead):
         raise UserError(
-            f"{path}: the plan is for {describe_failures(plan.failed)} dead, and --dead says "
-            f"{describe_failures(dead)}: make a plan for these servers, or leave --dead out"
+            f"{path}: the plan is for {describe_dead(plan.dead)} dead, and --dead says "
+            f"{describe_dead(dead)}: make a plan for these servers, or leave --dead out"
         )
     return plan
 

@@ -42,7 +42,7 @@ def _named(number: int, fault: Fault) -> Iterator[None]:
 
 
 def _require_possible(fault: Fault, job: Job, iterations: int) -> None:
-    job.failed_set(fault.servers)
+    job.require_servers(fault.servers)
     if fault.step is not None and fault.step >= iterations:
         raise FaultError(f"step is {fault.step}: the run has steps 0 to {iterations - 1}; choose one, or run longer")
     if fault.instruction is not None:

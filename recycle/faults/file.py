@@ -9,7 +9,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.faults.check import check_faults
-from recycle.faults.duration import format_duration, parse_duration
+from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
@@ -88,11 +88,6 @@ def decode_faults(content: bytes) -> Faults:
     return Faults(tuple(entries))
 
 
-def encode_faults(faults: Faults) -> bytes:
-    """The content of a fault file that says the same."""
-    return "\n".join(map(_table, faults.entries)).encode()
-
-
 def _fault(document: FaultDocument) -> Fault:
     if document.server is not None and document.servers is not None:
         raise FaultError(f"server is {document.server!r} and servers is given too: leave one of them out")
@@ -107,26 +102,3 @@ def _fault(document: FaultDocument) -> Fault:
         factor=document.factor,
         incarnation=document.incarnation,
     )
-
-
-def _table(fault: Fault) -> str:
-    # What stands in these texts needs no quoting.
-    lines = ["[[fault]]", f'kind = "{fault.kind.value}"']
-    if len(fault.servers) == 1:
-        lines.append(f'server = "{fault.servers[0]}"')
-    elif fault.servers:
-        names = ", ".join(f'"{server}"' for server in fault.servers)
-        lines.append(f"servers = [{names}]")
-    if fault.step is not None:
-        lines.append(f"step = {fault.step}")
-    if fault.at is not None:
-        lines.append(f'at = "{format_duration(fault.at)}"')
-    if fault.instruction is not None:
-        lines.append(f'instruction = "{fault.instruction}"')
-    if fault.duration is not None:
-        lines.append(f'duration = "{format_duration(fault.duration)}"')
-    if fault.factor is not None:
-        lines.append(f"factor = {fault.factor!r}")
-    if fault.incarnation:
-        lines.append(f"incarnation = {fault.incarnation}")
-    return "\n".join([*lines, ""])

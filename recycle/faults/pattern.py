@@ -103,4 +103,4 @@ class InstructionPattern(NamedTuple):
         if self.stage == end:
             raise FaultError(f"instruction is '{self}': stage {end} has no {self.op.value}; choose another instruction")
         if self.peer is not None:
-            job.failed_set([self.peer])
+            job.require_servers([self.peer])

@@ -42,7 +42,7 @@ def random_faults(
         raise FaultError(f"mtbf is {mtbf_seconds:g} s in a run of {duration:g} s: at most {MOST} kills; make it longer")
     random = Random(seed)
     repairs = dict.fromkeys(dead, math.inf)
-    live = [len(job.live_pipelines(stage, dead)) for stage in range(job.depth)]
+    live = [len(pipelines) for pipelines in job.dead_servers(dead).live]
     faults: list[Fault] = []
     time = 0.0
     while time < duration:

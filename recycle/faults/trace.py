@@ -87,7 +87,7 @@ def _of_servers(rows: Sequence[TraceRow], job: Job, dead: Collection[Server]) ->
             _require_order(time, latest)
             latest = time
             servers = tuple(map(Server.parse, row.names))
-            job.failed_set(servers)
+            job.require_servers(servers)
         except UserError as error:
             raise FaultError(f"line {row.line}: {error}") from error
         for server in servers:

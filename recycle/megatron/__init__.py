@@ -1,1 +1,1 @@
-"""The only place that imports megatron: model, backward split, schedule adapter, CPU shims."""
+"""The only place that imports megatron: stages and their training, backward split, CPU shims, and two drivers."""

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
-        if not flags.failures:
+        if not flags.dead:
             say(f"the death of a server ends this run: {protection}")
         run_script(script, rest, on=True)
         return 0
@@ -72,8 +72,9 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     leave: Callable[[], None] = lambda: None  # noqa: E731
     if on:
         from recycle.megatron.flag.dropin import switch_on
+        from recycle.planner.source import megatron_plan
 
-        leave = switch_on(protection)
+        leave = switch_on(megatron_plan, protection)
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(script, run_name="__main__")

@@ -26,8 +26,8 @@ class Hook(NamedTuple):
     parameters: str
 
 
-ADAPTER = (
-    # What the adapter stands in for, and falls back to where there is nothing to plan.
+EXECUTION = (
+    # What a plan takes the place of, and what evaluates where all servers live as long as the run.
     Hook(
         SCHEDULES,
         "forward_backward_pipelining_without_interleaving",
@@ -42,7 +42,7 @@ ADAPTER = (
         "decoder_seq_length, forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, "
         "p2p_communicator, pg_collection, force_all_reduce",
     ),
-    # What it calls for every micro-batch.
+    # Called for every micro-batch.
     Hook(
         SCHEDULES,
         "forward_step",
@@ -78,18 +78,20 @@ ADAPTER = (
 )
 
 TRAINER = (
-    # Replaced: the flags are added to its arguments, and the adapter is made when it returns.
+    # Replaced: the flags are added to its arguments, and the plan is chosen when it returns.
     Hook(
         TRAINING,
         "initialize_megatron",
         "extra_args_provider, args_defaults, ignore_unknown_args, allow_no_cuda, skip_mpu_initialization, "
         "get_embedding_ranks, get_position_embedding_ranks, parsed_args, store",
     ),
-    # Replaced: it gives the adapter.
+    # Replaced: it gives the schedule that runs the plan.
     Hook(TRAINING, "get_forward_backward_func", "pp_size, vp_size"),
-    # Replaced: the loader of the training data is kept, to read the data of other pipelines with it.
+    # Replaced: the loaders are kept, to read the data of other pipelines with them.
     Hook(TRAINING, "build_train_valid_test_data_loaders", "build_train_valid_test_datasets_provider"),
-    # What calls the adapter.
+    # Replaced: each iterator is known with the loader that it reads.
+    Hook(TRAINING, "build_train_valid_test_data_iterators", "build_train_valid_test_datasets_provider"),
+    # Calls that schedule.
     Hook(
         TRAINING,
         "train_step",
@@ -109,9 +111,8 @@ TRAINER = (
         "data_sharding",
     ),
     Hook("megatron.training.global_vars", "get_args", ""),
-    # Replaced where a run survives failures: each iterator is known with the loader that it reads.
-    Hook(TRAINING, "build_train_valid_test_data_iterators", "build_train_valid_test_datasets_provider"),
-    # Replaced there: it saves again where somebody died meanwhile, in a format to which only the living contribute.
+    # Replaced where a run survives failures: it saves again where somebody died meanwhile, in a format to which only
+    # the living contribute.
     Hook(
         TRAINING,
         "save_checkpoint",
@@ -143,7 +144,7 @@ TRAINER = (
     Hook("megatron.core.rerun_state_machine", "RerunStateMachine.set_mode", "self, mode"),
 )
 
-RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": ADAPTER + TRAINER, "0.17.1": ADAPTER + TRAINER}
+RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": EXECUTION + TRAINER, "0.17.1": EXECUTION + TRAINER}
 
 
 def require_known_release() -> str:

@@ -1,11 +1,13 @@
-"""The stage adapter: a Megatron model chunk as a stage that the runtime can run."""
+"""A Megatron model chunk as a stage that the runtime can run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.utils import get_model_config
 
 from recycle.megatron.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
 from recycle.megatron.world import Place
@@ -13,10 +15,23 @@ from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
-Data = Callable[[MicroBatch], Any]
 
 # Megatron's seeds are small numbers to which it adds offsets.
 SEEDS = 2**31
+
+
+class Data(Protocol):
+    """Where a stage takes the data of micro-batches from, as the iterator that Megatron's forward step reads.
+
+    The iterator is None on a stage that reads no data. It is asked for before dropout is seeded, so reading may draw
+    random numbers.
+    """
+
+    def training(self, micro_batch: MicroBatch) -> Iterator[Any] | None:
+        """The data of a micro-batch that is trained on."""
+
+    def held_out(self, micro_batch: MicroBatch) -> Iterator[Any] | None:
+        """The data of a micro-batch that the model is evaluated on."""
 
 
 class ChunkContext(NamedTuple):
@@ -30,17 +45,19 @@ class MegatronStage:
     """A model chunk of Megatron, run one micro-batch at a time.
 
     Args:
-        model: the chunk.
-        config: its configuration.
+        model: the chunk, wrapped or not; it knows its configuration.
         place: which stage of how many.
         shape: of the hidden states on this rank: (sequence, micro-batch size, hidden).
         micro_batches: M of the full job, by which Megatron divides each loss.
         forward_step: Megatron's ``forward_step_func``.
-        data: what a micro-batch's iterator yields.
-        held_out: the same for evaluation.
+        data: what the forward step reads.
         seed: of dropout.
+        shares_losses: whether the losses are told to all peers; otherwise the reports of the loss function stay here
+            until ``take_results`` is called.
 
     Attributes:
+        model: see above.
+        config: Megatron's configuration of it.
         tokens: how many tokens the loss functions counted, where they count them.
     """
 
@@ -49,26 +66,25 @@ class MegatronStage:
     def __init__(
         self,
         model: torch.nn.Module,
-        config: Any,
         place: Place,
         shape: tuple[int, ...],
         micro_batches: int,
         forward_step: ForwardStep,
         data: Data,
-        held_out: Data | None = None,
         seed: int = 0,
+        shares_losses: bool = True,
     ) -> None:
+        self.model = model
+        self.config = config = get_model_config(model)
         spec = TensorSpec(shape, config.pipeline_dtype)
         self.input = spec if place.stage > 0 else None
         self.output = spec if place.stage < place.depth - 1 else None
-        self._model = model
-        self._config = config
         self._stage = place.stage
         self._micro_batches = micro_batches
         self._forward_step = forward_step
         self._data = data
-        self._held_out = held_out or data
         self._seed = seed
+        self._shares_losses = shares_losses
         self._random = config.hidden_dropout > 0 or config.attention_dropout > 0
         self._contexts: dict[MicroBatch, ChunkContext] = {}
         self._owed: dict[MicroBatch, list[Owed]] = {}
@@ -78,28 +94,29 @@ class MegatronStage:
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Run the chunk by Megatron's own forward step."""
         source = None if received is None else received.requires_grad_()
+        data = self._data.training(micro_batch)
         if not self._random:
-            output = self._run(micro_batch, source, self._data)
+            output = self._run(micro_batch, source, data)
         else:
             seed = seed_of(self._seed, micro_batch, self._stage) % SEEDS
             with seeded(seed):
                 model_parallel_cuda_manual_seed(seed)
-                output = self._run(micro_batch, source, self._data)
+                output = self._run(micro_batch, source, data)
         self._contexts[micro_batch] = ChunkContext(source, output)
         if self.output is None:
             return None
         message = output.detach()
         # The message keeps the values for as long as they are on their way; the graph does not need them.
-        schedules.deallocate_output_tensor(output, self._config.deallocate_pipeline_outputs)
+        schedules.deallocate_output_tensor(output, self.config.deallocate_pipeline_outputs)
         return message
 
     def evaluate(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Run the chunk as in inference, on held-out data."""
-        self._model.eval()
+        self.model.eval()
         tokens = self.tokens.clone()
         with torch.no_grad():
-            output = self._run(micro_batch, received, self._held_out)
-        self._model.train()
+            output = self._run(micro_batch, received, self._data.held_out(micro_batch))
+        self.model.train()
         self.tokens.copy_(tokens)
         return None if self.output is None else output
 
@@ -117,17 +134,18 @@ class MegatronStage:
     def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A backward pass."""
         source, output = self._contexts.pop(micro_batch)
-        if received is None and self._config.grad_scale_func is not None:
-            output = self._config.grad_scale_func(output)
-        if self._config.deallocate_pipeline_outputs and self.output is not None:
-            schedules.custom_backward(output, received)
-        else:
-            torch.autograd.backward(output, received)
+        with timed(self.config, "backward-compute", log_level=2):
+            if received is None and self.config.grad_scale_func is not None:
+                output = self.config.grad_scale_func(output)
+            if self.config.deallocate_pipeline_outputs and self.output is not None:
+                schedules.custom_backward(output, received)
+            else:
+                torch.autograd.backward(output, received)
         return None if source is None else source.grad
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The chunk's."""
-        return self._model.parameters()
+        return self.model.parameters()
 
     def owed_bytes(self) -> int:
         """What the factors that wait for W take, each storage once."""
@@ -135,17 +153,15 @@ class MegatronStage:
         storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in factors}
         return sum(storages.values())
 
-    def batches(self, data: Data, micro_batch: MicroBatch) -> Any:
-        """The iterator that the forward step takes a micro-batch from."""
-        return iter([data(micro_batch)])
-
     def take_results(self) -> dict[MicroBatch, Any]:
         """What Megatron's loss function reported since the last call, by micro-batch; empty but on the last stage."""
         results, self._results = self._results, {}
         return results
 
     def take_losses(self) -> Mapping[MicroBatch, float] | None:
-        """The losses since the last call; empty but on the last stage."""
+        """The losses since the last call, if peers are told them; empty but on the last stage."""
+        if not self._shares_losses:
+            return None
         return {micro_batch: float(result["lm loss"]) for micro_batch, result in self.take_results().items()}
 
     def held(self) -> Held:
@@ -165,17 +181,17 @@ class MegatronStage:
         self.tokens.zero_()
         return tokens
 
-    def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Data) -> torch.Tensor:
+    def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Any) -> torch.Tensor:
         store: list[Any] = []
         output: torch.Tensor
         output, tokens = schedules.forward_step(
             self._forward_step,
-            self.batches(data, micro_batch),
-            self._model,
+            data,
+            self.model,
             self._micro_batches,
             source,
             store,
-            self._config,
+            self.config,
             cp_group_size=1,
             current_microbatch=micro_batch.number,
             is_last_stage=self.output is None,
@@ -184,3 +200,16 @@ class MegatronStage:
             (self._results[micro_batch],) = store
             self.tokens += tokens
         return output
+
+
+@contextmanager
+def timed(config: Any, name: str, log_level: int, barrier: bool = False) -> Iterator[None]:
+    """Time something by one of Megatron's timers, if there are any."""
+    if config.timers is None:
+        yield
+        return
+    config.timers(name, log_level=log_level).start(barrier=barrier)
+    try:
+        yield
+    finally:
+        config.timers(name).stop()

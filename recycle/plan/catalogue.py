@@ -5,7 +5,7 @@ is looked up, and a program when a server asks for it, so a look-up costs little
 """
 
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +13,12 @@ import msgspec
 
 from recycle.errors import NoPlanError, PlanFileError, UserError
 from recycle.files import whole_file
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job, Server
 from recycle.plan.document import Time, decode, decode_plan, parse_program
 from recycle.plan.instruction import Instruction
 from recycle.plan.migration import Migration, best_migration
 from recycle.plan.mode import Mode
-from recycle.plan.normalise import Counts, Relabelling, failure_counts, relabel_plan, relabelling
+from recycle.plan.normalise import Counts, Relabelling, relabel_plan, relabelling
 from recycle.plan.plan import Plan
 
 FORMAT = "recycle catalogue"
@@ -72,14 +72,14 @@ class Found(msgspec.Struct, frozen=True):
     """A look-up's result: the figures at once, programs when they are asked for.
 
     Attributes:
-        failed: the failed servers that were asked for.
+        dead: the dead servers that were asked for.
         entry: the figures of their plan.
         reading: how the stored plan is read for them.
         migration: a move of one server that would save time, if the catalogue knows one.
         source: the archive and the member that the plan is stored in.
     """
 
-    failed: tuple[Server, ...]
+    dead: DeadServers
     entry: Entry
     reading: Relabelling
     migration: Migration | None
@@ -113,7 +113,7 @@ class Found(msgspec.Struct, frozen=True):
         if canonical not in plan.programs:
             raise PlanFileError(f"{self.source}: no program for {canonical}; make the catalogue again")
         program = self.reading.program(plan.programs[canonical])
-        return msgspec.structs.replace(plan, failed=self.failed, roles=self.reading.roles, programs={server: program})
+        return msgspec.structs.replace(plan, dead=self.dead, roles=self.reading.roles, programs={server: program})
 
     def plan(self) -> Plan:
         """The whole plan.
@@ -121,7 +121,7 @@ class Found(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: the stored plan is damaged.
         """
-        return relabel_plan(decode_plan(self.content, self.source), self.failed)
+        return relabel_plan(decode_plan(self.content, self.source), self.dead)
 
 
 class Catalogue:
@@ -152,16 +152,16 @@ class Catalogue:
             )
         self.entries = {entry.counts: entry for entry in self.index.entries}
 
-    def look_up(self, failed: Collection[Server]) -> Found:
-        """The plan for some failed servers, relabelled.
+    def look_up(self, dead: Iterable[Server]) -> Found:
+        """The plan for some dead servers, relabelled.
 
         Raises:
-            JobError: a failed server is none of the job's.
+            JobError: a dead server is none of the job's.
             NoPlanError: the catalogue has no plan for so many failures.
         """
         job = self.index.job
-        servers = job.failed_set(failed)
-        counts = failure_counts(job, servers)
+        dead = job.dead_servers(dead)
+        counts = dead.counts
         entry = self.entries.get(counts)
         if entry is None:
             raise NoPlanError(
@@ -175,10 +175,10 @@ class Catalogue:
         except (zipfile.BadZipFile, KeyError, msgspec.DecodeError) as error:
             raise PlanFileError(f"{self.path}: plan {entry.member} is damaged; make the catalogue again") from error
         return Found(
-            failed=servers,
+            dead=dead,
             entry=entry,
-            reading=relabelling(job, servers),
-            migration=best_migration(job, servers, entry.period, self._period),
+            reading=relabelling(job, dead),
+            migration=best_migration(job, dead, entry.period, self._period),
             source=f"{self.path}: {entry.member}",
             content=content,
             stored=stored,

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from recycle.job import Server
-from recycle.plan.clock import COMPUTE, memory_steps, network, run_clock
+from recycle.plan.clock import COMPUTE, activity_network, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.memory import first_excess
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock, executable_order
 
@@ -68,23 +69,20 @@ def _place(violation: Violation) -> tuple[int, Server, int]:
 
 
 def _servers(plan: Plan) -> Iterator[Violation]:
-    failed = set(plan.failed)
-    for stage in range(plan.job.depth):
-        if not plan.job.live_pipelines(stage, failed):
-            yield Violation("servers", f"every server of stage {stage} is failed, so nothing can run it")
+    for lost in plan.dead.lost_stages():
+        yield Violation("servers", lost)
     for server in plan.job.servers():
-        if server in failed and server in plan.programs:
-            yield Violation("servers", f"{server} is failed and has a program", server)
-        if server not in failed and server not in plan.programs:
+        if server in plan.dead and server in plan.programs:
+            yield Violation("servers", f"{server} is dead and has a program", server)
+        if server not in plan.dead and server not in plan.programs:
             yield Violation("servers", f"{server} is alive and has no program", server)
 
 
 def _roles(plan: Plan) -> Iterator[Violation]:
-    failed = set(plan.failed)
     held = Counter(plan.roles.get(server, server) for server in plan.programs)
     for server, role in plan.roles.items():
-        if server in failed:
-            yield Violation("roles", f"{server} is failed and cannot act as {role}", server)
+        if server in plan.dead:
+            yield Violation("roles", f"{server} is dead and cannot act as {role}", server)
         elif role.stage != server.stage:
             yield Violation("roles", f"{server} cannot act as {role}: it holds another stage's parameters", server)
         elif held[role] > 1:
@@ -169,35 +167,38 @@ def _together(plan: Plan) -> Iterator[Violation]:
                 yield Violation("together", message, server, index)
 
 
-def _home(plan: Plan) -> Iterator[Violation]:
-    if plan.mode.routing == "free":
-        return
-    holder = {plan.roles.get(server, server): server for server in plan.programs}
+def _routing(plan: Plan) -> Iterator[Violation]:
+    acts = {server: plan.roles.get(server, server) for server in plan.programs}
+    holder = {role: server for server, role in acts.items()}
+    allowed: dict[Server, frozenset[int]] = {}
+    for stage in range(plan.job.depth):
+        live = tuple(sorted(role.pipeline for role in holder if role.stage == stage))
+        for pipeline in range(plan.job.pipelines):
+            allowed[Server(pipeline, stage)] = frozenset(plan.mode.routing_rule.hosts(pipeline, live))
     for server, program in plan.programs.items():
         for index, instruction in enumerate(program):
-            if instruction.op is Op.F:
-                home = holder.get(Server(instruction.home, server.stage), server)
-                if home != server:
-                    message = f"{instruction} is away from home: {home} is alive and the routing is 'home'"
-                    yield Violation("home", message, server, index)
+            if instruction.op is not Op.F:
+                continue
+            home = Server(instruction.home, server.stage)
+            hosts = allowed[home]
+            if acts[server].pipeline in hosts:
+                continue
+            if hosts == {home.pipeline}:
+                message = f"{instruction} is away from home: {holder[home]} is alive"
+            else:
+                names = [str(holder[Server(pipeline, server.stage)]) for pipeline in sorted(hosts)]
+                message = f"{instruction} belongs on {' or '.join(names)}"
+            yield Violation("routing", f"{message} and the routing is '{plan.mode.routing}'", server, index)
 
 
 def _memory(plan: Plan) -> Iterator[Violation]:
     for server, program in plan.programs.items():
-        limit = plan.job.stages[server.stage].limit
-        steps = {op: memory_steps(plan.job, Instruction(op, server.stage)) for op in COMPUTE}
-        held = 0
-        for index, instruction in enumerate(program):
-            if instruction.op in COMPUTE:
-                taken, freed = steps[instruction.op]
-                held += taken
-                if held > limit:
-                    message = (
-                        f"{instruction} brings {server} to {held} {plan.job.memory_unit}s, and its limit is {limit}"
-                    )
-                    yield Violation("memory", message, server, index)
-                    break
-                held -= freed
+        stage = plan.job.stages[server.stage]
+        excess = first_excess(stage, (instruction.op for instruction in program))
+        if excess is not None:
+            index, needed = excess
+            place = f"{program[index]} brings {server} to {needed} {plan.job.memory_unit}s"
+            yield Violation("memory", f"{place}, and its limit is {stage.limit}", server, index)
 
 
 def _transfers(plan: Plan) -> Iterator[Violation]:
@@ -273,7 +274,7 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
     """No server waits for ever, even if each send waits for its receive; a compute plan's results just arrive."""
     if plan.form == "compute":
         servers = list(plan.programs)
-        work = network(plan.job, plan.programs)
+        work = activity_network(plan.job, plan.programs)
         try:
             for _ in executable_order(work.lanes, work.need):
                 pass
@@ -339,7 +340,7 @@ GROUPS: Sequence[Sequence[Rule]] = (
     (_servers, _roles),
     (_instructions,),
     (_once,),
-    (_together, _home),
+    (_together, _routing),
     (_memory,),
     (_lowered(_updates),),
     (_lowered(_transfers),),

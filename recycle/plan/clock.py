@@ -62,7 +62,7 @@ def run_clock(job: Job, mode: Mode, programs: Mapping[Server, Iterable[Instructi
         Deadlock: servers wait for each other.
     """
     compute = {server: [each for each in program if each.op in COMPUTE] for server, program in programs.items()}
-    work = network(job, compute)
+    work = activity_network(job, compute)
     timing: Timing = staggered_timing(work) if mode.optimizer == "staggered" else global_timing(work)
     start, end = {}, {}
     for server, lane in zip(compute, work.lanes, strict=True):
@@ -81,7 +81,7 @@ def run_clock(job: Job, mode: Mode, programs: Mapping[Server, Iterable[Instructi
     )
 
 
-def network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) -> ActivityNetwork:
+def activity_network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) -> ActivityNetwork:
     """The work of compute instructions in their order; nodes are numbered server by server.
 
     What an instruction needs from its own server must come before it in that server's program.
@@ -112,27 +112,3 @@ def network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) -> Activi
         need += [source[each.op][each.home * width + each.micro_batch] for each in program]
         lag += [delay[each.op] for each in program]
     return ActivityNetwork(length, need, lag, lanes, [stage.update for stage in job.stages])
-
-
-def memory_steps(job: Job, instruction: Instruction) -> tuple[int, int]:
-    """Memory that a compute instruction takes when it starts, and frees when it ends."""
-    stage = job.stages[instruction.stage]
-    parts = {
-        Op.F: (stage.held, 0),
-        Op.I: (0, stage.released_at_input_gradient),
-        Op.W: (0, stage.held - stage.released_at_input_gradient),
-    }
-    steps = [parts[phase] for phase in instruction.op.phases]
-    return sum(taken for taken, _ in steps), sum(freed for _, freed in steps)
-
-
-def peak_memory(job: Job, program: Iterable[Instruction]) -> int:
-    """The most memory that a server holds for activations at any time, given its program."""
-    now = peak = 0
-    for instruction in program:
-        if instruction.op.is_compute:
-            taken, freed = memory_steps(job, instruction)
-            now += taken
-            peak = max(peak, now)
-            now -= freed
-    return peak

@@ -45,7 +45,7 @@ def compare_plans(first: Plan, second: Plan, context: int = 1) -> Difference:
 def _flatten(plan: Plan) -> dict[str, Any]:
     head = {
         "job": msgspec.to_builtins(plan.job),
-        "failed": [str(server) for server in plan.failed],
+        "failed": [str(server) for server in plan.dead],
         "roles": {str(server): str(role) for server, role in plan.roles.items()},
         "mode": msgspec.to_builtins(plan.mode),
         "form": plan.form,

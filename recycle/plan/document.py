@@ -1,7 +1,7 @@
 """Plan files: JSON that a person can read, one server a line, versioned, decoded with errors that name the field."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -10,7 +10,7 @@ from recycle.files import read_bytes, write_whole
 from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan, Provenance
+from recycle.plan.plan import Form, Plan, Provenance
 
 FORMAT = "recycle plan"
 VERSION = 1
@@ -36,7 +36,7 @@ class PlanDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: list[str]
     roles: dict[str, str]
     mode: Mode
-    form: Literal["compute", "lowered"]
+    form: Form
     makespan: Time
     period: Time
     bound: Time
@@ -51,7 +51,7 @@ def encode_plan(plan: Plan) -> bytes:
         format=FORMAT,
         version=VERSION,
         job=plan.job,
-        failed=[str(server) for server in plan.failed],
+        failed=[str(server) for server in plan.dead],
         roles={str(server): str(role) for server, role in sorted(plan.roles.items())},
         mode=plan.mode,
         form=plan.form,
@@ -86,23 +86,23 @@ def decode_plan(content: bytes, source: str, only: Server | None = None) -> Plan
     """
     document = decode(content, PlanDocument, FORMAT, VERSION, source)
     try:
-        failed = document.job.failed_set([Server.parse(text) for text in document.failed])
+        dead = document.job.dead_servers([Server.parse(text) for text in document.failed])
         roles = {Server.parse(server): Server.parse(role) for server, role in document.roles.items()}
-        document.job.failed_set([*roles, *roles.values()])
+        document.job.require_servers([*roles, *roles.values()])
     except JobError as error:
         raise PlanFileError(f"{source}: {error} - at `$.failed` or `$.roles`") from error
     programs = {}
     for name, texts in document.programs.items():
         try:
             server = Server.parse(name)
-            document.job.failed_set([server])
+            document.job.require_servers([server])
         except JobError as error:
             raise PlanFileError(f"{source}: {error} - at `$.programs`") from error
         if only is None or server == only:
             programs[server] = parse_program(texts, f"{source}: $.programs.{name}")
     return Plan(
         job=document.job,
-        failed=failed,
+        dead=dead,
         roles=roles,
         mode=document.mode,
         form=document.form,

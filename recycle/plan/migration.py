@@ -1,11 +1,11 @@
 """Migration: a healthy server that takes over another stage's role, where failures cost less in its own stage."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import msgspec
 
-from recycle.job import Job, Server
-from recycle.plan.normalise import Counts, failure_counts
+from recycle.job import DeadServers, Job, Server
+from recycle.plan.normalise import Counts
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -32,17 +32,17 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 def best_migration(
-    job: Job, failed: Collection[Server], period: int, period_of: Callable[[Counts], int | None]
+    job: Job, dead: DeadServers, period: int, period_of: Callable[[Counts], int | None]
 ) -> Migration | None:
     """The single move that saves the most, if any saves something.
 
     Args:
         job: the job.
-        failed: the failed servers.
+        dead: the dead servers.
         period: the period of their plan.
         period_of: the period that a plan for some failure counts reaches; None where that is not known.
     """
-    counts = failure_counts(job, failed)
+    counts = dead.counts
     best: Migration | None = None
     for source in range(job.depth):
         for target in range(job.depth):
@@ -53,8 +53,8 @@ def best_migration(
             moved[target] += 1
             after = period_of(tuple(moved))
             if after is not None and after < (best.period if best else period):
-                role = min(server for server in failed if server.stage == source)
-                live = job.live_pipelines(target, failed)
+                role = min(server for server in dead if server.stage == source)
+                live = dead.live[target]
                 pipeline = role.pipeline if role.pipeline in live else live[0]
                 best = Migration(Server(pipeline, target), role, after, period - after)
     return best

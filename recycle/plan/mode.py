@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from recycle.plan.routing import ROUTING_RULES, Routing, RoutingRule
+
 
 class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The freedoms of a plan.
@@ -19,4 +21,9 @@ class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     backward: Literal["fused", "split"] = "split"
     optimizer: Literal["global", "staggered"] = "staggered"
-    routing: Literal["home", "free"] = "home"
+    routing: Routing = "home"
+
+    @property
+    def routing_rule(self) -> RoutingRule:
+        """Where micro-batches may be executed."""
+        return ROUTING_RULES[self.routing]

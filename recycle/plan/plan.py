@@ -1,13 +1,16 @@
 """The plan: an instruction list per live server, with everything one needs to judge it."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job, Server
 from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
+
+Form: TypeAlias = Literal["compute", "lowered"]
+"""Whether a plan holds F, I, W and B only, or transfers, REDUCE and STEP as well."""
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,24 +36,24 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         job: the job, with the costs and limits that the plan was made for.
-        failed: the servers that are dead, by pipeline and then stage.
+        dead: the servers that are dead.
         roles: live servers that act as another server of their stage; every other server acts as itself. Peers hold
             the same parameters, so taking a peer's role costs nothing.
         mode: what the plan was allowed to do.
-        form: ``compute`` holds F, I, W and B only; ``lowered`` adds transfers, REDUCE and STEP.
+        form: whether transfers, REDUCE and STEP are among the instructions.
         makespan: end of the last compute instruction if all servers start at 0.
         period: time per iteration in the steady state, optimizer included.
-        bound: proven lower bound on the period of any plan for this job, failed set and mode.
+        bound: proven lower bound on the period of any plan for this job, dead servers and mode.
         baseline: period of the fault-free 1F1B schedule of the job under the same limits, which retention compares to.
         provenance: who made it.
         programs: instructions in execution order, per live server.
     """
 
     job: Job
-    failed: tuple[Server, ...]
+    dead: DeadServers
     roles: Mapping[Server, Server]
     mode: Mode
-    form: Literal["compute", "lowered"]
+    form: Form
     makespan: int
     period: int
     bound: int

@@ -34,6 +34,11 @@ class Bound(msgspec.Struct, frozen=True):
     stage: int
     rule: Rule
 
+    @property
+    def proof(self) -> str:
+        """What proves it, in words."""
+        return f"{self.rule} of stage {self.stage}"
+
 
 def lower_bound(problem: Problem) -> Bound:
     """The strongest bound; among equals that of the simplest rule, and of the first stage."""

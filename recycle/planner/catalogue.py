@@ -14,9 +14,10 @@ from recycle.job import Job
 from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, member_name, write_catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.mode import Mode
-from recycle.plan.normalise import Counts, canonical_failed
-from recycle.plan.plan import Plan
-from recycle.planner.make import Effort, Form, baseline_period, make_plan
+from recycle.plan.normalise import Counts, canonical_dead
+from recycle.plan.plan import Form, Plan
+from recycle.planner.assemble import baseline_period
+from recycle.planner.make import Effort, make_plan
 
 
 def failure_vectors(job: Job, failures: int) -> Iterator[Counts]:
@@ -62,7 +63,7 @@ def make_catalogue(
         if part.exists():
             plan = decode_plan(read_bytes(part), str(part))
         else:
-            plan = make_plan(job, canonical_failed(job, counts), mode, effort, form)
+            plan = make_plan(job, canonical_dead(job, counts), mode, effort, form)
             write_whole(part, encode_plan(plan))
         entries.append(Entry(counts, plan.period, plan.bound, plan.makespan))
         watch(done, len(vectors), counts, plan)

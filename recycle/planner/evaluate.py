@@ -1,6 +1,6 @@
 """The value of task programs, by the clock's one cost function."""
 
-from recycle.plan.clock import network
+from recycle.plan.clock import activity_network
 from recycle.plan.timing import Timing, global_timing, staggered_timing
 from recycle.planner.lowering import instructions
 from recycle.planner.problem import Problem, Programs
@@ -12,7 +12,7 @@ def timing(problem: Problem, programs: Programs) -> Timing:
     Raises:
         Deadlock: the order has a cycle.
     """
-    work = network(problem.job, instructions(problem, programs))
+    work = activity_network(problem.job, instructions(problem, programs))
     return staggered_timing(work) if problem.staggered else global_timing(work)
 
 

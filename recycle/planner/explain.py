@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job, Server
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
@@ -74,7 +74,7 @@ def explain(plan: Plan) -> Explanation:
 
 def _argument(plan: Plan) -> str:
     job = plan.job
-    problem = make_problem(job, plan.failed, plan.mode)
+    problem = make_problem(job, plan.dead, plan.mode)
     bound = lower_bound(problem)
     stage = job.stages[bound.stage]
     live = len(problem.live[bound.stage])
@@ -98,7 +98,7 @@ def _argument(plan: Plan) -> str:
 
 
 def _cost(plan: Plan, now: int) -> tuple[str, ...]:
-    if not plan.failed:
+    if not plan.dead:
         return ("Nothing has failed.",)
     job = plan.job
     holder = {plan.roles.get(server, server): server for server in plan.programs}
@@ -112,7 +112,7 @@ def _cost(plan: Plan, now: int) -> tuple[str, ...]:
     for stage, counts in sorted(moved.items()):
         extra = max(counts.values()) * job.stages[stage].work
         idle = plan.baseline - job.micro_batches * job.stages[stage].work - job.stages[stage].update
-        dead = [str(server) for server in plan.failed if server.stage == stage]
+        dead = [str(server) for server in plan.dead if server.stage == stage]
         takers = ", ".join(f"{count} on {server}" for server, count in sorted(counts.items()))
         if extra > idle:
             verdict = f"{extra - idle} too many"
@@ -145,8 +145,8 @@ def _servers(count: int) -> str:
 
 
 def _remedies(plan: Plan) -> tuple[Remedy, ...]:
-    job, mode, failed = plan.job, plan.mode, plan.failed
-    now = _least(job, failed, mode)
+    job, mode, dead = plan.job, plan.mode, plan.dead
+    now = _least(job, dead, mode)
     found: list[Remedy] = []
     for change, other in (
         ("split the backward pass", Mode("split", mode.optimizer, mode.routing)),
@@ -154,38 +154,38 @@ def _remedies(plan: Plan) -> tuple[Remedy, ...]:
         ("split the backward pass and stagger the optimizer", Mode("split", "staggered", mode.routing)),
     ):
         changed = (other.backward != mode.backward) + (other.optimizer != mode.optimizer)
-        remedy = Remedy(change, _least(job, failed, other))
+        remedy = Remedy(change, _least(job, dead, other))
         if changed == 1 + change.count(" and ") and all(remedy.at_best < each.at_best for each in found):
             found.append(remedy)
-    found += _memory(job, failed, mode, now)
+    found += _memory(job, dead, mode, now)
     moves = [
-        _migration(job, failed, mode, source, target)
-        for source in sorted({server.stage for server in failed})
+        _migration(job, dead, mode, source, target)
+        for source in sorted({server.stage for server in dead})
         for target in range(job.depth)
-        if source != target and len(job.live_pipelines(target, failed)) > 1
+        if source != target and len(dead.live[target]) > 1
     ]
     found += sorted(moves, key=lambda each: each.at_best)[:1]
     helpful = sorted((each for each in found if each.at_best < now), key=lambda each: each.at_best)
     return tuple(helpful) + _fewer(plan, now)
 
 
-def _least(job: Job, failed: tuple[Server, ...], mode: Mode) -> int:
-    problem = make_problem(job, failed, mode)
+def _least(job: Job, dead: DeadServers, mode: Mode) -> int:
+    problem = make_problem(job, dead, mode)
     return period(problem, lower_bound(problem).value)
 
 
-def _memory(job: Job, failed: tuple[Server, ...], mode: Mode, now: int) -> list[Remedy]:
+def _memory(job: Job, dead: DeadServers, mode: Mode, now: int) -> list[Remedy]:
     """More memory at one stage, or at every stage where no single one is enough: the least that has the full effect."""
     found: list[Remedy] = []
     for stages in [*([stage] for stage in range(job.depth)), list(range(job.depth))]:
         most = job.pipelines * job.micro_batches
-        best = _least(_with_capacity(job, stages, most), failed, mode)
+        best = _least(_with_capacity(job, stages, most), dead, mode)
         if best >= now or (len(stages) > 1 and any(each.at_best <= best for each in found)):
             continue
         low, high = 1, most
         while low < high:
             middle = (low + high) // 2
-            if _least(_with_capacity(job, stages, middle), failed, mode) == best:
+            if _least(_with_capacity(job, stages, middle), dead, mode) == best:
                 high = middle
             else:
                 low = middle + 1
@@ -203,11 +203,11 @@ def _with_capacity(job: Job, stages: list[int], capacity: int) -> Job:
     return msgspec.structs.replace(job, stages=changed)
 
 
-def _migration(job: Job, failed: tuple[Server, ...], mode: Mode, source: int, target: int) -> Remedy:
+def _migration(job: Job, dead: DeadServers, mode: Mode, source: int, target: int) -> Remedy:
     """A healthy server of one stage takes over a dead one's place in another."""
-    filled = next(server for server in failed if server.stage == source)
-    taken = Server(job.live_pipelines(target, failed)[-1], target)
-    other = tuple(sorted({*failed, taken} - {filled}))
+    filled = next(server for server in dead if server.stage == source)
+    taken = Server(dead.live[target][-1], target)
+    other = job.dead_servers({*dead, taken} - {filled})
     return Remedy(f"migrate {taken} to stage {source}, which copies that stage's state", _least(job, other, mode))
 
 
@@ -216,7 +216,7 @@ def _fewer(plan: Plan, now: int) -> tuple[Remedy, ...]:
     job = plan.job
     best: tuple[float, int, int] | None = None
     for micro_batches in range(max(1, job.micro_batches // 2), job.micro_batches):
-        least = _least(msgspec.structs.replace(job, micro_batches=micro_batches), plan.failed, plan.mode)
+        least = _least(msgspec.structs.replace(job, micro_batches=micro_batches), plan.dead, plan.mode)
         if least * job.micro_batches < now * micro_batches and (best is None or least / micro_batches < best[0]):
             best = (least / micro_batches, micro_batches, least)
     if best is None:

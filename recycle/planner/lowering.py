@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.plan.clock import Clock, network, run_clock
+from recycle.plan.clock import Clock, activity_network
 from recycle.plan.instruction import Instruction, Op
-from recycle.plan.mode import Mode
 from recycle.plan.timing import global_timing
-from recycle.planner.problem import PHASES, Problem, Programs
+from recycle.planner.problem import Problem, Programs
 
 Lists = dict[Server, list[Instruction]]
 
@@ -17,7 +16,7 @@ Lists = dict[Server, list[Instruction]]
 def instructions(problem: Problem, programs: Programs) -> Lists:
     """The compute instructions of task programs, on the servers in order."""
     micro_batches = problem.job.micro_batches
-    ops = (Op.F, Op.B) if problem.kinds == 2 else PHASES
+    ops = problem.ops
     lists: Lists = {}
     for server in sorted(programs):
         stage = server.stage
@@ -72,7 +71,7 @@ def fuse(job: Job, clock: Clock) -> Clock:
         compute=lists,
         start=starts,
         end=ends,
-        makespan=global_timing(network(job, lists)).makespan,
+        makespan=global_timing(activity_network(job, lists)).makespan,
         sequence=[target[node] for node in clock.sequence if target[node] >= 0],
     )
 
@@ -118,10 +117,7 @@ def add_updates(lists: Mapping[Server, Sequence[Instruction]]) -> Lists:
     }
 
 
-def lower(job: Job, mode: Mode, compute: Mapping[Server, Sequence[Instruction]]) -> Lists:
-    """All passes in their order, from compute instructions to what servers execute.
-
-    Raises:
-        Deadlock: the compute instructions wait for each other.
-    """
-    return add_updates(add_transfers(job, fuse(job, run_clock(job, mode, compute))))
+def lower(job: Job, clock: Clock) -> tuple[Clock, Lists]:
+    """All passes in their order, from timed compute instructions to what servers execute, and its times."""
+    clock = fuse(job, clock)
+    return clock, add_updates(add_transfers(job, clock))

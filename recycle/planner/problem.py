@@ -10,12 +10,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
+from recycle.plan.memory import MemoryChange, first_excess, memory_changes
 from recycle.plan.mode import Mode
+from recycle.plan.routing import interchangeable
 
 PHASES = (Op.F, Op.I, Op.W)
+FUSED = (Op.F, Op.B)
 
 Programs: TypeAlias = Mapping[Server, list[int]]
 """The tasks of every live server in the order in which it executes them."""
@@ -30,14 +33,14 @@ class Need(msgspec.Struct, frozen=True, gc=False):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A job, its failed servers and a mode, as tables indexed by stage.
+    """A job, its dead servers and a mode, as tables indexed by stage.
 
     Attributes:
         job: the job it was made from.
         mode: what the plan may do.
-        live: the pipelines with a live server, per stage, rising.
-        failed: the failed servers.
+        dead: the dead servers; every stage has a live one.
         cost: time of a task of kind k at stage s is ``cost[s][k]``; a fused B costs I + W, its kind 2 costs 0.
+        acquire: memory that a task of kind k takes when it starts, ``acquire[s][k]``.
         release: memory that a task of kind k frees when it ends, ``release[s][k]``.
         needs: what a task of kind k at stage s waits for, ``needs[s][k]``.
         kinds: tasks per micro-batch and stage: 3, or 2 where the backward is fused.
@@ -45,12 +48,17 @@ class Problem(msgspec.Struct, frozen=True):
 
     job: Job
     mode: Mode
-    failed: frozenset[Server]
-    live: tuple[tuple[int, ...], ...]
+    dead: DeadServers
     cost: tuple[tuple[int, int, int], ...]
+    acquire: tuple[tuple[int, int, int], ...]
     release: tuple[tuple[int, int, int], ...]
     needs: tuple[tuple[tuple[Need, ...], ...], ...]
     kinds: int
+
+    @property
+    def live(self) -> tuple[tuple[int, ...], ...]:
+        """The pipelines with a live server, per stage, rising; at least one for every stage."""
+        return self.dead.live
 
     @property
     def total(self) -> int:
@@ -58,25 +66,50 @@ class Problem(msgspec.Struct, frozen=True):
         return self.job.pipelines * self.job.micro_batches
 
     @property
+    def ops(self) -> tuple[Op, ...]:
+        """What a task of each kind is as an instruction."""
+        return PHASES if self.kinds == 3 else FUSED
+
+    def fits(self, stage: int, tasks: Iterable[int]) -> bool:
+        """Whether a server of a stage has the memory for its tasks in this order."""
+        ops = self.ops
+        return first_excess(self.job.stages[stage], (ops[task % 3] for task in tasks)) is None
+
+    def hosts(self, stage: int, home: int) -> tuple[int, ...]:
+        """The pipelines whose server of a stage may execute the micro-batches of a home, rising."""
+        return self.mode.routing_rule.hosts(home, self.live[stage])
+
+    @property
+    def groups(self) -> list[range]:
+        """Micro-batches ``home * micro_batches + m`` that differ by their number only."""
+        return interchangeable(self.mode.routing_rule, self.job.pipelines, self.job.micro_batches)
+
+    @property
     def staggered(self) -> bool:
         """True if the period is to be least, False if the makespan."""
         return self.mode.optimizer == "staggered"
 
 
-def make_problem(job: Job, failed: Iterable[Server], mode: Mode) -> Problem:
-    """Tables for a validated job and failed set."""
+def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
+    """Tables for a job.
+
+    Raises:
+        JobError: a dead server is none of the job's.
+        NoPlanError: a stage has no live server.
+    """
+    dead = job.dead_servers(dead)
+    dead.require_peers()
     fused = mode.backward == "fused"
-    failed = frozenset(failed)
     depth = job.depth
-    cost, release, needs = [], [], []
+    ops = FUSED if fused else PHASES
+    cost, changes, needs = [], [], []
     for number, stage in enumerate(job.stages):
-        rest = stage.held - stage.released_at_input_gradient
+        rules = memory_changes(stage)
+        changes.append([rules[op] for op in ops] + [MemoryChange(0, 0)] * (3 - len(ops)))
         if fused:
             cost.append((stage.forward, stage.input_gradient + stage.weight_gradient, 0))
-            release.append((0, stage.held, 0))
         else:
             cost.append((stage.forward, stage.input_gradient, stage.weight_gradient))
-            release.append((0, stage.released_at_input_gradient, rest))
         needs.append(
             tuple(
                 tuple(
@@ -89,10 +122,10 @@ def make_problem(job: Job, failed: Iterable[Server], mode: Mode) -> Problem:
     return Problem(
         job=job,
         mode=mode,
-        failed=failed,
-        live=tuple(job.live_pipelines(number, failed) for number in range(depth)),
+        dead=dead,
         cost=tuple(cost),
-        release=tuple(release),
+        acquire=tuple((first.taken, second.taken, third.taken) for first, second, third in changes),
+        release=tuple((first.freed, second.freed, third.freed) for first, second, third in changes),
         needs=tuple(needs),
         kinds=2 if fused else 3,
     )

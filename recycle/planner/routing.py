@@ -1,48 +1,73 @@
-"""Which live server executes each micro-batch at each stage."""
+"""Which live server executes each micro-batch at each stage: where a search begins, and what it may change."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from recycle.errors import NoPlanError
 from recycle.planner.problem import Problem
 
 Routes: TypeAlias = Sequence[Sequence[int]]
 """``routes[stage][home * M + m]``: the pipeline whose server of this stage executes micro-batch (home, m)."""
 
 
-def balanced_routes(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    """Healthy micro-batches stay at home, those of a failed server go to its least loaded peers, round robin.
+def balanced_routes(problem: Problem) -> Routes:
+    """Healthy micro-batches stay at home, those of a dead server go to its peers in turn, home by home.
 
-    No server executes more than the ceiling of the mean over its live peers. That is a legal routing of both the
-    ``home`` and the ``free`` form, and a free one cannot be better balanced.
-
-    Raises:
-        NoPlanError: a stage has no live server.
+    Where all peers may take them, no server executes more than the ceiling of the mean over the live servers of its
+    stage: no routing is better balanced.
     """
-    pipelines, micro_batches = problem.job.pipelines, problem.job.micro_batches
     routes = []
     for stage, live in enumerate(problem.live):
-        if not live:
-            raise NoPlanError(f"stage {stage} has no live server: no peer can take its work")
-        alive = set(live)
-        dead = [pipeline for pipeline in range(pipelines) if pipeline not in alive]
-        route = [home for home in range(pipelines) for _ in range(micro_batches)]
-        # Peers take turns, beginning behind the failed pipeline: loads differ by one at most.
+        dead = _dead_homes(problem, stage)
+        guests = (home * problem.job.micro_batches + m for home in dead for m in range(problem.job.micro_batches))
+        # Peers take turns, beginning behind the first dead pipeline: loads differ by one at most.
         turn = sum(pipeline < dead[0] for pipeline in live) if dead else 0
-        for home in dead:
-            for m in range(micro_batches):
-                route[home * micro_batches + m] = live[turn % len(live)]
-                turn += 1
-        routes.append(tuple(route))
-    return tuple(routes)
+        routes.append(_deal(problem, stage, guests, turn))
+    return routes
 
 
-def movable(problem: Problem, stage: int) -> list[int]:
-    """The micro-batches ``home * M + m`` that may be executed by more than one server of the stage."""
-    live = problem.live[stage]
-    if len(live) < 2:
-        return []
-    if problem.mode.routing == "free":
-        return list(range(problem.total))
-    alive = set(live)
-    return [unit for unit in range(problem.total) if unit // problem.job.micro_batches not in alive]
+def dealt_routes(problem: Problem) -> Routes:
+    """The same for many pipelines: micro-batches of dead servers are dealt by their number rather than by their home.
+
+    So what one peer is dealt is spread over the iteration; and every stage with dead servers begins with another peer,
+    so that no pipeline is dealt the first, or the last, at all of them.
+    """
+    hit = [stage for stage in range(problem.job.depth) if _dead_homes(problem, stage)]
+    routes = []
+    for stage, live in enumerate(problem.live):
+        dead = _dead_homes(problem, stage)
+        guests = (home * problem.job.micro_batches + m for m in range(problem.job.micro_batches) for home in dead)
+        turn = hit.index(stage) * len(live) // len(hit) if dead else 0
+        routes.append(_deal(problem, stage, guests, turn))
+    return routes
+
+
+def movable(problem: Problem, stage: int) -> Mapping[int, tuple[int, ...]]:
+    """The micro-batches ``home * M + m`` that may be executed by more than one server of the stage, and by which."""
+    width = problem.job.micro_batches
+    hosts = [problem.hosts(stage, home) for home in range(problem.job.pipelines)]
+    return {unit: hosts[unit // width] for unit in range(problem.total) if len(hosts[unit // width]) > 1}
+
+
+def _dead_homes(problem: Problem, stage: int) -> list[int]:
+    alive = set(problem.live[stage])
+    return [pipeline for pipeline in range(problem.job.pipelines) if pipeline not in alive]
+
+
+def _deal(problem: Problem, stage: int, guests: Iterable[int], turn: int) -> tuple[int, ...]:
+    """Route one stage: micro-batches stay at home, but for guests, which go to their hosts in turn.
+
+    Args:
+        problem: what is planned.
+        stage: which.
+        guests: the micro-batches whose home server is dead, in the order in which they are dealt.
+        turn: which of its hosts takes the first.
+    """
+    width = problem.job.micro_batches
+    route = [home for home in range(problem.job.pipelines) for _ in range(width)]
+    hosts: dict[int, tuple[int, ...]] = {}
+    for place, unit in enumerate(guests, turn):
+        home = unit // width
+        if home not in hosts:
+            hosts[home] = problem.hosts(stage, home)
+        route[unit] = hosts[home][place % len(hosts[home])]
+    return tuple(route)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from recycle.record.reading import load_lines
 from recycle.record.recording import (
     DeathLine,
     InstantLine,
@@ -14,11 +15,10 @@ from recycle.record.recording import (
     RecoveryLine,
     RunLine,
     ViewLine,
-    load_lines,
 )
 
 
-class Recovery(msgspec.Struct, frozen=True):
+class ViewRecovery(msgspec.Struct, frozen=True):
     """What a change of views took, from the last sign of life of who died last; lengths in the run's time unit.
 
     Where nobody died, it begins when the first server knew of the change.
@@ -68,10 +68,10 @@ class Change(msgspec.Struct, frozen=True):
     deaths: tuple[DeathLine, ...]
     joined: tuple[tuple[str, int], ...]
     again: int
-    recovery: Recovery | None
+    recovery: ViewRecovery | None
 
 
-ForkEvent = DeathLine | Change | Recovery | InstantLine
+ForkEvent = DeathLine | Change | ViewRecovery | InstantLine
 
 
 class History:
@@ -164,7 +164,7 @@ class History:
         before = max((epoch for epoch in self._views if epoch < view.epoch), default=-1)
         return tuple(death for death in self.deaths if before < death.epoch <= view.epoch)
 
-    def _recovery(self, epoch: int) -> Recovery | None:
+    def _recovery(self, epoch: int) -> ViewRecovery | None:
         view = self._views.get(epoch)
         told = self._recoveries.get(epoch, {})
         if view is None or not told or not told.keys() >= set(view.servers) - set(view.joined):
@@ -185,7 +185,7 @@ class History:
             marks.append(max(marks[-1], min(reached, resumed)))
         detect, agree, rebuild, restore, start = (after - mark for mark, after in pairwise(marks))
         redo = max(line.redone for line in lines) - resumed
-        return Recovery(epoch, view.step, len(deaths), began, detect, agree, rebuild, restore, start, redo)
+        return ViewRecovery(epoch, view.step, len(deaths), began, detect, agree, rebuild, restore, start, redo)
 
     def _is_new(self, line: InstantLine) -> bool:
         """What several servers say in the same words is one event, until one of them says it again."""

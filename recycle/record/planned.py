@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.plan.clock import COMPUTE, Clock, memory_steps, run_clock
+from recycle.plan.clock import COMPUTE, Clock, run_clock
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.memory import memory_changes, walk_memory
 from recycle.plan.plan import Plan
-from recycle.record.timeline import Instant, Sample, Span, Timeline
+from recycle.record.recording import InstantLine, SampleLine
+from recycle.record.timeline import Span, Timeline
 
 
 def timeline(plan: Plan, iterations: int = 1) -> Timeline:
@@ -24,24 +26,25 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
     clock = plan_clock(plan)
     first = min((start[0] for start in clock.start.values() if start), default=0)
     spans: list[Span] = []
-    samples: list[Sample] = []
+    samples: list[SampleLine] = []
     for server in sorted(clock.compute):
+        name = str(server)
         work = list(zip(_compute(plan.programs[server]), clock.start[server], clock.end[server], strict=True))
         sends = _sends(plan.programs[server])
-        steps = {op: memory_steps(job, Instruction(op, server.stage)) for op in COMPUTE}
+        changes = memory_changes(job.stages[server.stage])
         places = len(plan.programs[server])
         update = _updates(plan.programs[server])
-        held = 0
+        levels = walk_memory(job.stages[server.stage], [each.op for (_, each), *_ in work] * iterations)
         lane: list[Span] = []
         for iteration in range(iterations):
             shift = iteration * clock.period - first
             for (index, instruction), start, end in work:
                 lane.append(Span(server, "compute", instruction, start + shift, end + shift, iteration, index))
-                taken, freed = steps[instruction.op]
-                if taken:
-                    samples.append(Sample(server, start + shift, held := held + taken))
-                if freed:
-                    samples.append(Sample(server, end + shift, held := held - freed))
+                during, after = next(levels)
+                if changes[instruction.op].taken:
+                    samples.append(SampleLine(name, start + shift, during))
+                if changes[instruction.op].freed:
+                    samples.append(SampleLine(name, end + shift, after))
                 for place, send in sends.get(index, ()):
                     arrival = end + shift + _lag(job, send)
                     lane.append(Span(server, "communication", send, end + shift, arrival, iteration, place))
@@ -52,11 +55,11 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                 index = update.get(op, places)
                 lane.append(Span(server, "compute", Instruction(op, server.stage), start, end, iteration, index))
         spans += sorted(lane, key=lambda span: span.start)
-    instants = [Instant("failure", 0, server, f"{server} is dead") for server in plan.failed]
+    instants = [InstantLine("failure", 0, str(server), f"{server} is dead") for server in plan.dead]
     for iteration in range(iterations):
         for stage, time in enumerate(clock.update_end):
             when = time + iteration * clock.period - first
-            instants.append(Instant("optimizer step", when, None, f"stage {stage} has stepped"))
+            instants.append(InstantLine("optimizer step", when, None, f"stage {stage} has stepped"))
     return Timeline(
         title=f"{job.name}: {plan.mode.backward} backward, {plan.mode.optimizer} optimizer",
         time_unit=job.time_unit,

@@ -1,9 +1,9 @@
-"""What a run leaves on disk while it runs: a recording per process, a JSON line per instruction and event."""
+"""What a process reports while it runs: to its recording, to the launcher, or to the user's console."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
@@ -11,27 +11,30 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.record.recorder import UNIT
 from recycle.record.recording import (
+    FORMAT,
+    VERSION,
     DeathLine,
     EvaluationLine,
     InstantLine,
     IterationLine,
     Line,
     RecoveryLine,
+    RunLine,
     ViewLine,
-    head_line,
-    span_line,
 )
-from recycle.record.timeline import Span, Timeline
+from recycle.record.timeline import Span
 
 Event = IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine
 
 
 class EventFile:
-    """A process's recording, written while the run goes on. A disk that is full ends the recording and not the run.
+    """A process's recording: a JSON line per instruction and event, written while the run goes on.
+
+    A disk that is full ends the recording and not the run.
 
     Args:
         folder: where the files are; made if it is not there.
-        name: of the process: a server's, or whoever else has something to say.
+        name: of the process: a server's, or the launcher's.
         title: what is run.
         failed: the servers that are dead from the start, if this is the file that says so.
 
@@ -46,14 +49,14 @@ class EventFile:
         except OSError as error:
             raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from error
         self._failed = failed
-        self._write([head_line(Timeline(title, UNIT, "measured", (), (), ()))])
+        self._write([RunLine(FORMAT, VERSION, title, UNIT, "measured")])
 
     def write(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """Add what was executed and an event; both are on their way to disk when this returns."""
         # What is dead is known from the start, and the run's clock only now.
         dead = [InstantLine("failure", spans[0].start, str(each), f"{each} is dead") for each in self._failed if spans]
         self._failed = () if spans else self._failed
-        self._write([*dead, *map(span_line, spans), event])
+        self._write([*dead, *(span.line() for span in spans), event])
 
     def close(self) -> None:
         """Write no more."""
@@ -67,20 +70,60 @@ class EventFile:
             self._file.flush()
 
 
-class Reporter:
-    """Tells what happens on a server: its recording gets everything, and whoever watches the run the events.
-
-    Args:
-        file: the server's recording; None for a process that does not speak for its server.
-        report: sends an event to who watches.
-    """
-
-    def __init__(self, file: EventFile | None, report: Callable[[bytes], None]) -> None:
-        self._file = file
-        self._report = report
+class Reporter(Protocol):
+    """Takes the news of a process to those who should have it."""
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
-        """Tell of an event, and of what was executed before it."""
-        if self._file is not None:
-            self._file.write(event, spans)
-            self._report(msgspec.json.encode(event))
+        """Report an event, and what was executed before it."""
+
+
+class FileReporter:
+    """Reports what happens on a server: its recording gets everything, and who watches the run the events.
+
+    Args:
+        file: the server's recording.
+        send: sends an encoded event to who watches.
+    """
+
+    def __init__(self, file: EventFile, send: Callable[[bytes], None]) -> None:
+        self._file = file
+        self._send = send
+
+    def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
+        """See Reporter."""
+        self._file.write(event, spans)
+        self._send(msgspec.json.encode(event))
+
+
+class SilentReporter:
+    """Reports nothing: another process speaks for the server."""
+
+    def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
+        """See Reporter."""
+
+
+class ConsoleReporter:
+    """Tells the user of new views and of what went wrong, a line each.
+
+    Args:
+        server: who speaks; the first server of a view tells of it.
+        is_first: whether no other process has said a text yet.
+        console: what is written to.
+    """
+
+    def __init__(self, server: Server, is_first: Callable[[str], bool], console: IO[str]) -> None:
+        self._server = str(server)
+        self._is_first = is_first
+        self._console = console
+
+    def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
+        """See Reporter."""
+        if isinstance(event, ViewLine) and event.epoch > 0 and event.servers[0] == self._server:
+            kept = f"{event.retention:.0%} of the throughput"
+            self._say(f"{event.cause}; training goes on with {len(event.servers)} servers and {kept}")
+        elif isinstance(event, InstantLine) and self._is_first(event.text):
+            self._say(event.text)
+
+    def _say(self, text: str) -> None:
+        self._console.write(f"recycle: {text}\n")
+        self._console.flush()

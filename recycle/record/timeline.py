@@ -5,11 +5,10 @@ from typing import Literal, Self
 
 import msgspec
 
+from recycle.errors import PlanFileError
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-
-LaneName = Literal["compute", "communication"]
-InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end", "norm"]
+from recycle.record.recording import InstantLine, LaneName, RecoveryLine, SampleLine, SpanLine
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -34,53 +33,24 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     iteration: int = 0
     index: int = -1
 
+    @classmethod
+    def parse(cls, line: SpanLine) -> Self:
+        """Read the text form.
 
-class Instant(msgspec.Struct, frozen=True, gc=False):
-    """Something that happens at one time: on one server, or to the whole job where ``server`` is None."""
+        Raises:
+            JobError: what is written as its server is none.
+            PlanFileError: what is written as its instruction is none, or it ends before its start.
+        """
+        if not line.start <= line.end:
+            raise PlanFileError(f"the span ends at {line.end}, before its start at {line.start} - at `$.end`")
+        server, instruction = Server.parse(line.server), Instruction.parse(line.instruction)
+        return cls(server, line.lane, instruction, line.start, line.end, line.iteration, line.index)
 
-    kind: InstantKind
-    time: float
-    server: Server | None
-    text: str
-
-
-class Sample(msgspec.Struct, frozen=True, gc=False):
-    """The memory that a server holds for activations from this time on."""
-
-    server: Server
-    time: float
-    memory: int
-
-
-class Pause(msgspec.Struct, frozen=True):
-    """How a server that stays alive gets from a broken view into the next one.
-
-    Attributes:
-        server: which.
-        epoch: of the new view.
-        step: the iteration that it begins with.
-        noticed: the server knew that the old view is broken.
-        agreed: it had the new view.
-        rebuilt: its connections to the others were made.
-        restored: it held the state that the iteration starts from.
-        resumed: its first instruction began.
-        redone: the iteration was finished.
-    """
-
-    server: Server
-    epoch: int
-    step: int
-    noticed: float
-    agreed: float
-    rebuilt: float
-    restored: float
-    resumed: float
-    redone: float
-
-    def moved(self, origin: float) -> Self:
-        """The same with times from another origin."""
-        times = ("noticed", "agreed", "rebuilt", "restored", "resumed", "redone")
-        return msgspec.structs.replace(self, **{name: getattr(self, name) - origin for name in times})
+    def line(self) -> SpanLine:
+        """The text form."""
+        return SpanLine(
+            str(self.server), self.lane, str(self.instruction), self.start, self.end, self.iteration, self.index
+        )
 
 
 class Outage(msgspec.Struct, frozen=True):
@@ -108,17 +78,17 @@ class Timeline(msgspec.Struct, frozen=True):
         instants: by time.
         samples: by server and time.
         period: time per iteration in the steady state, where it was planned.
-        pauses: by server and time; times in which a server makes no instruction, because views change.
+        recoveries: by server and time; a server executes no instruction while it is on its way into a new view.
     """
 
     title: str
     time_unit: str
     source: Literal["planned", "measured"]
     spans: tuple[Span, ...]
-    instants: tuple[Instant, ...]
-    samples: tuple[Sample, ...]
+    instants: tuple[InstantLine, ...]
+    samples: tuple[SampleLine, ...]
     period: float | None = None
-    pauses: tuple[Pause, ...] = ()
+    recoveries: tuple[RecoveryLine, ...] = ()
 
     def last(self, count: int) -> "Timeline":
         """Its last iterations, numbered from 0 and moved to start at 0; who is dead stays known."""
@@ -127,7 +97,9 @@ class Timeline(msgspec.Struct, frozen=True):
         spans = tuple(replace(span, iteration=span.iteration - first) for span in self.spans if span.iteration >= first)
         begin = min((span.start for span in spans), default=0)
         out = {
-            server for server, outages in self.outages.items() if any(each.start < begin < each.end for each in outages)
+            str(server)
+            for server, outages in self.outages.items()
+            if any(each.start < begin < each.end for each in outages)
         }
         return replace(
             self,
@@ -138,7 +110,7 @@ class Timeline(msgspec.Struct, frozen=True):
                 if each.time >= begin or (each.kind == "failure" and each.server in out)
             ),
             samples=tuple(sample for sample in self.samples if sample.time >= begin),
-            pauses=tuple(pause for pause in self.pauses if pause.resumed >= begin),
+            recoveries=tuple(recovery for recovery in self.recoveries if recovery.resumed >= begin),
         ).from_zero()
 
     @property
@@ -146,14 +118,15 @@ class Timeline(msgspec.Struct, frozen=True):
         """When each server that failed was dead, by time."""
         found: dict[Server, tuple[Outage, ...]] = {}
         for each in self.instants:
-            if each.server is None or each.kind not in ("failure", "rejoin"):
+            if not each.server or each.kind not in ("failure", "rejoin"):
                 continue
-            before = found.get(each.server, ())
+            server = Server.parse(each.server)
+            before = found.get(server, ())
             out = bool(before) and before[-1].end == math.inf
             if each.kind == "failure" and not out:
-                found[each.server] = (*before, Outage(each.time, math.inf, each.text))
+                found[server] = (*before, Outage(each.time, math.inf, each.text))
             elif each.kind == "rejoin" and out:
-                found[each.server] = (*before[:-1], msgspec.structs.replace(before[-1], end=each.time))
+                found[server] = (*before[:-1], msgspec.structs.replace(before[-1], end=each.time))
         return found
 
     @property
@@ -180,7 +153,7 @@ class Timeline(msgspec.Struct, frozen=True):
             spans=tuple(replace(span, start=span.start - origin, end=span.end - origin) for span in self.spans),
             instants=tuple(replace(instant, time=instant.time - origin) for instant in self.instants),
             samples=tuple(replace(sample, time=sample.time - origin) for sample in self.samples),
-            pauses=tuple(pause.moved(origin) for pause in self.pauses),
+            recoveries=tuple(recovery.moved(origin) for recovery in self.recoveries),
         )
 
     @property

@@ -10,7 +10,8 @@ import msgspec
 
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.timeline import Outage, Pause, Span, Timeline
+from recycle.record.recording import RecoveryLine
+from recycle.record.timeline import Outage, Span, Timeline
 from recycle.view.subject import Subject
 
 MOST_PEERS = 6
@@ -30,7 +31,7 @@ class Row(msgspec.Struct, frozen=True):
         role: the server it acts as; itself unless the plan gives it another's role.
         dead: whether it has failed, and not come back.
         outages: when it was dead; of a plan, all the time.
-        pauses: when it waited for a new view, by time.
+        recoveries: its ways into a new view, by time.
         spans: its compute, by start.
         transfers: its transfers that take time, by start.
         busy: time it computes and updates, per iteration.
@@ -53,7 +54,7 @@ class Row(msgspec.Struct, frozen=True):
     actor: Server | None
     moved: Mapping[Server, tuple[str, ...]]
     outages: tuple[Outage, ...] = ()
-    pauses: tuple[Pause, ...] = ()
+    recoveries: tuple[RecoveryLine, ...] = ()
 
     @property
     def label(self) -> str:
@@ -79,7 +80,7 @@ class ViewChange(msgspec.Struct, frozen=True):
     text: str
 
 
-class Group(msgspec.Struct, frozen=True):
+class RowGroup(msgspec.Struct, frozen=True):
     """Rows that stand together: those of one stage, or of one pipeline."""
 
     name: str
@@ -119,7 +120,7 @@ class Chart(msgspec.Struct, frozen=True):
     facts: tuple[tuple[str, str], ...]
     problems: tuple[str, ...]
     grouping: Grouping
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     windows: tuple[Window, ...]
     wrong: Mapping[tuple[Server, int], str]
     end: float
@@ -166,7 +167,7 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
         facts=_facts(subject, timeline, period, rows),
         problems=tuple(printable(problem) for problem in subject.problems),
         grouping=grouping,
-        groups=tuple(Group(f"{grouping} {value}", tuple(members)) for value, members in groupby(rows, key)),
+        groups=tuple(RowGroup(f"{grouping} {value}", tuple(members)) for value, members in groupby(rows, key)),
         windows=windows,
         wrong=wrong,
         end=timeline.end,
@@ -244,12 +245,17 @@ def whereabouts(row: Row, outage: Outage) -> str:
     return fate(row) if outage.start == -math.inf else outage.text
 
 
-def phases(pause: Pause, unit: str) -> str:
+def steps(recovery: RecoveryLine) -> Iterator[tuple[str, float, float]]:
+    """What a server does on its way into a new view: the name of each step, its start and its end."""
+    marks = (recovery.noticed, recovery.agreed, recovery.rebuilt, recovery.restored, recovery.resumed)
+    for name, (start, end) in zip(STEPS, pairwise(marks), strict=True):
+        yield name, start, end
+
+
+def phases(recovery: RecoveryLine, unit: str) -> str:
     """What a server does on its way into a new view, with how long that takes."""
-    marks = (pause.noticed, pause.agreed, pause.rebuilt, pause.restored, pause.resumed)
-    steps = zip(STEPS, pairwise(marks), strict=True)
-    parts = ", ".join(f"{name} {number(end - start)}" for name, (start, end) in steps)
-    return f"into view {pause.epoch} in {plural(pause.resumed - pause.noticed, unit)}: {parts}"
+    parts = ", ".join(f"{name} {number(end - start)}" for name, start, end in steps(recovery))
+    return f"into view {recovery.epoch} in {plural(recovery.resumed - recovery.noticed, unit)}: {parts}"
 
 
 def fate(row: Row) -> str:
@@ -271,16 +277,16 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
             spans.setdefault(span.server, []).append(span)
         elif span.end > span.start:
             transfers.setdefault(span.server, []).append(span)
-    peak = dict.fromkeys(plan.programs, 0) if plan else {}
+    peak = dict.fromkeys(map(str, plan.programs), 0) if plan else {}
     for sample in timeline.samples:
         if sample.memory > peak.get(sample.server, -1):
             peak[sample.server] = sample.memory
     outages = timeline.outages
-    failed = set(plan.failed if plan else timeline.failed)
+    failed = set(plan.dead if plan else timeline.failed)
     servers = set(plan.job.servers()) if plan else outages.keys() | spans.keys()
-    pauses: dict[Server, list[Pause]] = {}
-    for pause in timeline.pauses:
-        pauses.setdefault(pause.server, []).append(pause)
+    recoveries: dict[str, list[RecoveryLine]] = {}
+    for recovery in timeline.recoveries:
+        recoveries.setdefault(recovery.server, []).append(recovery)
     roles = plan.roles if plan else {}
     moved = _moved(roles, failed, spans)
     actors = {role: server for server, role in roles.items()}
@@ -298,12 +304,12 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 transfers=tuple(transfers.get(server, ())),
                 busy=busy / iterations,
                 bubble=1 - busy / (iterations * period) if period else 0.0,
-                peak=peak.get(server),
+                peak=peak.get(str(server)),
                 limit=plan.job.stages[server.stage].limit if plan else None,
                 actor=actors.get(server),
                 moved=moved.get(server, {}),
                 outages=tuple(_shown(each, mine) for each in outages.get(server, ())),
-                pauses=tuple(pauses.get(server, ())),
+                recoveries=tuple(recoveries.get(str(server), ())),
             )
         )
     return rows

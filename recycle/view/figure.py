@@ -50,8 +50,8 @@ def draw_figure(chart: Chart, form: str) -> bytes:
                     axes.plot(start, y, "x", color=color, markersize=5)
                 if outage.end < math.inf:
                     axes.plot(end, y, ">", color=BACK, markersize=5)
-            for pause in row.pauses:
-                axes.barh(y, pause.resumed - pause.noticed, 0.86, left=pause.noticed, color=PAUSE)
+            for recovery in row.recoveries:
+                axes.barh(y, recovery.resumed - recovery.noticed, 0.86, left=recovery.noticed, color=PAUSE)
             for span in row.spans:
                 if span.end > span.start:
                     _box(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from recycle.record.history import Change, ForkEvent, History, Recovery
+from recycle.record.history import Change, ForkEvent, History, ViewRecovery
 from recycle.record.recording import DeathLine
 from recycle.view.chart import printable
 from recycle.view.trace import microseconds
@@ -29,7 +29,7 @@ def tell(news: ForkEvent, servers: int, time_unit: str) -> str:
             text = f"{news.server} died: {news.reason}, {NOTICED.get(news.noticed, news.noticed)}"
         case Change():
             text = _change(news, servers)
-        case Recovery():
+        case ViewRecovery():
             done = "recovered" if news.deaths else "changed views"
             pause, redo = length(news.pause, time_unit), length(news.redo, time_unit)
             text = f"{done} in {pause}: {split([news], time_unit)}, redo {redo}"
@@ -80,7 +80,7 @@ def length(time: float, time_unit: str) -> str:
     return f"{milliseconds:.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"
 
 
-def split(recoveries: Sequence[Recovery], time_unit: str) -> str:
+def split(recoveries: Sequence[ViewRecovery], time_unit: str) -> str:
     """The phases of recoveries with their medians in milliseconds."""
     scale = microseconds(time_unit) / 1000
     return ", ".join(f"{phase} {median(getattr(each, phase) for each in recoveries) * scale:.0f}" for phase in PHASES)

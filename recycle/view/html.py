@@ -1,7 +1,9 @@
 """The HTML view: one file that opens from disk, with the schedule as columns of numbers and a canvas that draws it.
 
-The page's own files lie in ``page/``: ``model.js`` reads the columns and knows who waits for whom, ``paint.js`` and
-``marks.js`` draw, and ``main.js`` answers keys and pointer.
+The page's own files lie in ``page/``: ``model.js`` reads the columns and knows who waits for whom, ``scene.js`` knows
+what is where on the canvas, ``paint.js`` draws it with ``boxes.js``, ``marks.js`` and ``margins.js``, ``head.js`` and
+``tip.js`` say the rest in words, and ``main.js`` answers keys and pointer. They are modules, put together when the page
+is written.
 """
 
 import base64
@@ -10,18 +12,21 @@ from array import array
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from string import Template
 from typing import Any
 
 import msgspec
 
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
-from recycle.record.timeline import Sample, Span, Timeline
+from recycle.record.recording import SampleLine
+from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import Chart, Row, number, phases, share, whereabouts
 from recycle.view.compare import Comparison
+from recycle.view.modules import link
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
 
-SCRIPTS = ("model.js", "paint.js", "marks.js", "main.js")
+PAGE = resources.files("recycle.view") / "page"
 CHANGES = ("", "new", "moved", "reordered")
 PHASES = (Op.F, Op.I, Op.W)
 OPS = tuple(Op)
@@ -68,16 +73,15 @@ def page(panels: Sequence[Panel]) -> str:
     }
     # A name from a file must end neither the script element nor begin a comment in it.
     data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
-    files = resources.files("recycle.view") / "page"
-    script = "\n".join((files / name).read_text() for name in SCRIPTS)
-    parts = {
-        "TITLE": escape(first.title),
-        "STYLE": (files / "page.css").read_text(),
-        "DATA": data,
-        "SCRIPT": f"(() => {{\n'use strict';\n{script}}})();",
-    }
-    head, *rest = (files / "page.html").read_text().split("{{")
-    return head + "".join(parts[name] + tail for name, tail in (part.split("}}", 1) for part in rest))
+    return Template((PAGE / "page.html").read_text()).substitute(
+        title=escape(first.title), style=(PAGE / "page.css").read_text(), data=data, script=link(read_modules())
+    )
+
+
+def read_modules() -> dict[str, str]:
+    """The modules of the page's script, by name."""
+    files = sorted(PAGE.iterdir(), key=lambda each: each.name)
+    return {each.name.removesuffix(".js"): each.read_text() for each in files if each.name.endswith(".js")}
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
@@ -87,10 +91,10 @@ def _panel(panel: Panel) -> dict[str, Any]:
     depth = 1 + max((row.server.stage for row in rows), default=0)
     width = 1 + max((span.instruction.micro_batch for span in spans), default=0)
     homes = 1 + max((max(span.instruction.home, span.server.pipeline) for span in spans), default=0)
-    samples: dict[object, list[Sample]] = {}
+    samples: dict[str, list[SampleLine]] = {}
     for sample in panel.timeline.samples:
         samples.setdefault(sample.server, []).append(sample)
-    held = [samples.get(row.server, []) for row in rows]
+    held = [samples.get(str(row.server), []) for row in rows]
     changes = panel.comparison.changes if panel.comparison else {}
     return {
         "name": panel.name,
@@ -143,7 +147,7 @@ def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
         "dead": row.dead,
         # Infinite times, from the start or to the end, are null in JSON.
         "outages": [(each.start, each.end, whereabouts(row, each)) for each in row.outages],
-        "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.pauses],
+        "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.recoveries],
         "busy": number(row.busy),
         "bubble": "" if row.dead else share(round(row.bubble, 3)),
         "peak": row.peak,

@@ -10,7 +10,7 @@ from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock
 from recycle.record.history import History, load_history
 from recycle.record.planned import timeline
-from recycle.record.recording import load_recording
+from recycle.record.reading import load_recording
 from recycle.record.timeline import Timeline
 
 

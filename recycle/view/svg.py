@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from html import escape
 
 from recycle.plan.instruction import Op
-from recycle.record.timeline import Outage, Pause, Span
-from recycle.view.chart import Chart, Group, Row, number, phases, plural, share, whereabouts
+from recycle.record.recording import RecoveryLine
+from recycle.record.timeline import Outage, Span
+from recycle.view.chart import Chart, Row, RowGroup, number, phases, plural, share, whereabouts
 from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color
 
 BOX = 22.0
@@ -94,7 +95,7 @@ def _paint(canvas: Canvas, chart: Chart, width: float) -> int:
     top = _head(canvas, chart) + (8 if chart.views else 0)
     axis = top + 16
     y = float(axis + 8)
-    places: list[tuple[Group, float]] = []
+    places: list[tuple[RowGroup, float]] = []
     for group in chart.groups:
         places.append((group, y))
         y += GROUP_GAP + PITCH * len(group.rows)
@@ -131,7 +132,7 @@ def _grid(canvas: Canvas, chart: Chart, axis: float, bottom: float) -> None:
         canvas.text(x, axis, number(tick * step), "dim mid")
 
 
-def _group(canvas: Canvas, chart: Chart, group: Group, top: float, right: float) -> None:
+def _group(canvas: Canvas, chart: Chart, group: RowGroup, top: float, right: float) -> None:
     canvas.text(12, top + 15, group.name, "dim")
     if chart.grouping == "stage" and not chart.barrier:
         stage = group.rows[0].server.stage
@@ -153,8 +154,8 @@ def _group(canvas: Canvas, chart: Chart, group: Group, top: float, right: float)
                 canvas.text(right + 156, base, f"{row.peak}{limit}", "right")
         for outage in row.outages:
             _outage(canvas, row, outage, y, right)
-        for pause in row.pauses:
-            _pause(canvas, chart, pause, y)
+        for recovery in row.recoveries:
+            _recovery(canvas, chart, recovery, y)
         for span in row.spans:
             if span.end > span.start or (row.server, span.index) in chart.wrong:
                 canvas.add(_box(canvas, chart, row, span, y))
@@ -230,10 +231,10 @@ def _outage(canvas: Canvas, row: Row, outage: Outage, y: float, right: float) ->
         canvas.add("</g>")
 
 
-def _pause(canvas: Canvas, chart: Chart, pause: Pause, y: float) -> None:
-    x, width = canvas.x(pause.noticed), max(1.0, (pause.resumed - pause.noticed) * canvas.scale)
+def _recovery(canvas: Canvas, chart: Chart, recovery: RecoveryLine, y: float) -> None:
+    x, width = canvas.x(recovery.noticed), max(1.0, (recovery.resumed - recovery.noticed) * canvas.scale)
     canvas.add(
-        f'<g class="pause"><title>{pause.server} {escape(phases(pause, chart.time_unit))}</title>'
+        f'<g class="pause"><title>{recovery.server} {escape(phases(recovery, chart.time_unit))}</title>'
         f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{ROW}" fill="{PAUSE}"/></g>'
     )
 
@@ -275,7 +276,7 @@ def _barrier(canvas: Canvas, chart: Chart, bottom: float) -> float:
     return bottom + 28
 
 
-def _boundaries(canvas: Canvas, chart: Chart, places: list[tuple[Group, float]], axis: float, bottom: float) -> None:
+def _boundaries(canvas: Canvas, chart: Chart, places: list[tuple[RowGroup, float]], axis: float, bottom: float) -> None:
     """Where an iteration ends: a line behind a barrier, or steps from stage to stage of a staggered optimizer."""
     for iteration in sorted({window.iteration for window in chart.windows}):
         ends = {window.stage: window.end for window in chart.windows if window.iteration == iteration}
@@ -315,7 +316,7 @@ def _legend(canvas: Canvas, chart: Chart, y: float, width: float) -> float:
             canvas.add(f'<rect {size} fill="url(#home{kind})" stroke="{home_color(kind)}" stroke-width="2.5"/>')
         canvas.text(x + 21, y, text)
         x += length
-    if any(row.pauses for row in chart.rows()):
+    if any(row.recoveries for row in chart.rows()):
         canvas.add(f'<rect x="{_n(x)}" y="{_n(y - 11)}" width="16" height="14" rx="2" fill="{PAUSE}"/>')
         canvas.text(x + 21, y, "changes views")
     return y

@@ -142,7 +142,7 @@ def _gap(row: Row, scale: Scale) -> str:
     """What a row shows where no instruction is: idle, waiting for a new view, or dead."""
     signs = ["."] * scale.columns
     for sign, times in (
-        (WAITING, [(pause.noticed, pause.resumed) for pause in row.pauses]),
+        (WAITING, [(each.noticed, each.resumed) for each in row.recoveries]),
         (DEAD, [(max(0.0, each.start), each.end) for each in row.outages]),
     ):
         for start, end in times:
@@ -223,7 +223,7 @@ def _legend(chart: Chart, scale: Scale, color: bool) -> list[Text]:
     if any(row.dead for row in chart.rows()):
         legend.append("underlined" if color else "small letter", style="bold underline" if color else "")
         legend.append(": work of a dead server; ")
-    if any(row.pauses for row in chart.rows()):
+    if any(row.recoveries for row in chart.rows()):
         legend.append(f"{WAITING}: waits for a new view; ")
     if any(row.outages and row.spans for row in chart.rows()):
         legend.append(f"{DEAD}: dead; ")

@@ -2,7 +2,6 @@
 
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.timeline import Span, Timeline
-from recycle.view.chart import STEPS, Chart, Row
+from recycle.view.chart import Chart, Row, steps
 from recycle.view.style import MEANING
 
 MICROSECONDS = {
@@ -84,7 +83,7 @@ def _events(part: Part, number: int) -> Iterator[Event]:
     yield from _process(first + JOB, f"{prefix}{part.chart.title}", first)
     process = {}
     for place, row in enumerate(rows, first + 1):
-        process[row.server] = place
+        process[str(row.server)] = place
         yield from _process(place, f"{prefix}{row.label}{' (dead)' if row.dead else ''}", place)
         yield from _slices(part, row, place)
     yield from _flows(part, rows, first)
@@ -125,12 +124,11 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
             named[lane + 1] = "communication"
             yield _thread(process, lane + 1, named[lane + 1])
         yield _slice(part, row, span, process, lane + 1)
-    for pause in row.pauses:
+    for recovery in row.recoveries:
         if VIEWS not in named:
             named[VIEWS] = "views"
             yield _thread(process, VIEWS, named[VIEWS])
-        marks = (pause.noticed, pause.agreed, pause.rebuilt, pause.restored, pause.resumed)
-        for name, (start, end) in zip(STEPS, pairwise(marks), strict=True):
+        for name, start, end in steps(recovery):
             if end > start:
                 yield {
                     "ph": "X",
@@ -140,7 +138,7 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
                     "dur": (end - start) * part.scale,
                     "pid": process,
                     "tid": VIEWS,
-                    "args": {"view": pause.epoch, "iteration": pause.step},
+                    "args": {"view": recovery.epoch, "iteration": recovery.step},
                 }
 
 

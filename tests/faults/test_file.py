@@ -1,13 +1,16 @@
 from pathlib import Path
 
+import msgspec
 import pytest
+import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
 from recycle.errors import UserError
+from recycle.faults.duration import format_duration, parse_duration
 from recycle.faults.errors import FaultError
-from recycle.faults.file import decode_faults, encode_faults, load_faults
+from recycle.faults.file import decode_faults, load_faults
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
@@ -131,10 +134,25 @@ def test_other_files_are_refused(tmp_path):
         load_faults(tmp_path / "faults.json", JOB, 50)
 
 
+def encoded(faults):
+    tables = []
+    for each in faults.entries:
+        table = msgspec.structs.asdict(each) | {"kind": each.kind.value, "servers": [*map(str, each.servers)]}
+        if each.instruction is not None:
+            table["instruction"] = str(each.instruction)
+        tables.append({key: value for key, value in table.items() if value is not None})
+    return tomli_w.dumps({"fault": tables}).encode()
+
+
 @given(fault_lists)
 @settings(deadline=None)
 def test_faults_parse_back_from_their_text(faults):
-    assert decode_faults(encode_faults(faults)) == faults
+    assert decode_faults(encoded(faults)) == faults
+
+
+@given(st.integers(0, 10**15).map(lambda nanoseconds: round(nanoseconds / 1e9, 9)))
+def test_durations_parse_back_from_their_text(seconds):
+    assert parse_duration(format_duration(seconds), "at") == seconds
 
 
 def refusal(name, content, folder):

@@ -7,12 +7,12 @@ import pytest
 from megatron import core
 
 from harness.flag_runs import missing, needs_training
-from recycle.megatron.release import ADAPTER, RELEASES, TRAINER, parameters_of, require_known_release
+from recycle.megatron.release import EXECUTION, RELEASES, TRAINER, parameters_of, require_known_release
 from recycle.runtime.errors import RunError
 
 TRAINING = not missing
 
-HOOKS = ADAPTER + (TRAINER if TRAINING else ())
+HOOKS = EXECUTION + (TRAINER if TRAINING else ())
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ def make_stage(store, number, changes):
     config = transformer_config(options, DEPTH, **{key: changes[key] for key in changes.keys() - ours})
     groups = join_server(store, Server(0, number), DEPTH)
     model = build_stage(options, config, number, DEPTH, groups)
-    return MegatronStage(model, config, Place(number, DEPTH), SHAPE, 4, forward_step, text(options).samples)
+    return MegatronStage(model, Place(number, DEPTH), SHAPE, 4, forward_step, text(options))
 
 
 def run(stage, split):
@@ -79,7 +79,7 @@ def test_split_and_whole_backward_agree_to_the_bit(number, variant):
 def refused(member):
     run_on_cpu()
     stage = make_stage(member.store(), 1, {})
-    for module in stage._model.modules():
+    for module in stage.model.modules():
         if hasattr(module, "gradient_accumulation_fusion"):
             module.gradient_accumulation_fusion = True
     stage.forward(MicroBatch(0, 0, 0), torch.randn(SHAPE))

@@ -40,7 +40,7 @@ def test_every_vector_is_there_once_and_none_that_kills_a_stage():
 def test_a_look_up_gives_a_legal_plan_in_the_names_that_were_asked_for(catalogue_file, failed):
     found = Catalogue(catalogue_file, JOB).look_up(failed)
     plan = found.plan()
-    assert plan.failed == failed
+    assert tuple(plan.dead) == failed
     assert check_plan(plan) == ()
     assert found.entry.period == plan.period
     for server in plan.programs:

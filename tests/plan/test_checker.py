@@ -45,11 +45,11 @@ def swap(first, second):
 
 
 def assemble(problem, compute, form="lowered"):
-    lists = lower(problem.job, problem.mode, compute) if form == "lowered" else compute
+    lists = lower(problem.job, run_clock(problem.job, problem.mode, compute))[1] if form == "lowered" else compute
     clock = run_clock(problem.job, problem.mode, lists)
     return Plan(
         job=problem.job,
-        failed=tuple(sorted(problem.failed)),
+        dead=problem.dead,
         roles={},
         mode=problem.mode,
         form=form,
@@ -104,7 +104,7 @@ def test_leaving_home_is_found_and_allowed_to_a_free_routing():
     for row in ("2F0.5", "2I0.5", "2W0.5"):
         plan = edit(plan, "W0_2", lambda rows, row=row: rows.remove(row))
         plan = edit(plan, "W2_2", lambda rows, row=row: rows.append(row))
-    only(plan, "home", "2F0.5 is away from home: W0_2 is alive")
+    only(plan, "routing", "2F0.5 is away from home: W0_2 is alive")
     free = msgspec.structs.replace(plan, mode=Mode(routing="free"))
     assert {violation.rule for violation in check_plan(free)} <= {"figures", "deadlock"}
 
@@ -114,14 +114,14 @@ def test_a_role_is_a_home():
     canonical = paper_plan(failed=(Server(2, 2),), form="compute")
     programs = dict(canonical.programs)
     programs[Server(2, 2)] = programs.pop(Server(1, 2))
-    plan = msgspec.structs.replace(canonical, failed=(Server(1, 2),), programs=programs)
-    only(plan, "home", "is away from home")
+    plan = msgspec.structs.replace(canonical, dead=job.dead_servers([Server(1, 2)]), programs=programs)
+    only(plan, "routing", "is away from home")
     roles = {Server(2, 2): Server(1, 2)}
     assert check_plan(msgspec.structs.replace(plan, roles=roles)) == ()
     wrong = msgspec.structs.replace(plan, roles={Server(0, 2): Server(2, 2)})
     only(wrong, "roles", "2 servers act as W2_2")
     only(msgspec.structs.replace(plan, roles={Server(0, 1): Server(1, 2)}), "roles", "another stage's parameters")
-    only(msgspec.structs.replace(plan, roles={Server(1, 2): Server(0, 2)}), "roles", "W1_2 is failed and cannot act")
+    only(msgspec.structs.replace(plan, roles={Server(1, 2): Server(0, 2)}), "roles", "W1_2 is dead and cannot act")
     assert job == plan.job
 
 
@@ -134,12 +134,12 @@ def test_too_much_memory_is_found_at_the_first_instruction_that_takes_it():
 
 def test_a_dead_server_has_no_program_and_a_live_one_has():
     programs = {**PLAN.programs, Server(1, 2): ()}
-    only(msgspec.structs.replace(PLAN, programs=programs), "servers", "W1_2 is failed and has a program")
+    only(msgspec.structs.replace(PLAN, programs=programs), "servers", "W1_2 is dead and has a program")
     programs = {server: program for server, program in PLAN.programs.items() if server != Server(0, 0)}
     only(msgspec.structs.replace(PLAN, programs=programs), "servers", "W0_0 is alive and has no program")
-    dead = tuple(Server(pipeline, 2) for pipeline in range(3))
+    dead = PLAN.job.dead_servers(Server(pipeline, 2) for pipeline in range(3))
     programs = {server: program for server, program in PLAN.programs.items() if server.stage != 2}
-    only(msgspec.structs.replace(PLAN, failed=dead, programs=programs), "servers", "every server of stage 2 is failed")
+    only(msgspec.structs.replace(PLAN, dead=dead, programs=programs), "servers", "stage 2 has no live server")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_deadlock_names_who_waits_for_whom():
         Server.parse(name): tuple(Instruction.parse(text) for text in row.split()) for name, row in rows.items()
     }
     provenance = Provenance("test", 0, "", "", "bounded")
-    plan = Plan(job, (), {}, Mode(), "lowered", 5, 8, 8, 8, provenance, programs)
+    plan = Plan(job, job.dead_servers(()), {}, Mode(), "lowered", 5, 8, 8, 8, provenance, programs)
     assert check_plan(plan) == ()
     crossed = edit(plan, "W0_0", swap("0SEND_F0.0>W0_1", "0RECV_B0.0<W0_1"))
     violation = only(crossed, "deadlock", "0RECV_B0.0<W0_1 waits for ever: W0_1 is at 1RECV_F0.0<W0_0")
@@ -221,7 +221,9 @@ def test_a_compute_plan_can_deadlock_too():
     programs = {
         Server.parse(name): tuple(Instruction.parse(text) for text in row.split()) for name, row in rows.items()
     }
-    plan = Plan(job, (), {}, Mode(), "compute", 0, 0, 0, 0, Provenance("test", 0, "", "", "bounded"), programs)
+    plan = Plan(
+        job, job.dead_servers(()), {}, Mode(), "compute", 0, 0, 0, 0, Provenance("test", 0, "", "", "bounded"), programs
+    )
     only(plan, "deadlock", "0I0.0 waits for ever")
 
 

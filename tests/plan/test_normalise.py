@@ -6,31 +6,32 @@ from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.migration import best_migration
 from recycle.plan.mode import Mode
-from recycle.plan.normalise import canonical_failed, failure_counts, relabel_plan, relabelling
+from recycle.plan.normalise import canonical_dead, relabel_plan, relabelling
 from recycle.planner.make import make_plan
 from tests.strategies import failed_sets, jobs, modes
 
 
 def test_counts_and_their_canonical_set():
     job = paper_job()
-    assert failure_counts(job, [Server(0, 2), Server(1, 2), Server(2, 0)]) == (1, 0, 2, 0)
-    assert canonical_failed(job, (1, 0, 2, 0)) == (Server(1, 2), Server(2, 0), Server(2, 2))
+    assert job.dead_servers([Server(0, 2), Server(1, 2), Server(2, 0)]).counts == (1, 0, 2, 0)
+    assert tuple(canonical_dead(job, (1, 0, 2, 0))) == (Server(1, 2), Server(2, 0), Server(2, 2))
 
 
 def test_one_failure_needs_no_role():
-    reading = relabelling(paper_job(), [Server(0, 2)])
+    job = paper_job()
+    reading = relabelling(job, job.dead_servers([Server(0, 2)]))
     assert reading.roles == {}
     assert reading.pipelines == (2, 1, 0)
 
 
 def test_failures_in_different_pipelines_are_read_with_a_role():
     job = paper_job()
-    failed = (Server(0, 3), Server(1, 2))
-    reading = relabelling(job, failed)
+    dead = job.dead_servers([Server(0, 3), Server(1, 2)])
+    reading = relabelling(job, dead)
     assert len(reading.roles) == 1
     ((actor, role),) = reading.roles.items()
-    assert role in failed
-    assert actor not in failed
+    assert role in dead
+    assert actor not in dead
     assert actor.stage == role.stage
 
 
@@ -38,32 +39,32 @@ def test_failures_in_different_pipelines_are_read_with_a_role():
 @settings(max_examples=80, deadline=None)
 def test_the_canonical_plan_is_legal_in_any_names(data):
     job = data.draw(jobs(pipelines=4, depth=3, micro_batches=3))
-    failed = data.draw(failed_sets(job))
-    canonical = canonical_failed(job, failure_counts(job, failed))
+    dead = job.dead_servers(data.draw(failed_sets(job)))
+    canonical = canonical_dead(job, dead.counts)
     plan = make_plan(job, canonical, data.draw(modes), QUICK)
-    relabelled = relabel_plan(plan, failed)
-    assert relabelled.failed == failed
+    relabelled = relabel_plan(plan, dead)
+    assert relabelled.dead == dead
     assert check_plan(relabelled) == ()
     assert (relabelled.period, relabelled.makespan) == (plan.period, plan.makespan)
 
 
 def test_renaming_back_is_the_identity_for_the_canonical_set():
     plan = make_plan(paper_job(), (Server(2, 1), Server(2, 2)), Mode(), QUICK)
-    assert relabel_plan(plan, plan.failed) == plan
+    assert relabel_plan(plan, plan.dead) == plan
 
 
 def test_the_best_migration_moves_a_failure_to_where_it_costs_less():
     job = paper_job()
     periods = {(0, 0, 0, 1): 33, (0, 1, 0, 0): 31, (0, 0, 1, 0): 30}
-    move = best_migration(job, [Server(1, 3)], 33, periods.get)
+    move = best_migration(job, job.dead_servers([Server(1, 3)]), 33, periods.get)
     assert move is not None
     assert (move.server, move.role, move.period, move.gain) == (Server(1, 2), Server(1, 3), 30, 3)
-    assert best_migration(job, [Server(1, 2)], 30, periods.get) is None
-    assert best_migration(job, [], 24, periods.get) is None
+    assert best_migration(job, job.dead_servers([Server(1, 2)]), 30, periods.get) is None
+    assert best_migration(job, job.dead_servers([]), 24, periods.get) is None
 
 
 def test_no_migration_takes_the_last_server_of_a_stage():
     job = paper_job(pipelines=2)
     periods = {(0, 1, 1, 0): 10, (0, 2, 0, 0): 1}
-    failed = [Server(0, 1), Server(0, 2)]
-    assert best_migration(job, failed, 20, periods.get) is None
+    dead = job.dead_servers([Server(0, 1), Server(0, 2)])
+    assert best_migration(job, dead, 20, periods.get) is None

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from harness.examples import paper_job
 from recycle.job import Server
-from recycle.plan.clock import duration, memory_steps, network, peak_memory, run_clock
+from recycle.plan.clock import activity_network, duration, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
@@ -133,19 +133,7 @@ def test_a_cycle_of_waits_is_a_deadlock():
         run_clock(job, Mode("fused"), programs)
 
 
-def test_memory_is_freed_in_the_parts_that_the_stage_says():
-    job = paper_job(released=0)
-    assert memory_steps(job, Instruction(Op.I, 0, 0, 0)) == (0, 0)
-    assert memory_steps(job, Instruction(Op.W, 0, 0, 0)) == (0, 1)
-    assert memory_steps(paper_job(released=1), Instruction(Op.I, 0, 0, 0)) == (0, 1)
-    assert memory_steps(job, Instruction(Op.B, 0, 0, 0)) == (0, 1)
-    rows = ["0F0.0", "0F0.1", "0I0.0", "0F0.2", "0W0.0", "0I0.1", "0W0.1", "0I0.2", "0W0.2"]
-    program = [Instruction.parse(text) for text in rows]
-    assert peak_memory(job, program) == 3
-    assert peak_memory(paper_job(released=1), program) == 2
-
-
 def test_a_network_has_a_node_per_compute_instruction():
     job = paper_job(pipelines=1, stages=2, micro_batches=1)
     programs = {Server(0, 0): [Instruction(Op.F, 0, 0, 0)], Server(0, 1): [Instruction(Op.F, 1, 0, 0)]}
-    assert list(network(job, programs).need) == [-1, 0]
+    assert list(activity_network(job, programs).need) == [-1, 0]

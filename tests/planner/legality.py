@@ -5,7 +5,7 @@ from recycle.planner.evaluate import timing
 
 def assert_legal(problem, programs):
     job = problem.job
-    assert set(programs) == {server for server in job.servers() if server not in problem.failed}
+    assert set(programs) == {server for server in job.servers() if server not in problem.dead}
     for stage in range(job.depth):
         executed = [task for server, tasks in programs.items() if server.stage == stage for task in tasks]
         assert sorted(executed) == [unit * 3 + kind for unit in range(problem.total) for kind in range(problem.kinds)]

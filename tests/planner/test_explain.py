@@ -67,7 +67,7 @@ def test_a_plan_above_its_bound_says_so():
 def test_any_legal_plan_is_explained(made):
     problem, programs = made
     lists = {server: tuple(each) for server, each in programs.items()}
-    explanation = explain(plan_of(problem.job, problem.failed, problem.mode, lists))
+    explanation = explain(plan_of(problem.job, problem.dead, problem.mode, lists))
     assert explanation.bound.startswith("Stage ")
 
 

@@ -8,14 +8,15 @@ from recycle.errors import JobError, NoPlanError
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import MaxMoves
-from recycle.planner.make import Effort, baseline_period, make_plan
+from recycle.planner.assemble import baseline_period
+from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 
 
 def test_a_plan_says_what_it_was_made_for_and_how_good_it_is():
     job = paper_job()
     plan = make_plan(job, [Server(1, 2)], Mode(), QUICK)
-    assert (plan.job, plan.failed, plan.mode, plan.form) == (job, (Server(1, 2),), Mode(), "lowered")
+    assert (plan.job, set(plan.dead), plan.mode, plan.form) == (job, {Server(1, 2)}, Mode(), "lowered")
     assert (plan.period, plan.bound, plan.baseline) == (30, 30, 30)
     assert plan.provenance.status == "optimal"
     assert (plan.gap, plan.retention) == (0.0, 1.0)
@@ -58,7 +59,7 @@ def test_progress_is_monotone_and_in_periods():
 
 def test_a_stage_without_a_live_server_needs_a_snapshot():
     dead = [Server(pipeline, 1) for pipeline in range(3)]
-    with pytest.raises(NoPlanError, match=r"stage 1 has no live server \(W0_1, W1_1, W2_1 failed\).*snapshot"):
+    with pytest.raises(NoPlanError, match=r"stage 1 has no live server \(W0_1, W1_1, W2_1 dead\).*snapshot"):
         make_plan(paper_job(), dead, Mode(), QUICK)
     with pytest.raises(NoPlanError, match="stage 0 has no live server"):
         make_plan(paper_job(pipelines=1), [Server(0, 0)], Mode(), QUICK)

@@ -1,13 +1,32 @@
+from collections import Counter
+from itertools import combinations
+from typing import get_args
+
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from harness.examples import paper_job
 from recycle.errors import NoPlanError
 from recycle.job import Server
+from recycle.plan.checker import check_plan
+from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
+from recycle.plan.plan import Provenance
+from recycle.plan.routing import ROUTING_RULES, Routing, RoutingRule
+from recycle.planner.anneal.improve import improve
+from recycle.planner.assemble import assemble
+from recycle.planner.exact.prove import solve
+from recycle.planner.greedy.batches import schedule_large
+from recycle.planner.greedy.list_scheduler import list_schedule
+from recycle.planner.lowering import instructions
 from recycle.planner.problem import make_problem
-from recycle.planner.routing import balanced_routes, movable
+from recycle.planner.routing import balanced_routes, dealt_routes, movable
+from recycle.planner.stopping import MaxMoves
+from tests.planner.legality import assert_legal
 from tests.strategies import problems
+
+PROVENANCE = Provenance("test", 0, "none", "nobody", "bounded")
 
 
 @given(problems())
@@ -21,10 +40,21 @@ def test_loads_are_balanced_and_healthy_micro_batches_stay_at_home(problem):
             assert pipeline == unit // micro_batches or unit // micro_batches not in problem.live[stage]
 
 
-def test_a_stage_without_live_server_has_no_routes():
-    failed = [Server(pipeline, 2) for pipeline in range(3)]
+@given(problems(pipelines=6))
+@settings(deadline=None)
+def test_dealt_routes_stay_at_home_or_are_balanced(problem):
+    micro_batches = problem.job.micro_batches
+    for live, route in zip(problem.live, dealt_routes(problem), strict=True):
+        assert len(route) == problem.total
+        assert all(host == unit // micro_batches for unit, host in enumerate(route) if unit // micro_batches in live)
+        loads = Counter(route)
+        assert set(loads) == set(live)
+        assert max(loads.values()) == -(-problem.total // len(live))
+
+
+def test_a_stage_without_live_server_is_no_problem_to_plan():
     with pytest.raises(NoPlanError, match="stage 2"):
-        balanced_routes(make_problem(paper_job(), failed, Mode()))
+        make_problem(paper_job(), [Server(pipeline, 2) for pipeline in range(3)], Mode())
 
 
 def test_what_may_be_executed_elsewhere():
@@ -32,7 +62,58 @@ def test_what_may_be_executed_elsewhere():
     home = make_problem(job, [Server(1, 2)], Mode())
     free = make_problem(job, [Server(1, 2)], Mode(routing="free"))
     alone = make_problem(job, [Server(1, 2), Server(0, 2)], Mode(routing="free"))
-    assert movable(home, 1) == []
-    assert movable(home, 2) == [6, 7, 8, 9, 10, 11]
-    assert movable(free, 1) == list(range(18))
-    assert movable(alone, 2) == []
+    assert movable(home, 1) == {}
+    assert movable(home, 2) == dict.fromkeys(range(6, 12), (0, 2))
+    assert movable(free, 1) == dict.fromkeys(range(18), (0, 1, 2))
+    assert movable(alone, 2) == {}
+
+
+def next_live(home, live):
+    """A rule that is none of ours: home if it is alive, or else the next two live pipelines."""
+    if home in live:
+        return (home,)
+    turned = sorted(live, key=lambda pipeline: (pipeline < home, pipeline))
+    return tuple(sorted(turned[:2]))
+
+
+def test_another_rule_needs_an_entry_in_the_table_and_nothing_else(monkeypatch):
+    monkeypatch.setitem(ROUTING_RULES, "next", RoutingRule("to the next two", next_live))
+    job = paper_job(pipelines=5, stages=3, micro_batches=3, limit=4)
+    problem = make_problem(job, [Server(4, 1), Server(1, 2)], Mode(routing="next"))
+    greedy = list_schedule(problem)
+    for programs in (
+        greedy,
+        schedule_large(problem),
+        improve(problem, [MaxMoves(2000)]).programs,
+        solve(problem, seconds=60, hint=greedy).programs,
+    ):
+        assert_legal(problem, programs)
+        plan = assemble(problem, instructions(problem, programs), "compute", 0, PROVENANCE)
+        assert check_plan(plan) == ()
+        assert {each.home for each in plan.programs[Server(2, 1)]} == {2}
+        assert {each.home for each in plan.programs[Server(0, 1)] if each.op is Op.F} <= {0, 4}
+    moved = dict(plan.programs)
+    far = [each for server in (Server(2, 2), Server(3, 2)) for each in moved[server] if each.home == 1]
+    for server in (Server(2, 2), Server(3, 2)):
+        moved[server] = tuple(each for each in moved[server] if each.home != 1)
+    moved[Server(0, 2)] += tuple(sorted(far, key=lambda each: "FIW".index(each.op.value)))
+    (violation, *_) = check_plan(msgspec.structs.replace(plan, programs=moved))
+    assert violation.rule == "routing"
+    assert "belongs on W2_2 or W3_2" in violation.message
+
+
+@pytest.mark.parametrize("rule", ROUTING_RULES.values(), ids=ROUTING_RULES)
+def test_what_a_rule_says_of_itself_is_true(rule):
+    for count in range(1, 5):
+        for live in combinations(range(4), count):
+            for home in range(4):
+                hosts = rule.hosts(home, live)
+                assert hosts
+                assert list(hosts) == sorted(set(hosts) & set(live))
+                assert home not in live or home in hosts
+                assert not rule.keeps_home or home not in live or hosts == (home,)
+                assert not rule.any_live or hosts == live
+
+
+def test_the_table_has_every_name():
+    assert set(ROUTING_RULES) == set(get_args(Routing))

@@ -6,8 +6,8 @@ from harness.examples import paper_job
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import MaxMoves
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.stopping import MaxMoves
 
 FUSED = Mode("fused", "global")
 SPLIT = Mode("split", "global")

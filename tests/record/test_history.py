@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from recycle.record.history import Change, History, Recovery, load_history
+from recycle.record.history import Change, History, ViewRecovery, load_history
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, RunLine, ViewLine
 
 FOUR = ["W0_0", "W0_1", "W1_0", "W1_1"]
@@ -38,9 +38,9 @@ def told(lines):
 
 def test_a_recovery_is_known_when_all_survivors_have_told():
     _, news = told(KILLED[:-1])
-    assert not any(isinstance(each, Recovery) for each in news)
+    assert not any(isinstance(each, ViewRecovery) for each in news)
     _, news = told(KILLED)
-    expected = Recovery(1, 3, 1, 1000.0, detect=12, agree=10, rebuild=10, restore=3, start=5, redo=60)
+    expected = ViewRecovery(1, 3, 1, 1000.0, detect=12, agree=10, rebuild=10, restore=3, start=5, redo=60)
     assert news[-1] == expected
     assert expected.pause == 40
 
@@ -54,7 +54,7 @@ def test_phases_end_when_the_first_server_resumes_and_none_is_negative():
         recovery("W0_1", 1, (995.0, 1021.0, 1040.0, 1050.0, 1060.0, 1095.0)),
     ]
     found = told(lines)[1][-1]
-    assert found == Recovery(1, 0, 1, 1000.0, detect=0, agree=21, rebuild=11, restore=0, start=0, redo=63)
+    assert found == ViewRecovery(1, 0, 1, 1000.0, detect=0, agree=21, rebuild=11, restore=0, start=0, redo=63)
     assert found.pause == 32
 
 

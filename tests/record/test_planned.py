@@ -2,8 +2,9 @@ import pytest
 
 from harness.examples import DEAD, paper_plan
 from recycle.job import Server
-from recycle.plan.clock import peak_memory, run_clock
+from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
+from recycle.plan.memory import peak_memory
 from recycle.plan.timing import Deadlock
 from recycle.record.planned import timeline
 from tests.view.samples import small
@@ -48,7 +49,7 @@ def test_compute_spans_of_a_server_never_overlap(plan):
 def test_samples_rise_to_the_peak_and_fall_to_nothing(plan):
     line = timeline(plan, 2)
     for server, program in plan.programs.items():
-        mine = [sample.memory for sample in line.samples if sample.server == server]
+        mine = [sample.memory for sample in line.samples if sample.server == str(server)]
         assert max(mine) == peak_memory(plan.job, program)
         assert mine[-1] == 0
 
@@ -67,7 +68,7 @@ def test_transfers_take_the_latency_of_their_boundary_from_the_end_of_their_resu
 
 def test_failures_and_optimizer_steps_are_instants(plan):
     instants = timeline(plan, 2).instants
-    assert [each.server for each in instants if each.kind == "failure"] == list(DEAD)
+    assert [each.server for each in instants if each.kind == "failure"] == list(map(str, DEAD))
     assert len([each for each in instants if each.kind == "optimizer step"]) == 2 * plan.job.depth
     assert timeline(plan).failed == DEAD
 

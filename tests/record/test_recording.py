@@ -2,12 +2,14 @@ import msgspec
 import pytest
 
 from harness.examples import paper_plan
+from harness.recordings import encode_recording, save_recording
 from recycle.errors import PlanFileError, UserError
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.planned import timeline
-from recycle.record.recording import decode_recording, encode_recording, load_recording, save_recording
-from recycle.record.timeline import Instant, Span, Timeline
+from recycle.record.reading import decode_recording, load_recording
+from recycle.record.recording import InstantLine
+from recycle.record.timeline import Span, Timeline
 from tests.view.samples import measured
 
 HEAD = b'{"type":"run","format":"recycle run","version":1,"title":"t","time_unit":"ms","source":"measured"}\n'
@@ -29,7 +31,7 @@ def test_the_files_of_a_directory_are_one_run(run, tmp_path):
         part = msgspec.structs.replace(
             run,
             spans=tuple(span for span in run.spans if span.server == server),
-            samples=tuple(sample for sample in run.samples if sample.server == server),
+            samples=tuple(sample for sample in run.samples if sample.server == str(server)),
             instants=(),
         )
         save_recording(part, tmp_path / f"{server}.jsonl")
@@ -83,8 +85,8 @@ def test_a_directory_without_recordings_is_refused(tmp_path):
 def test_the_last_iterations_are_numbered_and_timed_from_zero():
     instruction = Instruction(Op.F, 0, 0, 0)
     spans = tuple(Span(Server(0, 0), "compute", instruction, 10.0 * n, 10.0 * n + 4, n) for n in range(5))
-    dead = Instant("failure", 0, Server(1, 0), "W1_0 is dead")
-    step = Instant("optimizer step", 4, None, "stage 0 has stepped")
+    dead = InstantLine("failure", 0, "W1_0", "W1_0 is dead")
+    step = InstantLine("optimizer step", 4, None, "stage 0 has stepped")
     whole = Timeline("run", "us", "measured", spans, (dead, step), ())
     last = whole.last(2)
     assert [(span.start, span.end, span.iteration) for span in last.spans] == [(0, 4, 0), (10, 14, 1)]

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -26,11 +25,12 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
-from recycle.record.reporting import Event, EventFile, Reporter
+from recycle.record.reporting import Event, EventFile, FileReporter, Reporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.execute.injection import Injector
-from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, FAILURE, FIRED, MISTAKE, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.messages import ReportMessage, run_and_tell
+from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.supervisor import FIRED, RunAccess, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.rebuilding import Rebuilding
 from recycle.runtime.recover.survivor import Survivor
@@ -337,10 +337,11 @@ class Scenario:
         torch.set_num_threads(1)
         (self.folder / "workers").mkdir(exist_ok=True)
         (self.folder / "workers" / str(member)).write_text(str(os.getpid()))
-        report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
-        try:
+        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+
+        def survive() -> int:
             file = EventFile(self.folder / "events", str(member), "emulated")
-            reporter = Reporter(file, lambda content: report(EVENT + content))
+            reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
             emulated = Emulated(JOB, self.mode.optimizer == "staggered", SLOT, self.iterations)
             trainee = ScenarioServer(emulated, member, reporter, self)
             fired = FiredFile(self.folder / FIRED, member.server, member.incarnation)
@@ -379,12 +380,8 @@ class Scenario:
             (self.folder / "ends").mkdir(exist_ok=True)
             (self.folder / "ends" / str(member)).write_text(f"{status} {trainee.newest}")
             return status
-        except UserError as error:
-            report(MISTAKE + str(error).encode())
-            return 2
-        except BaseException:
-            report(FAILURE + traceback.format_exc().encode())
-            return 1
+
+        return run_and_tell(survive, send)
 
 
 def _is_running(pid: int) -> bool:

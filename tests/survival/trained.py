@@ -6,6 +6,7 @@ import pytest
 
 from harness.examples import QUICK, paper_job
 from recycle.control.durations import Durations
+from recycle.errors import RunFailed
 from recycle.faults.fired import load_fired
 from recycle.faults.menu import Fault, Faults
 from recycle.faults.pattern import InstructionPattern
@@ -16,7 +17,6 @@ from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
-from recycle.runtime.errors import RunError
 from recycle.runtime.launch.supervisor import FIRED
 from recycle.runtime.step.checkpoint import checkpoints
 
@@ -45,7 +45,7 @@ class Trained:
 
         try:
             train(self.run, watch, make, Faults(faults))
-        except RunError as error:
+        except RunFailed as error:
             self.error = str(error)
         path = folder / FIRED
         fired = [each.fault for each in load_fired(path)] if path.exists() else []

@@ -14,7 +14,6 @@ from recycle.record.recording import (
     RecoveryLine,
     RunLine,
     ViewLine,
-    span_line,
 )
 
 SLOT = 1000
@@ -34,7 +33,7 @@ def write_disturbed(folder: Path) -> Path:
             if end > until:
                 continue
             moved = msgspec.structs.replace(span, start=begin + span.start * SLOT, end=end, iteration=iteration)
-            files[name(span.server, epoch)].append(span_line(moved))
+            files[name(span.server, epoch)].append(moved.line())
         if until == float("inf"):
             for server in plan.programs:
                 losses = [4.0 - iteration] * 18 if server.stage == 3 else []

@@ -27,7 +27,7 @@ def plan_of(job, failed, mode, programs):
     clock = run_clock(job, mode, programs)
     return Plan(
         job,
-        tuple(sorted(failed)),
+        job.dead_servers(failed),
         {},
         mode,
         "compute",

@@ -2,9 +2,10 @@ import pytest
 
 from harness.examples import paper_job, paper_plan
 from recycle.job import Server
-from recycle.plan.clock import peak_memory, run_clock
+from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
-from recycle.plan.normalise import canonical_failed, failure_counts, relabel_plan
+from recycle.plan.memory import peak_memory
+from recycle.plan.normalise import canonical_dead, relabel_plan
 from recycle.view.chart import fate, make_chart, printable
 from recycle.view.subject import Subject
 from tests.view.samples import chart_of, measured, small
@@ -58,14 +59,15 @@ def test_what_became_of_a_dead_servers_work(staggered):
 )
 def test_where_a_peer_has_the_role_of_the_dead_the_work_is_that_of_the_peers_own_role(failed):
     job = paper_job()
-    plan = relabel_plan(paper_plan(failed=canonical_failed(job, failure_counts(job, failed))), failed)
+    dead = job.dead_servers(failed)
+    plan = relabel_plan(paper_plan(failed=canonical_dead(job, dead.counts)), dead)
     shown = rows(chart_of(plan))
     assert bool(plan.roles) == (len(failed) > 1)
     for server, role in plan.roles.items():
         assert shown[server].label == f"{server} as {role}"
         assert f"{server} acts as it" in fate(shown[role])
-    for dead in failed:
-        moved = [unit for units in shown[dead].moved.values() for unit in units]
+    for server in failed:
+        moved = [unit for units in shown[server].moved.values() for unit in units]
         assert len(moved) == job.micro_batches
     forwards = [(row, span) for row in shown.values() for span in row.spans if span.instruction.op is Op.F]
     assert sum(row.rerouted(span.instruction) for row, span in forwards) == len(failed) * job.micro_batches

@@ -7,7 +7,8 @@ from xml.etree import ElementTree as Xml
 import msgspec
 import pytest
 
-from recycle.record.recording import decode_recording, encode_recording, load_recording
+from harness.recordings import encode_recording
+from recycle.record.reading import decode_recording, load_recording
 from recycle.record.timeline import Outage
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
@@ -40,8 +41,8 @@ def test_the_time_line_has_one_outage_two_views_and_a_pause_per_survivor(subject
     assert line.outages == {VICTIM: (Outage(DEATH, REJOIN, TEXT),)}
     assert line.views == (VIEW, REJOIN)
     assert line.failed == ()
-    assert len(line.pauses) == 22
-    assert {pause.server for pause in line.pauses} == {span.server for span in line.spans} - {VICTIM}
+    assert len(line.recoveries) == 22
+    assert {each.server for each in line.recoveries} == {str(span.server) for span in line.spans} - {str(VICTIM)}
     assert line.iterations == 4
 
 

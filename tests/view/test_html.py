@@ -60,7 +60,7 @@ def test_whole_times_are_stored_small_and_measured_ones_exactly(staggered):
 
 
 def test_names_from_files_stay_text(staggered):
-    name = SCRIPT + "</script><!-- {{DATA}}"
+    name = SCRIPT + "</script><!-- $data"
     plan = msgspec.structs.replace(staggered, job=msgspec.structs.replace(staggered.job, name=name))
     text = page_of(plan)
     assert text.count("<script") == 2

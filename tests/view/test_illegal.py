@@ -52,7 +52,7 @@ WRONG = {
     ),
     "a stage that is all dead": lambda plan: msgspec.structs.replace(
         plan,
-        failed=tuple(Server(pipeline, 2) for pipeline in range(3)),
+        dead=plan.job.dead_servers(Server(pipeline, 2) for pipeline in range(3)),
         programs={server: program for server, program in plan.programs.items() if server.stage != 2},
     ),
     "no programs at all": lambda plan: msgspec.structs.replace(plan, programs={}),
@@ -117,9 +117,7 @@ def test_it_is_drawn_as_a_figure(plan):
 @given(scheduled(), st.data())
 def test_any_plan_is_drawn_with_or_without_a_random_fault(made, data):
     problem, programs = made
-    plan = plan_of(
-        problem.job, problem.failed, problem.mode, {server: tuple(each) for server, each in programs.items()}
-    )
+    plan = plan_of(problem.job, problem.dead, problem.mode, {server: tuple(each) for server, each in programs.items()})
     all_views(subject_of(plan, "legal"))
     server = data.draw(st.sampled_from(sorted(plan.programs)))
     program = list(plan.programs[server])

@@ -6,10 +6,10 @@ import sys
 import msgspec
 import pytest
 
+from harness.recordings import save_recording
 from recycle.job import Server
 from recycle.plan.document import save_plan
 from recycle.plan.instruction import Op
-from recycle.record.recording import save_recording
 from tests.view.conftest import SCHEDULES
 from tests.view.samples import measured, small
 

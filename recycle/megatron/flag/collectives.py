@@ -1,4 +1,4 @@
-"""Process groups that outlive their members: Megatron's collectives, carried out by whoever is alive.
+"""Collectives that outlive their members: Megatron's, carried out by whoever is alive.
 
 Outside its schedules Megatron's training code takes norms, sums losses and waits for everybody, in groups of all ranks.
 Here a dead rank's part is played by its first live peer, which has the same state: what one has to say, so has
@@ -6,33 +6,16 @@ the other.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
-from torch.distributed import ReduceOp, distributed_c10d
+from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
-from recycle.megatron.patching import replace
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Group, Network
-
-CPU = torch.device("cpu")
-
-METHODS: Mapping[str, str] = {
-    **{name: name for name in ("allreduce", "broadcast", "allgather", "gather", "scatter", "barrier", "reduce")},
-    **{name: name for name in ("reduce_scatter", "alltoall", "allreduce_coalesced", "allgather_coalesced")},
-    **{name: name for name in ("send", "recv", "recv_anysource", "alltoall_base", "monitored_barrier")},
-    **{name: name for name in ("_allgather_base", "_reduce_scatter_base")},
-    "all_gather_single": "_allgather_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "all_to_all_single": "alltoall_base",
-}
-"""What torch calls of a process group, by what its backend calls it."""
 
 REDUCTIONS: Sequence[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = (
     (ReduceOp.SUM, lambda rows: rows.sum(0, dtype=rows.dtype)),
@@ -279,130 +262,3 @@ def _tensor(value: Value) -> torch.Tensor:
         # Torch refuses an empty buffer.
         return torch.empty(value.shape, dtype=dtype)
     return torch.frombuffer(bytearray(value.content), dtype=dtype).reshape(value.shape)
-
-
-class LiveGroup(dist.ProcessGroup):
-    """A process group of torch's that can be handed over to a server's collectives; until then its backend does it all.
-
-    Args:
-        rank: in the group.
-        size: of the group.
-    """
-
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]  # of subclasses, whose store is their backend's
-        self.servers: tuple[Server, ...] = ()
-        self._collectives: Collectives | None = None
-        # Torch's own methods are no way to the backend: on subclasses they keep Python's global lock, which the
-        # backend's threads may wait for.
-        for name, inner in METHODS.items():
-            setattr(self, name, partial(self._pass_on, inner))
-
-    def hand_over(self, collectives: Collectives, servers: tuple[Server, ...]) -> None:
-        """From now on, calls survive the death of members.
-
-        Args:
-            collectives: whose calls they are.
-            servers: by their rank in the group.
-        """
-        self._collectives = collectives
-        self.servers = servers
-        for name in METHODS:
-            setattr(self, name, partial(self._act, name))
-
-    def reduced(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """The sum, product, minimum or maximum of what all put in."""
-        assert self._collectives is not None
-        return self._collectives.reduce(self.servers, tensor, how)
-
-    def gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """What all put in."""
-        assert self._collectives is not None
-        return self._collectives.gather(self.servers, tensor)
-
-    def _pass_on(self, name: str, *arguments: Any, **keywords: Any) -> Any:
-        return getattr(self._get_backend(CPU), name)(*arguments, **keywords)
-
-    def _act(self, name: str, *arguments: Any, **keywords: Any) -> Any:
-        action = ACTIONS.get(name)
-        if action is None:
-            raise RunError(
-                f"torch.distributed: {name} is not carried through failures; do without what needs it, or train with "
-                "--pipeline-schedule stock"
-            )
-        action(self, *arguments, **keywords)
-        done: Any = torch.futures.Future()
-        done.set_result(arguments[0] if arguments else None)
-        return _create_work_from_future(done)
-
-
-def make_live_groups() -> list[LiveGroup]:
-    """Have torch make such groups from now on, of which those of at least two ranks appear in this list."""
-    made: list[LiveGroup] = []
-
-    class ListedGroup(LiveGroup):
-        def __init__(self, _: dist.Store, rank: int, size: int) -> None:
-            super().__init__(rank, size)
-            # A group of one cannot lose anybody.
-            if size > 1:
-                made.append(self)
-
-    replace(distributed_c10d, "ProcessGroup", ListedGroup)
-    return made
-
-
-# As torch calls a process group: with lists of one tensor.
-
-
-def _allreduce(group: LiveGroup, tensors: list[torch.Tensor], opts: Any) -> None:
-    (tensor,) = tensors
-    tensor.copy_(group.reduced(tensor, opts.reduceOp))
-
-
-def _broadcast(group: LiveGroup, tensors: list[torch.Tensor], opts: Any) -> None:
-    (tensor,) = tensors
-    tensor.copy_(group.gathered(tensor)[opts.rootRank])
-
-
-def _all_gather(group: LiveGroup, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], _: Any) -> None:
-    for output, found in zip(outputs[0], group.gathered(inputs[0]), strict=True):
-        output.copy_(found)
-
-
-def _all_gather_single(group: LiveGroup, output: torch.Tensor, tensor: torch.Tensor, _: Any) -> None:
-    output.view(-1).copy_(torch.stack(group.gathered(tensor)).view(-1))
-
-
-def _gather(group: LiveGroup, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> None:
-    found = group.gathered(inputs[0])
-    if opts.rootRank == group.rank():
-        _ = [output.copy_(each) for output, each in zip(outputs[0], found, strict=True)]
-
-
-def _scatter(group: LiveGroup, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> None:
-    (output,) = outputs
-    knows = opts.rootRank == group.rank()
-    parts = torch.stack(inputs[0] if knows else [output] * group.size())
-    content = torch.cat([parts.view(-1).view(torch.uint8), torch.tensor([knows], dtype=torch.uint8)])
-    found = group.gathered(content)[opts.rootRank]
-    if not found[-1]:
-        raise RunError(
-            f"torch.distributed: rank {opts.rootRank} of a group is dead, and nobody else knows what it scatters; "
-            "do without, or train with --pipeline-schedule stock"
-        )
-    output.copy_(found[:-1].view(parts.dtype).view(parts.shape)[group.rank()])
-
-
-def _barrier(group: LiveGroup, opts: Any) -> None:
-    group.gathered(torch.zeros(1))
-
-
-ACTIONS: Mapping[str, Callable[..., None]] = {
-    "allreduce": _allreduce,
-    "broadcast": _broadcast,
-    "allgather": _all_gather,
-    "all_gather_single": _all_gather_single,
-    "gather": _gather,
-    "scatter": _scatter,
-    "barrier": _barrier,
-}

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import wraps
+from functools import cache, partial, wraps
 from itertools import chain
 from typing import Any
 
@@ -13,24 +13,27 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from torch.utils.data import DataLoader
 
 from recycle.errors import UserError
-from recycle.megatron.flag.adapter import ScheduleAdapter, this_server
-from recycle.megatron.flag.collectives import LiveGroup, make_live_groups
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
-from recycle.megatron.flag.planning import Shape, Source
+from recycle.megatron.flag.planning import Make, Shape, Source
+from recycle.megatron.flag.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.protection import Protection
 from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
-from recycle.megatron.flag.schedule import Training
-from recycle.megatron.flag.stage_steps import Stepping, SteppingSchedule
-from recycle.megatron.flag.vote import PromisingSchedule
+from recycle.megatron.flag.schedule import PlanSchedule, this_server
+from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.stage_steps import StageSteps, Stepping
+from recycle.megatron.flag.unprotected import UnprotectedExecution
+from recycle.megatron.flag.vote import Vote
 from recycle.megatron.patching import replace
 from recycle.megatron.release import require_known_release
+from recycle.megatron.stage import MegatronStage
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
-from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.gloo.devices import share_devices
+from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
+from recycle.runtime.recover.plans import Plans
 
 
 class DropIn:
@@ -38,25 +41,49 @@ class DropIn:
 
     Args:
         arguments: Megatron's, validated.
+        make: makes plans that no catalogue has.
+        protection: what this rank needs to outlive others; None if their death ends the run.
+        groups: all process groups of this rank, if it can outlive others.
 
     Raises:
         RunError: this release of Megatron is not known.
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
-    def __init__(self, arguments: Any) -> None:
+    def __init__(
+        self,
+        arguments: Any,
+        make: Make,
+        protection: Protection | None = None,
+        groups: Sequence[ReplaceableGroup] = (),
+    ) -> None:
         require_known_release()
         self._arguments = arguments
-        self._data: OtherData | None = None
         store = job_store()
-        self._plan = share_plan(store, arguments, survives=False)
-        self._schedule = ScheduleAdapter(
-            self._plan,
-            store,
-            self._other_data,
+        # Once: a catalogue stays open.
+        source = cache(partial(plan_source, arguments, make))
+        self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
+        server = this_server()
+        self._data = ScriptData(server.pipeline, plan.job.micro_batches)
+        self._protected: ProtectedExecution | None = None
+        self._optimizer: Any = None
+        if protection is not None:
+            training = ProtectedTraining(
+                plan,
+                Plans(plan, source().catalogue, source().plan),
+                iteration=lambda: int(arguments.iteration),
+                minutes=float(arguments.distributed_timeout_minutes),
+            )
+            make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else Vote
+            self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
+        self._schedule = PlanSchedule(
+            plan,
+            server,
+            self._data,
             steps=lambda: int(arguments.curr_iteration),
             seed=arguments.seed,
-            rehearsal=True,
+            execution=self._protected or UnprotectedExecution(plan, server, store),
+            evaluation=self._protected,
         )
 
     def install(self, training: Any) -> None:
@@ -65,70 +92,22 @@ class DropIn:
         Args:
             training: Megatron's module of this name.
         """
-        replace(training, "get_forward_backward_func", self.get_forward_backward_func)
-        build = training.build_train_valid_test_data_loaders
-        replace(training, "build_train_valid_test_data_loaders", self.keep_loader(build))
+        replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
+        self._keep_loaders(training)
+        if self._protected is None:
+            return
+        save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments)
+        replace(training, "save_checkpoint", save)
+        if owns_steps(read_flags(self._arguments)):
+            self._take_over_steps(training)
 
     def leave(self) -> None:
-        """At the end of the script: there is nobody to help."""
+        """At the end of the script: help others as long as they need it."""
+        if self._protected is not None:
+            self._protected.leave()
 
-    def get_forward_backward_func(self, *_: Any, **__: Any) -> ScheduleAdapter:
-        """The schedule, whatever Megatron's function of this name is asked."""
-        return self._schedule
-
-    def keep_loader(self, build: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Megatron's ``build_train_valid_test_data_loaders``, whose training loader shows where other data is."""
-
-        @wraps(build)
-        def build_train_valid_test_data_loaders(provider: Any) -> Any:
-            loaders = build(provider)
-            # Ranks that read no data have no loader.
-            if loaders[0] is not None and self._plan.failed:
-                job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
-                self._data = OtherData(loaders[0], job.pipelines, job.micro_batches, self._arguments.iteration, repeats)
-            return loaders
-
-        return build_train_valid_test_data_loaders
-
-    def _other_data(self, micro_batch: MicroBatch) -> Any:
-        assert self._data is not None, f"{this_server()} reads data, and has no loader"
-        return self._data(micro_batch)
-
-
-class SurvivingDropIn:
-    """The same for training that goes on when servers die.
-
-    Args:
-        arguments: Megatron's, validated.
-        protection: what this rank needs to outlive others.
-        groups: all process groups of this rank.
-
-    Raises:
-        RunError: this release of Megatron is not known.
-        UserError: the job cannot be run by a plan; on the first rank only, the others exit.
-    """
-
-    def __init__(self, arguments: Any, protection: Protection, groups: Sequence[LiveGroup]) -> None:
-        require_known_release()
-        self._arguments = arguments
-        self._plan = share_plan(job_store(), arguments, survives=True)
-        training = Training(
-            self._plan,
-            lambda failed: plan_source(arguments).plan(failed),
-            iteration=lambda: int(arguments.iteration),
-            steps=lambda: int(arguments.curr_iteration),
-            seed=arguments.seed,
-            minutes=float(arguments.distributed_timeout_minutes),
-        )
-        kind = SteppingSchedule if owns_steps(read_flags(arguments)) else PromisingSchedule
-        self._schedule = kind(training, protection, groups)
-
-    def install(self, training: Any) -> None:
-        """Replace what has to be.
-
-        Args:
-            training: Megatron's module of this name.
-        """
+    def _keep_loaders(self, training: Any) -> None:
+        """Know with each of the script's iterators where the data of other pipelines is."""
         loaders: list[Any] = []
         build_loaders = training.build_train_valid_test_data_loaders
         build_iterators = training.build_train_valid_test_data_iterators
@@ -144,30 +123,25 @@ class SurvivingDropIn:
             iterators = build_iterators(provider)
             firsts = (int(self._arguments.iteration), 0, 0)
             for iterator, loader, first in zip(iterators, loaders, firsts, strict=True):
+                # Ranks that read no data have none.
                 if isinstance(loader, DataLoader):
-                    self._schedule.feed(iterator, self._other_data(loader, first))
+                    self._data.add(iterator, self._other_data(loader, first))
             return iterators
 
-        replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
         replace(training, "build_train_valid_test_data_loaders", build_train_valid_test_data_loaders)
         replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
-        save = save_by_the_living(training.save_checkpoint, self._schedule, self._arguments)
-        replace(training, "save_checkpoint", save)
-        if isinstance(self._schedule, SteppingSchedule):
-            self._take_over_steps(training, self._schedule)
 
-    def leave(self) -> None:
-        """At the end of the script: help others as long as they need it."""
-        self._schedule.leave()
+    def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
+        job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
+        return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
 
-    def _take_over_steps(self, training: Any, schedule: SteppingSchedule) -> None:
+    def _take_over_steps(self, training: Any) -> None:
         set_up = training.setup_model_and_optimizer
 
         @wraps(set_up)
         def setup_model_and_optimizer(*positional: Any, **keywords: Any) -> Any:
-            model, optimizer, scheduler = set_up(*positional, **keywords)
-            schedule.take_over(stepping_of(self._arguments, optimizer))
-            return model, optimizer, scheduler
+            model, self._optimizer, scheduler = set_up(*positional, **keywords)
+            return model, self._optimizer, scheduler
 
         replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
         from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
@@ -178,15 +152,16 @@ class SurvivingDropIn:
         for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
             replace(training, name, lambda value: value)
 
-    def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
-        job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
-        return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
+    def _make_stage_steps(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> StageSteps:
+        staggered = self._plan.mode.optimizer == "staggered"
+        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._optimizer, staggered))
 
 
-def switch_on(protection: Protection | None = None) -> Callable[[], None]:
+def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], None]:
     """Replace what has to be, in the ``megatron.training`` that a script is about to use.
 
     Args:
+        make: makes plans that no catalogue has.
         protection: what this rank needs to outlive others; None if their death ends the run.
 
     Returns:
@@ -201,14 +176,14 @@ def switch_on(protection: Protection | None = None) -> Callable[[], None]:
 
     set_up = training.initialize_megatron
     share_devices()
-    groups = [] if protection is None else make_live_groups()
-    drop_ins: list[DropIn | SurvivingDropIn] = []
+    groups = [] if protection is None else make_replaceable_groups()
+    drop_ins: list[DropIn] = []
 
     @wraps(set_up)
     def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
         result = set_up(with_flags(extra_args_provider), *positional, **keywords)
         arguments = get_args()
-        drop_in = DropIn(arguments) if protection is None else SurvivingDropIn(arguments, protection, groups)
+        drop_in = DropIn(arguments, make, protection, groups)
         drop_in.install(training)
         drop_ins.append(drop_in)
         return result
@@ -242,12 +217,13 @@ def job_store() -> Store:
     return PrefixStore(f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
+def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
     """Choose a plan on the first rank, for all of them.
 
     Args:
         store: where all ranks look.
         arguments: Megatron's.
+        source: where plans come from; it raises UserError if nothing there can be used.
         survives: whether the run outlives its ranks.
 
     Raises:
@@ -255,7 +231,7 @@ def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
     """
     if arguments.rank == 0:
         try:
-            plan = choose_plan(arguments, survives)
+            plan = choose_plan(arguments, source, survives)
         except UserError as error:
             store.set("plan", "")
             raise RunError(str(error)) from error
@@ -267,7 +243,7 @@ def share_plan(store: Store, arguments: Any, survives: bool) -> Plan:
     return decode_plan(content, "the first rank's plan")
 
 
-def choose_plan(arguments: Any, survives: bool) -> Plan:
+def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
     """The plan that some arguments of Megatron's ask for, in a run that outlives its ranks or does not.
 
     Raises:
@@ -285,10 +261,10 @@ def choose_plan(arguments: Any, survives: bool) -> Plan:
 
     for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
         raise RunError(problem)
-    return plan_source(arguments).plan(flags.failures)
+    return source().plan(flags.dead)
 
 
-def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
+def stepping_of(arguments: Any, optimizer: Any, staggered: bool) -> Stepping:
     """How stages step, by Megatron's arguments."""
 
     def looks(iterations: int) -> bool:
@@ -300,6 +276,7 @@ def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
 
     return Stepping(
         optimizer,
+        staggered,
         arguments.clip_grad or math.inf,
         read_flags(arguments).exact,
         looks,
@@ -307,7 +284,7 @@ def stepping_of(arguments: Any, optimizer: Any) -> Stepping:
     )
 
 
-def plan_source(arguments: Any) -> Source:
+def plan_source(arguments: Any, make: Make) -> Source:
     """Where plans come from that some arguments of Megatron's ask for.
 
     Raises:
@@ -317,4 +294,4 @@ def plan_source(arguments: Any) -> Source:
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
     fused = list(unsplit(lambda name: getattr(arguments, name, None)))
-    return Source(read_flags(arguments), shape, fused)
+    return Source(read_flags(arguments), shape, fused, make)

@@ -12,7 +12,7 @@ from recycle.job import Server
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
 
-REFUSED = 2
+REFUSED = UserError.exit_status
 """The exit status where what was asked for cannot be done."""
 
 
@@ -22,7 +22,7 @@ class Flags(NamedTuple):
     Attributes:
         on: whether pipelines follow a plan; otherwise everything is Megatron's own.
         catalogue: plans made ahead of time; without one, a plan is made when training starts.
-        failures: servers that do no training work; their micro-batches go to their peers.
+        dead: servers that do no training work; their micro-batches go to their peers.
         budget: seconds for making a plan.
         staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
         exact: whether sums of gradients have the same bits whoever is alive.
@@ -30,7 +30,7 @@ class Flags(NamedTuple):
 
     on: bool
     catalogue: Path | None
-    failures: tuple[Server, ...]
+    dead: tuple[Server, ...]
     budget: float
     staggered: bool = False
     exact: bool = False
@@ -48,12 +48,10 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--pipeline-schedule",
         choices=[STOCK, RECYCLE],
         default=STOCK,
-        help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around failed servers.",
+        help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around dead servers.",
     )
     group.add_argument("--recycle-catalogue", help="Plans made with recycle catalogue.")
-    group.add_argument(
-        "--recycle-failures", default="", help="Servers that leave their work to their peers: W1_2,W0_3."
-    )
+    group.add_argument("--recycle-dead", default="", help="Servers whose work their peers do: W1_2,W0_3.")
     group.add_argument("--recycle-budget", default="5s", help="Time for making a plan: 500ms, 5s, 1m.")
     group.add_argument(
         "--recycle-stagger",
@@ -73,17 +71,17 @@ def read_flags(values: argparse.Namespace) -> Flags:
         UserError: one has no usable value.
     """
     try:
-        names = [part.strip() for part in values.recycle_failures.split(",") if part.strip()]
-        failures = tuple(Server.parse(name) for name in names)
+        names = [part.strip() for part in values.recycle_dead.split(",") if part.strip()]
+        dead = tuple(Server.parse(name) for name in names)
     except JobError as error:
-        raise UserError(f"--recycle-failures: {error}") from error
+        raise UserError(f"--recycle-dead: {error}") from error
     try:
         budget = parse_duration(values.recycle_budget)
     except UserError as error:
         raise UserError(f"--recycle-budget: {error}") from error
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
-    return Flags(on, catalogue, failures, budget, values.recycle_stagger, values.recycle_exact)
+    return Flags(on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact)
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

@@ -21,7 +21,7 @@ class LossReport(NamedTuple):
     content: bytes
 
 
-class ReportsHome:
+class LossExchange:
     """Passes reports between the servers of the last stage.
 
     Args:

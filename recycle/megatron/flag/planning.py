@@ -1,18 +1,21 @@
-"""Which plan a Megatron job follows: of a catalogue, or made now.
+"""Which plan a Megatron job follows: of a catalogue, or made now by what is put in for that.
 
-Neither torch nor a solver is needed.
+Neither torch nor the planner is needed.
 """
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from recycle.errors import UserError
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job, Server
 from recycle.jobfile import load_job
 from recycle.megatron.flag.flags import Flags
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+
+Make: TypeAlias = Callable[[Job, DeadServers, Mode, float], Plan]
+"""Makes a plan around dead servers within some seconds; Megatron's own order, 1F1B, where there are none."""
 
 
 class Shape(NamedTuple):
@@ -38,23 +41,26 @@ class Source:
         flags: recycle's flags.
         shape: of the job.
         fused: why the backward pass cannot be split; empty if it can.
+        make: makes plans that no catalogue has.
 
     Attributes:
         job: with the costs of the catalogue, or with F, I and W of equal length.
-        mode: of its plans around failures.
+        mode: of its plans around dead servers.
+        catalogue: plans made ahead of time; None if there are none.
 
     Raises:
         UserError: the catalogue cannot be read, or its plans do not fit.
     """
 
-    def __init__(self, flags: Flags, shape: Shape, fused: Sequence[str]) -> None:
+    def __init__(self, flags: Flags, shape: Shape, fused: Sequence[str], make: Make) -> None:
         self._budget = flags.budget
+        self._make = make
         self.mode = Mode("fused" if fused else "split", "staggered" if flags.staggered else "global")
-        self._catalogue = None if flags.catalogue is None else Catalogue(flags.catalogue)
-        if self._catalogue is None:
+        self.catalogue = None if flags.catalogue is None else Catalogue(flags.catalogue)
+        if self.catalogue is None:
             self.job = load_job(None, shape._asdict() | {"name": "training"})
             return
-        index = self._catalogue.index
+        index = self.catalogue.index
         self.job = index.job
         if Shape.of(index.job) != shape:
             raise UserError(
@@ -70,49 +76,13 @@ class Source:
         if fused and index.mode.backward != "fused":
             raise UserError(f"{flags.catalogue}: its plans split the backward pass, but {fused[0]}")
 
-    def plan(self, failed: Collection[Server]) -> Plan:
-        """The plan around some failed servers; without any, it is Megatron's own order, 1F1B.
+    def plan(self, dead: Iterable[Server]) -> Plan:
+        """The plan around some dead servers; without any, it is Megatron's own order, 1F1B.
 
         Raises:
             UserError: there is no such plan.
         """
-        failed = self.job.failed_set(failed)
-        if not failed:
-            return stock_order(self.job, self.mode)
-        if self._catalogue is not None:
-            return self._catalogue.look_up(failed).plan()
-        from recycle.planner.anneal.improve import MaxSeconds
-        from recycle.planner.make import Effort, make_plan
-
-        return make_plan(self.job, failed, self.mode, Effort((MaxSeconds(self._budget),), f"{self._budget:g} s"))
-
-
-def stock_order(job: Job, mode: Mode) -> Plan:
-    """The order of Megatron's own schedule, 1F1B, as a plan; gradients add up in the same order, to the bit.
-
-    Args:
-        job: with all servers.
-        mode: of plans around failures, whose optimizer this one has as well.
-    """
-    import msgspec
-
-    from recycle.plan.clock import run_clock
-    from recycle.planner.anneal.improve import MaxMoves
-    from recycle.planner.greedy.published import one_forward_one_backward
-    from recycle.planner.lowering import instructions, lower
-    from recycle.planner.make import Effort, make_plan
-    from recycle.planner.problem import make_problem
-
-    mode = Mode("fused", mode.optimizer)
-    searched = make_plan(job, (), mode, Effort((MaxMoves(1),), "1 move"))
-    problem = make_problem(job, (), mode)
-    lists = instructions(problem, one_forward_one_backward(problem))
-    clock = run_clock(job, mode, lists)
-    status = "optimal" if clock.period == searched.bound else "bounded"
-    return msgspec.structs.replace(
-        searched,
-        makespan=clock.makespan,
-        period=clock.period,
-        provenance=msgspec.structs.replace(searched.provenance, planner="1F1B", budget="none", status=status),
-        programs={server: tuple(program) for server, program in lower(job, mode, lists).items()},
-    )
+        dead = self.job.dead_servers(dead)
+        if dead and self.catalogue is not None:
+            return self.catalogue.look_up(dead).plan()
+        return self._make(self.job, dead, self.mode, self._budget)

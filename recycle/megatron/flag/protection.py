@@ -90,8 +90,8 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         words: the script's arguments.
         environment: torchrun's.
     """
-    if flags.failures:
-        return "with --recycle-failures everybody must live"
+    if flags.dead:
+        return "with --recycle-dead everybody must live"
     started = all(name in environment for name in VARIABLES)
     if not started or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return "the store must be in a process of torchrun's, not in a rank's"

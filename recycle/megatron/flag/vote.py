@@ -1,39 +1,96 @@
-"""Training whose optimizer Megatron steps, in the same way as without recycle.
+"""Steps that Megatron makes when the schedule returns, as without recycle, after a vote.
 
-The end of a schedule is a promise in two steps. When all servers have made their gradients whole, all say so once, and
-once more. Who has heard everybody once knows that all gradients are whole, and who has heard everybody twice knows that
-all others know it. Only then does the training code step its optimizer: so no step ever has to be taken back, and no
+An iteration ends with a vote in two rounds. When all servers have made their gradients whole, all say so once, and once
+more. Who has heard everybody once knows that all gradients are whole, and who has heard everybody twice knows that all
+others know it. Only then does the training code step its optimizer: so no step ever has to be taken back, and no
 version but the present one is kept.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
-from megatron.core.utils import get_model_config
 
-from recycle.megatron.flag.finalize import LiveGradients
-from recycle.megatron.flag.schedule import SurvivingSchedule
+from recycle.megatron.flag.gradients import LiveGradients
+from recycle.megatron.flag.protected import ProtectedExecution
+from recycle.megatron.stage import MegatronStage
+from recycle.plan.plan import Plan
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.execute.stage import StageUpdate
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.network import Network
 
 
-class PromisingSchedule(SurvivingSchedule):
-    """A surviving schedule after which Megatron steps."""
+class Vote:
+    """Steps of the training code's; they are Versioned themselves.
+
+    Args:
+        execution: whose steps they are.
+        stage: whose gradients are made whole; its chunk is in Megatron's DDP.
+        version: with which training begins.
+
+    Attributes:
+        newest: how many iterations are done here; the optimizer has stepped for all but perhaps the last of them.
+        oldest: how many are surely done everywhere.
+    """
+
+    def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> None:
+        self.newest = self.oldest = version
+        self._execution = execution
+        self._stage = stage
+        self._worker: Worker | None = None
 
     @property
-    def newest(self) -> int:
-        """How many schedules are done here; the optimizer has stepped for all but perhaps the last of them."""
-        return self._newest
+    def versions(self) -> Self:
+        """See Steps."""
+        return self
 
-    @property
-    def oldest(self) -> int:
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks]) -> None:
+        """See Steps."""
+        update = LiveGradients(self._stage, network, plan.job.depth)
+        execution = self._execution
+        self._worker = Worker(plan, self._stage, update, network, execution.recorder, hooks)
+
+    def train(self, step: int) -> None:
+        """See Steps."""
+        goal = self.newest + 1
+        while self.oldest < goal:
+            try:
+                if self.newest < goal:
+                    self._make_gradients(step)
+                    self._execution.network.barrier()
+                    self.newest = goal
+                self._execution.network.barrier()
+                self.oldest = goal
+            except ViewBroken as error:
+                self._execution.enter_next_view(error)
+                if self.newest < goal:
+                    model: Any = self._stage.model
+                    model.zero_grad_buffer()
+
+    def evaluate(self) -> None:
+        """See Steps."""
+        self._connected.evaluate()
+
+    def settle(self) -> None:
+        """Nothing: Megatron steps all stages together."""
+
+    def entered(self) -> None:
+        """See Steps."""
+        self.oldest = self.newest
+
+    def catch_up(self) -> None:
+        """Nothing: between two iterations, all are as far as each other."""
+
+    def drop(self) -> None:
         """See Versioned."""
-        return self._oldest
+        if self._worker is not None:
+            self._worker.close()
+        self._stage.drop()
 
     def undo(self) -> None:
-        """The last schedule has to be done again."""
-        self._newest = self._oldest
+        """The last iteration has to be made again."""
+        self.newest = self.oldest
 
     def enter(self, network: Network, step: int) -> int:
         """See Versioned."""
@@ -45,41 +102,15 @@ class PromisingSchedule(SurvivingSchedule):
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """All gradients are whole, and this server has heard it now."""
-        self._newest = step
+        self.newest = step
 
-    def settle(self) -> None:
-        """Nothing: Megatron steps all stages together."""
+    def _make_gradients(self, step: int) -> None:
+        self._stage.drop()
+        self._execution.recorder.clear()
+        self._connected.run(step)
+        self._execution.share_losses(self._execution.network)
 
-    def _start(self, version: int) -> None:
-        self._newest = self._oldest = version
-
-    def _train(self, step: int) -> None:
-        goal = self._newest + 1
-        while self._oldest < goal:
-            try:
-                if self._newest < goal:
-                    self._attempt(step)
-                    self._live.barrier()
-                    self._newest = goal
-                self._live.barrier()
-                self._oldest = goal
-            except ViewBroken as error:
-                self._recover(error)
-                # If it is the verdict's version, all have it.
-                self._oldest = self._newest
-                if self._newest < goal:
-                    self._chunk.zero_grad_buffer()
-
-    def _attempt(self, step: int) -> None:
-        worker, stage = self._worker, self._stage
-        assert worker is not None
-        assert stage is not None
-        stage.restart()
-        self.recorder.clear()
-        worker.run(step)
-        self._share_losses(self._live)
-
-    def _make_update(self, network: Network) -> StageUpdate:
-        assert self._stage is not None
-        stage, config = self._stage, get_model_config(self._chunk)
-        return LiveGradients(self._chunk, config, lambda: stage.tokens, network, self._job.depth)
+    @property
+    def _connected(self) -> Worker:
+        assert self._worker is not None, "it is in no view"
+        return self._worker

@@ -9,10 +9,8 @@ import torch
 
 from recycle.megatron.gpt.indexed import is_indexed, load_indexed
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.text import VOCABULARY, ByteText, TokenText, standard_library
+from recycle.megatron.gpt.text import VOCABULARY, Batch, ByteText, TokenText, standard_library
 from recycle.runtime.errors import RunError
-
-Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def forward_step(data_iterator: Iterator[Batch], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:

@@ -21,7 +21,8 @@ from recycle.megatron.stage import MegatronStage
 from recycle.megatron.world import Place, join_server
 from recycle.runtime.execute.stage import MicroBatch, TensorSpec
 from recycle.runtime.launch.local import LocalProcess, launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.transfer_key import Carried, TransferKey
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.update import Method, TorchUpdate
 
@@ -103,7 +104,7 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
         model = build_stage(options, config, number, job.depth, groups)
         spec = _boundary(options)
         place = Place(number, job.depth)
-        stage = MegatronStage(model, config, place, spec.shape, job.micro_batches, forward_step, text.samples)
+        stage = MegatronStage(model, place, spec.shape, job.micro_batches, forward_step, text)
         addends = job.pipelines * job.micro_batches if options.exact else 0
         method = Method(options.clip, True, addends, keep=True, scale=options.scale_rule)
         update = TorchUpdate(
@@ -179,7 +180,7 @@ def _time_reductions(pipelines: int, sizes: list[int], repeats: int) -> list[flo
     found: list[list[float]] = []
 
     def body(member: LocalProcess) -> None:
-        network = Network(member.store(), view, view.servers[member.rank])
+        network = connect(member.store(), view, view.servers[member.rank])
         medians = []
         for size in sizes:
             tensor = torch.zeros(max(1, size // 4))
@@ -202,14 +203,15 @@ def _time_transfer(spec: TensorSpec, repeats: int) -> float:
 
     def body(member: LocalProcess) -> None:
         server, peer = view.servers[member.rank], view.servers[1 - member.rank]
-        network = Network(member.store(), view, server)
+        network = connect(member.store(), view, server)
+        link = network.link(peer)
         tensor = spec.empty()
         series = []
-        for turn in range(repeats + 2):
+        for _ in range(repeats + 2):
             start = time.perf_counter()
-            for tag in (2 * turn, 2 * turn + 1):
-                sends = tag % 2 == member.rank
-                (network.send if sends else network.receive)(tensor, peer, tag).wait()
+            for sender, carried in enumerate((Carried.OUTPUT, Carried.GRADIENT)):
+                begin = link.send if sender == member.rank else link.receive
+                begin(tensor, TransferKey(carried)).wait()
             series.append((time.perf_counter() - start) / 2)
         member.report(msgspec.json.encode(statistics.median(series[2:])))
 

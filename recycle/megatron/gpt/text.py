@@ -2,6 +2,7 @@
 
 import hashlib
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from recycle.runtime.execute.stage import MicroBatch
 VOCABULARY = 256
 VALIDATION_SHARE = 0.05
 TRAINING, VALIDATION = 0, 1
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Tokens and the tokens that follow them, each (micro-batch size, sequence), int64."""
 
 
 def standard_library() -> bytes:
@@ -65,8 +69,16 @@ class TokenText:
         self._seed = seed
         self._vocabulary = vocabulary
 
-    def samples(self, micro_batch: MicroBatch, part: int = TRAINING) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and the tokens that follow them, each (micro-batch size, sequence), int64.
+    def training(self, micro_batch: MicroBatch) -> Iterator[Batch]:
+        """See Data."""
+        return iter([self.samples(micro_batch)])
+
+    def held_out(self, micro_batch: MicroBatch) -> Iterator[Batch]:
+        """See Data."""
+        return iter([self.samples(micro_batch, VALIDATION)])
+
+    def samples(self, micro_batch: MicroBatch, part: int = TRAINING) -> Batch:
+        """The data of a micro-batch.
 
         Raises:
             RunError: a token is not in the vocabulary.

@@ -1,7 +1,6 @@
 """Training a GPT on text by a plan: a process per live server of this machine, with events and checkpoints."""
 
 import os
-import traceback
 from collections.abc import Callable
 from functools import partial
 
@@ -14,7 +13,7 @@ from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.messages import differs
 from recycle.control.view import Member, View
-from recycle.errors import UserError
+from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
@@ -28,16 +27,17 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.plan import Plan
 from recycle.record.history import load_history
 from recycle.record.recording import InstantLine, ViewLine
-from recycle.record.reporting import Event, EventFile, Reporter
+from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, SilentReporter
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.local import Process, launch
-from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, FAILURE, FIRED, JOIN_FILE, MISTAKE, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.messages import ReportMessage, run_and_tell
+from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, RunAccess, Setting, Supervisor
 from recycle.runtime.launch.torchrun import join, under_torchrun
+from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Network
 from recycle.runtime.recover.plans import FIRST, Maker, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
@@ -45,8 +45,6 @@ from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import checkpoints, read_manifest
 
 Watch = Callable[[Event], None]
-
-MISTAKEN, FAILED = 2, 1
 
 
 def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
@@ -59,8 +57,8 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
         faults: what goes wrong on purpose.
 
     Raises:
-        UserError: something that was asked for cannot be done, or the run could not keep its promise.
-        ProcessFailed: a process of an unprotected run failed.
+        UserError: something that was asked for cannot be done.
+        RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
     transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
     if run.tensor_parallel > 1 and run.model.clip is not None:
@@ -160,13 +158,14 @@ def _serve(run: Run, text: TokenText, make: Maker, faults: Faults, member: Membe
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
     """A worker's process."""
     torch.set_num_threads(1)  # its peers want the other cores
-    report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
-    try:
+    send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+
+    def survive() -> int:
         run_on_cpu()
         name = str(member.server) if member.incarnation == 0 else str(member)
         file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
-        reporter = Reporter(file, lambda content: report(EVENT + content))
-        trainee = GptServer(run, member.server, text, reporter, keep=True)
+        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        trained = GptServer(run, member.server, text, reporter, keep=True)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation)
         hooks: list[Hooks] = []
@@ -178,50 +177,49 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             ports = (door.endpoint.port, door.watch[1])
-            hooks.append(Injector(mine, tell, lambda: trainee.gradients, ports))
+            hooks.append(Injector(mine, tell, lambda: trained.gradients, ports))
         survivor = Survivor(
             member,
             run.plan.job,
-            trainee.trainee,
+            trained.trainee,
             door.endpoint,
             run.durations,
             Plans(run.plan, catalogue, make),
             reporter,
             hooks,
         )
-        return TrainingLoop(survivor, trainee).run()
-    except UserError as error:
-        report(MISTAKE + str(error).encode())
-        return MISTAKEN
-    except BaseException:
-        report(FAILURE + traceback.format_exc().encode())
-        return FAILED
+        return TrainingLoop(survivor, trained).run()
+
+    return run_and_tell(survive, send)
 
 
 def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None, process: Process) -> None:
     run_on_cpu()
     place, tensor_rank = divmod(process.rank, run.tensor_parallel)
     server = view.servers[place]
-    failed = run.plan.failed if process.rank == 0 else ()
-    file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed) if tensor_rank == 0 else None
-    reporter = Reporter(file, process.report)
+    reporter: Reporter = SilentReporter()
+    if tensor_rank == 0:
+        failed = tuple(run.plan.dead) if process.rank == 0 else ()
+        file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed)
+        reporter = FileReporter(file, process.report)
     store = process.store()
-    trainee = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
+    trained = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
+    training = trained.training
     if newest is not None:
-        trainee.load(newest)
-    network = Network(store, view, server, tensor_rank)
-    trainee.enter(network, trainee.newest)
-    trainee.connect(run.plan, network, (), None)
+        trained.load(newest)
+    network = connect(store, view, server, tensor_rank=tensor_rank)
+    training.enter(network, training.newest)
+    trained.connect(run.plan, network, (), None)
     if process.rank == 0:
-        reporter.tell(first_view(run.plan, view.epoch, trainee.newest))
+        reporter.tell(first_view(run.plan, view.epoch, training.newest))
     try:
-        trainee.between(trainee.newest, save=False, settle=False)
-        for step in range(trainee.newest, run.iterations):
-            trainee.iterate(step)
-            trainee.between(step + 1, save=False, settle=False)
+        trained.between(training.newest, save=False, settle=False)
+        for step in range(training.newest, run.iterations):
+            trained.iterate(step)
+            trained.between(step + 1, save=False, settle=False)
     except NotFinite as error:
-        raise RunError(
-            f"iteration {trainee.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
+        raise RunFailed(
+            f"iteration {training.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
             "set clip"
         ) from error
     network.barrier()

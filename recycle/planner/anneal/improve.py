@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Protocol
 
 import msgspec
 
@@ -15,6 +14,7 @@ from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.published import zero_bubble_orders
 from recycle.planner.problem import Problem, Programs
 from recycle.planner.routing import balanced_routes
+from recycle.planner.stopping import Progress, StoppingCriterion
 
 BATCH = 64
 """Changes between two looks at the stops."""
@@ -24,59 +24,6 @@ FIRST_ROUND = 8192
 
 HOTTEST, COLDEST = 1.0, 0.1
 """Temperatures at the ends of a run, in mean costs of a task."""
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far a search has come.
-
-    Attributes:
-        value: the best found so far: period or makespan, in the job's time units.
-        bound: what no plan can go below.
-        moves: changes tried.
-        seconds: time spent.
-    """
-
-    value: int
-    bound: int
-    moves: int
-    seconds: float
-
-
-class StoppingCriterion(Protocol):
-    """When a search should end. It always ends at the bound."""
-
-    def reached(self, progress: Progress) -> bool:
-        """True if the search should end now."""
-
-
-class MaxSeconds(msgspec.Struct, frozen=True):
-    """Stop after a time; results then depend on the machine's speed."""
-
-    seconds: float
-
-    def reached(self, progress: Progress) -> bool:
-        """True once the time is over."""
-        return progress.seconds >= self.seconds
-
-
-class MaxMoves(msgspec.Struct, frozen=True):
-    """Stop after a number of changes: equal seeds give equal results on every machine."""
-
-    moves: int
-
-    def reached(self, progress: Progress) -> bool:
-        """True once that many changes were tried."""
-        return progress.moves >= self.moves
-
-
-class Reached(msgspec.Struct, frozen=True):
-    """Stop at a value that is good enough."""
-
-    value: int
-
-    def reached(self, progress: Progress) -> bool:
-        """True once the value is not above this one."""
-        return progress.value <= self.value
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -109,9 +56,6 @@ def improve(
         seed: of the random choices.
         start: a legal schedule to begin with, beside the greedy ones.
         watch: called with (value, bound) at the beginning and at every improvement.
-
-    Raises:
-        NoPlanError: a stage has no live server.
     """
     search = _Search(problem, stops, seed, watch)
     try:
@@ -179,7 +123,7 @@ class _Search:
         routes = balanced_routes(self.problem)
         for policy in POLICIES:
             yield list_schedule(self.problem, policy, routes)
-        if not self.problem.failed:
+        if not self.problem.dead:
             yield from zero_bubble_orders(self.problem)
         yield schedule_large(self.problem)
 

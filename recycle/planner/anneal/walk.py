@@ -68,12 +68,17 @@ class Walk:
         none = count + heads
         self._cost = [cost for stage in problem.cost for cost in stage] * total + [0] * (heads + 1)
         self._lag, self._need = _remote_needs(problem, none)
-        held = [amount for stage in problem.job.stages for amount in (stage.held, 0, 0)]
-        self._acquired = held * total
+        # The memory rule as tables: whether a change fits is asked at every step, of a part of a lane or of one lane.
+        self._acquired = [amount for stage in problem.acquire for amount in stage] * total
         self._released = [amount for stage in problem.release for amount in stage] * total
         self._limit = [stage.limit for stage in problem.job.stages]
         self._update = [stage.update if problem.staggered else 0 for stage in problem.job.stages]
-        self._movable = [movable(problem, stage) for stage in range(depth)]
+        hosts = [movable(problem, stage) for stage in range(depth)]
+        self._movable = [list(units) for units in hosts]
+        self._hosts = [
+            {unit: [pipeline * depth + stage for pipeline in pipelines] for unit, pipelines in units.items()}
+            for stage, units in enumerate(hosts)
+        ]
         self._longest = max(self._cost)
         self._end = [LONG_AGO] * (none + 1)
         self._arrival = [LONG_AGO] * (none + 1)
@@ -323,14 +328,17 @@ class Walk:
 
         Which of them take part is left to chance: the one on the longest path is no better choice.
         """
-        units = self._movable[stage]
-        live = self._problem.live[stage]
+        units, hosts = self._movable[stage], self._hosts[stage]
         unit = units[int(self._random() * len(units))]
         source = self._server[(unit * self._depth + stage) * 3]
-        sink = live[int(self._random() * len(live))] * self._depth + stage
+        sink = hosts[unit][int(self._random() * len(hosts[unit]))]
         if sink == source:
             return None
-        exchanged = [other for other in units if self._server[(other * self._depth + stage) * 3] == sink]
+        exchanged = [
+            other
+            for other in units
+            if self._server[(other * self._depth + stage) * 3] == sink and source in hosts[other]
+        ]
         moved: list[tuple[int, int, int]] = []
         first = self._assign(unit, stage, sink, moved)
         if exchanged and self._random() < 0.8:

@@ -130,7 +130,7 @@ class _Search:
             return
         # What relaxations prove they prove soon, or not for a long time: they get a part of the effort.
         relaxations: list[Build] = [pool_stages]
-        if self.problem.mode.routing == "home":
+        if self.problem.mode.routing_rule.keeps_home:
             relaxations.append(pool_peers)
         while not self.done:
             effort = FIRST_EFFORT * 2**self.round
@@ -189,7 +189,8 @@ class _Search:
             return "unknown"
         if isinstance(timeline, ServerModel):
             programs = timeline.programs(solver)
-            if not _fits(self.problem, programs):
+            # The model rounds large amounts, and sees no order where tasks take no time.
+            if not all(self.problem.fits(server.stage, tasks) for server, tasks in programs.items()):
                 return "unknown"
             self.programs = programs
             self.value = value(self.problem, programs)
@@ -199,19 +200,6 @@ class _Search:
     def _report(self) -> None:
         if self.on_improve is not None:
             self.on_improve(self.value, min(self.bound, self.value), self.programs)
-
-
-def _fits(problem: Problem, programs: Programs) -> bool:
-    """Whether the order respects memory: the model rounds large amounts, and sees no order where tasks take no time."""
-    for server, tasks in programs.items():
-        stage = problem.job.stages[server.stage]
-        level = 0
-        for task in tasks:
-            level += 0 if task % 3 else stage.held
-            if level > stage.limit:
-                return False
-            level -= problem.release[server.stage][task % 3]
-    return True
 
 
 def _solve_interruptibly(solver: "cp_model.CpSolver", model: "cp_model.CpModel") -> "cp_model.CpSolverStatus":

@@ -22,7 +22,7 @@ def pool_stages(problem: Problem, lower: int, upper: int) -> TimelineModel:
 
 
 def pool_peers(problem: Problem, lower: int, upper: int) -> TimelineModel:
-    """Home routing where a server is alive; what a dead one has left is done by the pool of its peers.
+    """For a rule that keeps micro-batches at home: what a dead server has left is done by the pool of its peers.
 
     The micro-batches of one pipeline are taken in one order, for each stage has one server for them, or one pool.
     """

@@ -15,11 +15,12 @@ class ServerModel(TimelineModel):
 
     Among plans that differ only by exchanging interchangeable micro-batches or servers it keeps at least one:
 
-    - Micro-batches of one home (of all homes where routing is free) are numbered in the order of their F at stage 0,
-      and keep that order up to the first stage at which their servers may differ: up to there an exchange of all that
-      follows leaves to every server the same tasks at the same times.
+    - Micro-batches of one group are numbered in the order of their F at stage 0, and keep that order up to the first
+      stage at which their servers may differ: up to there an exchange of all that follows leaves to every server the
+      same tasks at the same times.
     - Those that have the same server at each stage are executed in the same order everywhere, by the same exchange.
-    - Servers of one stage are interchangeable where routing is free, and are numbered by their first use.
+    - Servers of one stage are interchangeable where any of them may execute anything, and are numbered by their first
+      use.
 
     Args:
         problem: what is planned.
@@ -29,12 +30,11 @@ class ServerModel(TimelineModel):
 
     def __init__(self, problem: Problem, lower: int, upper: int) -> None:
         super().__init__(problem, lower, upper)
-        self.groups = groups(problem)
         self.routes = self._make_routes()
         self._add_servers()
         self._add_pools()
         self._add_order()
-        if problem.mode.routing == "free":
+        if problem.mode.routing_rule.any_live:
             self._number_servers()
 
     def programs(self, solver: cp_model.CpSolver) -> Programs:
@@ -59,7 +59,7 @@ class ServerModel(TimelineModel):
         for stage in range(self.problem.job.depth):
             row: list[Mapping[int, cp_model.LiteralT]] = []
             for unit in range(self.problem.total):
-                pipelines = candidates(self.problem, stage, unit)
+                pipelines = self.problem.hosts(stage, unit // self.problem.job.micro_batches)
                 if len(pipelines) == 1:
                     row.append({pipelines[0]: True})
                     continue
@@ -109,7 +109,7 @@ class ServerModel(TimelineModel):
                 self.limit_memory(stage, units, len(live))
 
     def _add_order(self) -> None:
-        for group in self.groups:
+        for group in self.problem.groups:
             routed = [stage for stage, row in enumerate(self.routes) if len(row[group[0]]) > 1]
             for stage in range(routed[0] + 1 if routed else 0):
                 self.take_in_order(stage, 0, group, len(self.problem.live[stage]) if stage == routed[0] else 1)
@@ -143,17 +143,3 @@ class ServerModel(TimelineModel):
                 for choices in self.routes[stage]:
                     self.model.add_bool_or([~choices[pipeline], *used])
                     used.append(choices[previous])
-
-
-def candidates(problem: Problem, stage: int, unit: int) -> tuple[int, ...]:
-    """The pipelines whose server of the stage may execute a micro-batch."""
-    home = unit // problem.job.micro_batches
-    if problem.mode.routing == "home" and home in problem.live[stage]:
-        return (home,)
-    return problem.live[stage]
-
-
-def groups(problem: Problem) -> list[range]:
-    """Micro-batches that differ by their number only."""
-    size = problem.job.micro_batches if problem.mode.routing == "home" else problem.total
-    return [range(first, first + size) for first in range(0, problem.total, size)]

@@ -1,6 +1,6 @@
 """The large-scale scheduler: hundreds of pipelines in seconds.
 
-Two things are different at scale. A stage has many live peers, so the micro-batches of a failed server can be dealt out
+Two things are different at scale. A stage has many live peers, so the micro-batches of a dead server can be dealt out
 so thinly that each peer is disturbed once or twice per iteration. And pipelines run nearly in step, so events come in
 batches: the tasks of one kind that start together on one stage also end together, and one loop handles them with all
 that the stage and the kind decide looked up once.
@@ -13,11 +13,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from recycle.errors import NoPlanError
 from recycle.job import Server
 from recycle.planner.bounds import lower_bound, round_trips
 from recycle.planner.problem import Problem, Programs
-from recycle.planner.routing import Routes
+from recycle.planner.routing import Routes, dealt_routes
 
 EFFORT = 200_000
 """How many tasks of the whole problem may be simulated in search of a better policy, beyond the first simulation."""
@@ -69,16 +68,13 @@ def schedule_large(problem: Problem) -> Programs:
 
     The policies are ranked on one pipeline without failures. The best are tried on the whole problem, as many as
     ``EFFORT`` allows, until one meets the lower bound. Without failures all pipelines are alike, and one is enough.
-
-    Raises:
-        NoPlanError: a stage has no live server.
     """
     routes = dealt_routes(problem)
     bound = lower_bound(problem).value
     alone = [[0] * problem.job.micro_batches] * problem.job.depth
     trials = {policy: simulate(problem, alone, policy) for policy in POLICIES}
     ranking = sorted(POLICIES, key=lambda policy: trials[policy].value)
-    if not problem.failed:
+    if not problem.dead:
         return _copies(problem, trials[ranking[0]].programs)
     best: SimulatedSchedule | None = None
     for policy in ranking[: 1 + EFFORT // (problem.total * problem.job.depth * problem.kinds)]:
@@ -93,36 +89,6 @@ def schedule_large(problem: Problem) -> Programs:
         for stage, live in enumerate(problem.live)
         for pipeline in live
     }
-
-
-def dealt_routes(problem: Problem) -> Routes:
-    """Healthy micro-batches stay at home, those of failed servers are dealt to the live peers in turn.
-
-    They are dealt by their number rather than by their home, so that what one peer is dealt is spread over the
-    iteration; and every stage with failures begins with another peer, so that no pipeline is dealt the first, or the
-    last, at all of them.
-
-    Raises:
-        NoPlanError: a stage has no live server.
-    """
-    pipelines, micro_batches = problem.job.pipelines, problem.job.micro_batches
-    home = [pipeline for pipeline in range(pipelines) for _ in range(micro_batches)]
-    hit = [stage for stage, live in enumerate(problem.live) if len(live) < pipelines]
-    routes = [home] * problem.job.depth
-    for rank, stage in enumerate(hit):
-        live = problem.live[stage]
-        if not live:
-            raise NoPlanError(f"stage {stage}: all {pipelines} servers have failed; no peer can take their work")
-        alive = set(live)
-        dead = [pipeline for pipeline in range(pipelines) if pipeline not in alive]
-        route = list(home)
-        turn = rank * len(live) // len(hit)
-        for number in range(micro_batches):
-            for pipeline in dead:
-                route[pipeline * micro_batches + number] = live[turn % len(live)]
-                turn += 1
-        routes[stage] = route
-    return routes
 
 
 def simulate(problem: Problem, routes: Routes, policy: BatchPolicy) -> SimulatedSchedule:
@@ -181,7 +147,7 @@ class _Stage:
         share = min(100 * others, policy.tail * others + 150 * behind)
         self.cost = problem.cost[number]
         self.release = problem.release[number]
-        self.held = settings.held
+        self.held = problem.acquire[number][0]
         self.update = settings.update
         in_turn = max(1, self.cost[0] + self.cost[1])
         self.wanted = -(-(2 * policy.depth * round_trips(problem)[number] + 100 * in_turn) // (200 * in_turn))
@@ -189,7 +155,7 @@ class _Stage:
         self.micro_batches = problem.job.micro_batches
         self.whole = len(problem.live[number]) == problem.job.pipelines
         self.waiting = [[deque[int]() for _ in range(servers)] for _ in range(3)]
-        self.room = [max(settings.held, settings.limit * share // (100 * others))] * servers
+        self.room = [max(self.held, settings.limit * share // (100 * others))] * servers
         self.open = [0] * servers
         self.busy = bytearray(servers)
         self.awake: list[int] = []

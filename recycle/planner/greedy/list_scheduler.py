@@ -28,7 +28,7 @@ class GreedyPolicy(msgspec.Struct, frozen=True):
             up; with equal costs they make ZB-H2.
         patient: rather waits than starts a W, if F or I are on their way that arrive before the W would end, unless F
             needs the W's memory.
-        favour: by how many numbers the micro-batches of pipelines with a failed server go before the others.
+        favour: by how many numbers the micro-batches of pipelines with a dead server go before the others.
         steady: W goes before F once more than s of them wait at stage s, as in ZB-H1: memory comes free in time where
             results travel long.
     """
@@ -80,16 +80,13 @@ def list_schedule(problem: Problem, policy: GreedyPolicy = POLICIES[0], routes: 
 
     Returns:
         A legal program for every live server.
-
-    Raises:
-        NoPlanError: a stage has no live server.
     """
     routes = balanced_routes(problem) if routes is None else routes
     micro_batches, depth = problem.job.micro_batches, problem.job.depth
-    failed = {server.pipeline for server in problem.failed}
+    hit = {server.pipeline for server in problem.dead}
     units = sorted(
         range(problem.total),
-        key=lambda unit: (unit % micro_batches - policy.favour * (unit // micro_batches in failed), unit),
+        key=lambda unit: (unit % micro_batches - policy.favour * (unit // micro_batches in hit), unit),
     )
     place = [routes[stage][unit] * depth + stage for unit in units for stage in range(depth)]
     programs = _run(problem, policy, place)
@@ -135,7 +132,7 @@ def _run(problem: Problem, policy: GreedyPolicy, place: Sequence[int]) -> list[l
     """The tasks of every server ``pipeline * P + stage`` in order, by the server of each ``rank * P + stage``."""
     cost, successors, waits, released = _rules(problem)
     depth, width, servers = problem.job.depth, len(cost), problem.job.pipelines * problem.job.depth
-    held = [stage.held for stage in problem.job.stages] * problem.job.pipelines
+    held = [stage[0] for stage in problem.acquire] * problem.job.pipelines
     room = [stage.limit for stage in problem.job.stages] * problem.job.pipelines
     ahead = [_ahead(problem, policy, stage) for stage in range(depth)] * problem.job.pipelines
     eager, patient, steady = policy.eager, policy.patient, policy.steady

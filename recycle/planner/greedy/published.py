@@ -13,7 +13,7 @@ def one_forward_one_backward(problem: Problem) -> Programs:
     Stage s runs P - s forwards ahead of the first backward, or as many as its memory and the stage before it allow, and
     then one forward for each backward (PipeDream-Flush, Narayanan et al. 2021).
     """
-    assert not problem.failed, "1F1B has no way around a failed server"
+    assert not problem.dead, "1F1B has no way around a dead server"
     job = problem.job
     programs: dict[Server, list[int]] = {}
     ahead = job.micro_batches
@@ -36,7 +36,7 @@ def zero_bubble_orders(problem: Problem) -> Iterator[Programs]:
     Stage s runs P - 1 - s forwards ahead (ZB-H1) or twice as many (ZB-H2), then F and I in turn, and begins with W at
     once, after s of them, or when all I are done.
     """
-    assert not problem.failed, "a fixed order has no way around a failed server"
+    assert not problem.dead, "a fixed order has no way around a dead server"
     job = problem.job
     for factor in (1, 2):
         for delay in ("none", "stage", "all"):
@@ -44,7 +44,7 @@ def zero_bubble_orders(problem: Problem) -> Iterator[Programs]:
             for stage in range(job.depth):
                 put_off = {"none": 0, "stage": stage, "all": job.micro_batches}[delay]
                 orders.append(_in_turn(problem, factor * (job.depth - 1 - stage), put_off))
-            if all(_fits(problem, stage, order) for stage, order in enumerate(orders)):
+            if all(problem.fits(stage, order) for stage, order in enumerate(orders)):
                 yield {
                     Server(pipeline, stage): [pipeline * job.micro_batches * 3 + task for task in orders[stage]]
                     for pipeline in range(job.pipelines)
@@ -65,17 +65,6 @@ def _in_turn(problem: Problem, ahead: int, put_off: int) -> list[int]:
             if len(waiting) > put_off:
                 order.append(waiting.pop(0))
     return order + waiting
-
-
-def _fits(problem: Problem, stage: int, order: list[int]) -> bool:
-    settings = problem.job.stages[stage]
-    held = 0
-    for task in order:
-        held += settings.held if task % 3 == 0 else 0
-        if held > settings.limit:
-            return False
-        held -= problem.release[stage][task % 3]
-    return True
 
 
 def fault_free_problem(job: Job) -> Problem:

@@ -11,7 +11,7 @@ from recycle.record.timeline import Span, Timeline
 from recycle.runtime.emulate.stage import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import LocalProcess, launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.speculation import Speculation
 
 
@@ -77,12 +77,12 @@ def emulate(
 
     def body(member: LocalProcess) -> None:
         server = view.servers[member.rank]
-        network = Network(member.store(), view, server)
+        network = connect(member.store(), view, server)
         recorder = Recorder(server)
         sleeper = Sleeper()
         update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper, norm)
         stage = EmulatedStage(plan.job, server, slot, sleeper, size)
-        worker = Worker(plan, server, stage, update, network, recorder, waiting=waiting)
+        worker = Worker(plan, stage, update, network, recorder, waiting=waiting)
         peak = 0
         for step in range(warm_up + iterations):
             if step == warm_up:

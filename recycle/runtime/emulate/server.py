@@ -139,7 +139,7 @@ class EmulatedServer:
         counted.listener = self._listener
         self._update = counted
         self._epoch = network.view.epoch
-        self._worker = Worker(plan, self._server, self._stage, counted, network, self.recorder, hooks, notices)
+        self._worker = Worker(plan, self._stage, counted, network, self.recorder, hooks, notices)
 
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Loop: nothing is due."""

@@ -3,19 +3,16 @@
 import os
 import resource
 import signal
-import socket
-import stat
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import torch
 
 from recycle.faults.menu import Fault, Kind
 from recycle.plan.instruction import Instruction, Op
+from recycle.runtime.net.gloo.sockets import cut_connections
 
 EXIT_STATUS = 3
 
@@ -95,7 +92,7 @@ class Injector:
                 self._factor = fault.factor
                 self._slow_until = None if fault.duration is None else time.monotonic() + fault.duration
             case Kind.DISCONNECT:
-                _cut_connections(self._keep_ports)
+                cut_connections(self._keep_ports)
             case Kind.DISK_FULL:
                 _fill_disk(fault.duration)
             case Kind.NAN:
@@ -125,22 +122,6 @@ def _stop(duration: float | None) -> None:
         start_new_session=True,
         check=True,
     )
-
-
-def _cut_connections(keep_ports: frozenset[int]) -> None:
-    """Shut down every TCP connection of this process but those of some ports; the other ends see it at once."""
-    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
-        with suppress(OSError):  # closed meanwhile, or not connected
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(number)) as connection:
-                if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                if connection.type != socket.SOCK_STREAM:
-                    continue
-                ports = {connection.getsockname()[1], connection.getpeername()[1]}
-                if not ports & keep_ports:
-                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _fill_disk(duration: float | None) -> None:

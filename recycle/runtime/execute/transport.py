@@ -1,7 +1,10 @@
 """The transport: what travels between servers. Receives are posted early, sends never block the list.
 
-A gloo send completes only when its receive is posted, so a receive that is posted late delays its sender; and a send
+A send completes only when its receive is posted, so a receive that is posted late delays its sender; and a send
 cannot be asked whether it is done, only waited for. Hence every transfer has an owner here until somebody waited.
+
+Links tell transfers apart by their order. The two lists of a link's ends have them in the same order, as the plan's
+checker has proved, and both ends are started in the order of the list, however early.
 """
 
 from collections import deque
@@ -10,16 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.job import Job
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import InterruptedTransport
 from recycle.runtime.execute.stage import PipelineStage
 from recycle.runtime.net.network import Network, Transfer
-
-Key = tuple[Op, int, int]
-
-TAGS = 2**31 - 2
+from recycle.runtime.net.transfer_key import Carried, TransferKey
 
 
 class Incoming(NamedTuple):
@@ -42,7 +41,6 @@ class Transport:
 
     Args:
         network: the groups of the view.
-        job: the job, for its shape.
         stage: what is received is allocated to its specification.
         recorder: gets, for each receive, how long was waited for it.
         ahead: how many receives are posted before their turn in the list.
@@ -51,10 +49,9 @@ class Transport:
     """
 
     def __init__(
-        self, network: Network, job: Job, stage: PipelineStage, recorder: Recorder, ahead: int = 4, most_sends: int = 16
+        self, network: Network, stage: PipelineStage, recorder: Recorder, ahead: int = 4, most_sends: int = 16
     ) -> None:
         self._network = network
-        self._job = job
         self._stage = stage
         self._recorder = recorder
         self._ahead = ahead
@@ -62,7 +59,7 @@ class Transport:
         self._receives: Sequence[Instruction] = ()
         self._place: dict[Instruction, int] = {}
         self._posted = 0
-        self._incoming: dict[Key, Incoming] = {}
+        self._incoming: dict[TransferKey, Incoming] = {}
         self._outgoing: deque[Outgoing] = deque()
 
     def begin(self, program: Sequence[Instruction]) -> None:
@@ -90,9 +87,9 @@ class Transport:
         """The turn of a receive has come: it, and those close behind it, are posted."""
         self._post_until(self._place[instruction] + 1 + self._ahead)
 
-    def take(self, op: Op, home: int, micro_batch: int) -> torch.Tensor:
+    def take(self, carried: Carried, home: int, micro_batch: int) -> torch.Tensor:
         """What a receive brought, waiting for it if need be. The caller owns the tensor from then on."""
-        incoming = self._incoming.pop((op, home, micro_batch))
+        incoming = self._incoming.pop(TransferKey(carried, home, micro_batch))
         start = self._recorder.now()
         incoming.work.wait()
         self._recorder.add(incoming.instruction, start, self._recorder.now())
@@ -104,7 +101,7 @@ class Transport:
         while len(self._outgoing) >= self._most_sends:
             self._outgoing.popleft().work.wait()
         tensor = tensor.detach().contiguous()
-        self._outgoing.append(Outgoing(tensor, self._network.send(tensor, instruction.peer, self._tag(instruction))))
+        self._outgoing.append(Outgoing(tensor, self._network.link(instruction.peer).send(tensor, _key(instruction))))
 
     def finish(self) -> None:
         """End an iteration: wait for its last sends. Nothing is in flight after it."""
@@ -118,14 +115,12 @@ class Transport:
             spec = self._stage.input if instruction.op is Op.RECV_F else self._stage.output
             assert spec is not None, f"{instruction} on a stage that receives nothing"
             buffer = spec.empty()
-            work = self._network.receive(buffer, instruction.peer, self._tag(instruction))
-            key = (instruction.op, instruction.home, instruction.micro_batch)
+            key = _key(instruction)
+            work = self._network.link(instruction.peer).receive(buffer, key)
             self._incoming[key] = Incoming(instruction, buffer, work)
             self._posted += 1
 
-    def _tag(self, instruction: Instruction) -> int:
-        """The same number at both ends, and no other message's between the same two servers in this epoch."""
-        way = instruction.op in (Op.SEND_F, Op.RECV_F)
-        count = self._job.pipelines * self._job.micro_batches * 2
-        place = (instruction.home * self._job.micro_batches + instruction.micro_batch) * 2 + way
-        return (self._network.view.epoch * count + place) % TAGS
+
+def _key(instruction: Instruction) -> TransferKey:
+    carried = Carried.OUTPUT if instruction.op in (Op.SEND_F, Op.RECV_F) else Carried.GRADIENT
+    return TransferKey(carried, instruction.home, instruction.micro_batch)

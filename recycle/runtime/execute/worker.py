@@ -9,6 +9,7 @@ import torch
 from recycle.job import Server
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.memory import memory_changes
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import NotFinite, RunError
@@ -17,9 +18,11 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.execute.transport import Transport
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.transfer_key import Carried
 
 FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
-RECEIVE_OF = {Op.F: Op.RECV_F, Op.I: Op.RECV_B}
+NEEDS = {Op.F: Carried.OUTPUT, Op.I: Carried.GRADIENT}
+"""What is received for an instruction that needs one of this phase on another server."""
 
 
 class IterationReport(NamedTuple):
@@ -47,8 +50,7 @@ class Worker:
     """Runs a server's instruction list over a stage.
 
     Args:
-        plan: a lowered plan in which the server is alive.
-        server: whose list is run.
+        plan: a lowered plan in which the network's server is alive.
         stage: what computes.
         update: what reduces and steps.
         network: the groups of the plan's view.
@@ -65,7 +67,6 @@ class Worker:
     def __init__(
         self,
         plan: Plan,
-        server: Server,
         stage: PipelineStage,
         update: StageUpdate,
         network: Network,
@@ -74,6 +75,7 @@ class Worker:
         notices: NoticeExchange | None = None,
         waiting: Plan | None = None,
     ) -> None:
+        server = network.server
         self._program = _Program(require_program(plan, server, stage))
         self._waiting = _Program(require_program(waiting, server, stage)) if waiting else self._program
         self._depth = plan.job.depth
@@ -86,10 +88,10 @@ class Worker:
         self._update = update
         self._redo = Redo.NOTHING
         self._recorder = recorder
-        self._transport = Transport(network, plan.job, stage, recorder)
+        self._transport = Transport(network, stage, recorder)
         self._results: dict[tuple[Op, int, int], torch.Tensor] = {}
         self._step = 0
-        self._cost = plan.job.stages[server.stage]
+        self._memory = memory_changes(plan.job.stages[server.stage])
         self._peak_memory = 0
         self._forward_program = [each for each in self._program.work if each.op in FORWARD]
         handlers = {
@@ -172,7 +174,7 @@ class Worker:
     def _compute(self, instruction: Instruction) -> None:
         op, home, index = instruction.op, instruction.home, instruction.micro_batch
         need = other_server_need(op, instruction.stage, self._depth)
-        received = self._transport.take(RECEIVE_OF[need.phase], home, index) if need else None
+        received = self._transport.take(NEEDS[need.phase], home, index) if need else None
         micro_batch = MicroBatch(self._step, home, index)
         result: torch.Tensor | None
         if op is Op.F:
@@ -191,15 +193,16 @@ class Worker:
 
     def _evaluate(self, instruction: Instruction) -> None:
         home, number = instruction.home, instruction.micro_batch
-        received = self._transport.take(Op.RECV_F, home, number) if instruction.stage else None
+        received = self._transport.take(Carried.OUTPUT, home, number) if instruction.stage else None
         result = self._stage.evaluate(MicroBatch(self._step, home, number), received)
         if result is not None:
             self._results[Op.SEND_F, home, number] = result
 
     def _count_memory(self) -> None:
         activations, owed = self._stage.held()
-        kept = self._cost.held - self._cost.released_at_input_gradient
-        self._peak_memory = max(self._peak_memory, activations * self._cost.held + owed * kept)
+        # Counted by what the stage really holds: its micro-batches by the rule's amounts, and not by a walk.
+        held = activations * self._memory[Op.F].taken + owed * self._memory[Op.W].freed
+        self._peak_memory = max(self._peak_memory, held)
 
     def _send(self, instruction: Instruction) -> None:
         key = (instruction.op, instruction.home, instruction.micro_batch)

@@ -11,10 +11,11 @@ from recycle.control.errors import StoreLost
 from recycle.control.messages import JoinRequest
 from recycle.control.view import Member, View
 from recycle.runtime.errors import ConnectionLost, ViewBroken
-from recycle.runtime.join.handover import Wire, receive_state
+from recycle.runtime.join.handover import receive_state
 from recycle.runtime.join.serving import Meeting, Word
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Link
+from recycle.runtime.net.network import Link, PrivateLink
+from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
 
 ATTEMPTS = 3
@@ -40,7 +41,7 @@ class Follower:
         self._request = request
         self._changed = threading.Lock()
         self._stopped = False
-        self._pair: Link | None = None
+        self._pair: PrivateLink | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"following as {meeting.joiner}", daemon=True)
         self._thread.start()
@@ -95,9 +96,9 @@ class Follower:
                 return
 
 
-def _hear(wire: Wire) -> tuple[Word, int]:
+def _hear(link: Link) -> tuple[Word, int]:
     tensor = torch.zeros(2, dtype=torch.int64)
-    wire.receive(tensor).wait()
+    link.receive(tensor, STATE).wait()
     word, step = tensor.tolist()
     try:
         return Word(word), step

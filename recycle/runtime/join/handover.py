@@ -1,25 +1,15 @@
 """How a stage's state gets from one server to a peer that lacks it."""
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 import torch
 
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.net.network import Transfer
+from recycle.runtime.net.network import Link
+from recycle.runtime.net.transfer_key import STATE
 
 LARGEST_HEAD = 1 << 24
-
-
-class Wire(Protocol):
-    """A way to one peer."""
-
-    def send(self, tensor: torch.Tensor) -> Transfer:
-        """Start to send."""
-
-    def receive(self, tensor: torch.Tensor) -> Transfer:
-        """Start to receive into a tensor."""
 
 
 class TensorHead(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +34,7 @@ TYPES = {
 }
 
 
-def send_state(wire: Wire, step: int, state: Mapping[str, torch.Tensor]) -> None:
+def send_state(link: Link, step: int, state: Mapping[str, torch.Tensor]) -> None:
     """Send a version of a stage's state.
 
     Raises:
@@ -54,29 +44,29 @@ def send_state(wire: Wire, step: int, state: Mapping[str, torch.Tensor]) -> None
         TensorHead(name, tuple(each.shape), str(each.dtype).removeprefix("torch.")) for name, each in state.items()
     ]
     head = torch.frombuffer(bytearray(msgspec.msgpack.encode(StateHead(step, entries))), dtype=torch.uint8)
-    wire.send(torch.tensor([len(head)])).wait()
-    wire.send(head).wait()
+    link.send(torch.tensor([len(head)]), STATE).wait()
+    link.send(head, STATE).wait()
     for each in state.values():
-        wire.send(each.detach().contiguous()).wait()
+        link.send(each.detach().contiguous(), STATE).wait()
 
 
-def receive_state(wire: Wire) -> tuple[int, dict[str, torch.Tensor]]:
+def receive_state(link: Link) -> tuple[int, dict[str, torch.Tensor]]:
     """Receive what ``send_state`` sends: the step, and the state by name.
 
     Raises:
         ConnectionLost: the peer is gone, or sends something else.
     """
     length = torch.zeros(1, dtype=torch.int64)
-    wire.receive(length).wait()
+    link.receive(length, STATE).wait()
     if not 0 < int(length) <= LARGEST_HEAD:
         raise ConnectionLost(f"a peer announces a state with a head of {int(length)} bytes")
     content = torch.empty(int(length), dtype=torch.uint8)
-    wire.receive(content).wait()
+    link.receive(content, STATE).wait()
     try:
         head = msgspec.msgpack.decode(content.numpy().tobytes(), type=StateHead)
         state = {each.name: torch.empty(each.shape, dtype=TYPES[each.type]) for each in head.entries}
     except (msgspec.DecodeError, KeyError, RuntimeError) as error:
         raise ConnectionLost(f"a peer sends a state that cannot be read: {error}") from error
     for tensor in state.values():
-        wire.receive(tensor).wait()
+        link.receive(tensor, STATE).wait()
     return head.step, state

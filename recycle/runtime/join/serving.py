@@ -26,8 +26,10 @@ from recycle.control.messages import JoinRequest
 from recycle.control.view import Member, View
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.join.handover import send_state
+from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Link
+from recycle.runtime.net.network import NetworkOptions, PrivateLink
+from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
 
 # A stage's state is some three times its gradient. If this much has to wait while the state is sent, then gradients
@@ -64,7 +66,7 @@ class Meeting(NamedTuple):
     joiner: Member
     attempt: int
 
-    def offer(self) -> Link:
+    def offer(self) -> PrivateLink:
         """Call the joiner, and connect to it.
 
         Raises:
@@ -75,7 +77,7 @@ class Meeting(NamedTuple):
         Board(store, self.endpoint.token).offer(self.epoch, self.joiner, self.attempt)
         return self._pair(store.torch_store, first=True)
 
-    def accept(self, store: torch.distributed.Store) -> Link:
+    def accept(self, store: torch.distributed.Store) -> PrivateLink:
         """Connect to who calls.
 
         Raises:
@@ -83,12 +85,13 @@ class Meeting(NamedTuple):
         """
         return self._pair(store, first=False)
 
-    def _pair(self, store: torch.distributed.Store, first: bool) -> Link:
+    def _pair(self, store: torch.distributed.Store, first: bool) -> PrivateLink:
         rebuild = timedelta(seconds=self.durations.rebuild)
         store.set_timeout(rebuild)
         place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.attempt}", store)
         transfer = timedelta(seconds=self.durations.transfer)
-        return Link(place, first, transfer, rebuild, self.endpoint.address, [self.endpoint.port])
+        options = NetworkOptions(transfer, rebuild, self.endpoint.address, [self.endpoint.port])
+        return connect_pair(place, first, options)
 
 
 def server_of(view: View, joiner: Member) -> Member | None:
@@ -126,7 +129,7 @@ class Service:
         self._room = max(least_room, ROOM * sum(each.nbytes for each in copies.values()))
         self._waiting: deque[_Item] = deque()
         self._changed = threading.Condition()
-        self._pair: Link | None = None
+        self._pair: PrivateLink | None = None
         self._over = False
         self._thread = threading.Thread(
             target=self._run, args=(step, copies), name=f"serving {meeting.joiner}", daemon=True
@@ -172,7 +175,7 @@ class Service:
         if not fits:
             self.abort()
 
-    def _close(self) -> Link | None:
+    def _close(self) -> PrivateLink | None:
         with self._changed:
             self._over = True
             self._waiting.clear()
@@ -199,7 +202,7 @@ class Service:
         level = False
         while (item := self._next(step, level)) is not None:
             word, step, parts = item
-            pair.send(torch.tensor([word, step])).wait()
+            pair.send(torch.tensor([word, step]), STATE).wait()
             level = level or word is Word.LEVEL
             if word is Word.STEP:
                 send_state(pair, step, {str(place): each for place, each in enumerate(parts)})

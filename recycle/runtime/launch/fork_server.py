@@ -1,7 +1,7 @@
-"""The fork_server: a process without threads, from which all other processes of a run are forked.
+"""The fork server: a process without threads, from which all other processes of a run are forked.
 
 Forks are quick where torch is imported already, and safe only where no other thread can hold a lock; so the launcher,
-which has threads, asks the fork_server for new processes, also while the run goes on.
+which has threads, asks the fork server for new processes, also while the run goes on.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class ForkEvent(msgspec.Struct, frozen=True):
-    """What the fork_server answers: a process was started, or one has ended.
+    """What the fork server answers: a process was started, or one has ended.
 
     Attributes:
         kind: what happened.
@@ -69,15 +69,15 @@ class ForkServer:
         theirs.close()
 
     def serve_store(self, port: int = 0) -> None:
-        """Ask for a store's process; the news of its start says where it listens."""
-        self._wish(ForkRequest("store", "store", port))
+        """Ask for a store's process; the event of its start says where it listens."""
+        self._ask(ForkRequest("store", "store", port))
 
     def start_server(self, name: str, port: int) -> None:
         """Ask for an agent and its worker."""
-        self._wish(ForkRequest("server", name, port))
+        self._ask(ForkRequest("server", name, port))
 
-    def news(self, timeout: float) -> ForkEvent | None:
-        """What happened next, or None when so many seconds have passed without news."""
+    def next_event(self, timeout: float) -> ForkEvent | None:
+        """What happened next, or None when nothing has happened for so many seconds."""
         if not self._channel.poll(timeout):
             return None
         return msgspec.json.decode(self._channel.recv_bytes(), type=ForkEvent)
@@ -88,12 +88,12 @@ class ForkServer:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
-    def _wish(self, wish: ForkRequest) -> None:
-        self._channel.send_bytes(msgspec.json.encode(wish))
+    def _ask(self, request: ForkRequest) -> None:
+        self._channel.send_bytes(msgspec.json.encode(request))
 
 
 class _Host:
-    """The fork_server's own side."""
+    """The fork server's own side."""
 
     def __init__(self, host: str, start: Callable[[str, int], int], channel: Connection) -> None:
         self._host = host
@@ -110,14 +110,14 @@ class _Host:
                     self._bury(handle)
                     continue
                 try:
-                    wish = msgspec.json.decode(self._channel.recv_bytes(), type=ForkRequest)
+                    request = msgspec.json.decode(self._channel.recv_bytes(), type=ForkRequest)
                 except EOFError:
                     return  # children die with their parent
-                self._fulfil(wish)
+                self._fulfil(request)
 
-    def _fulfil(self, wish: ForkRequest) -> None:
-        listener = listen(self._host, wish.port) if wish.kind == "store" else None
-        port = wish.port if listener is None else listener.getsockname()[1]
+    def _fulfil(self, request: ForkRequest) -> None:
+        listener = listen(self._host, request.port) if request.kind == "store" else None
+        port = request.port if listener is None else listener.getsockname()[1]
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -127,7 +127,7 @@ class _Host:
                 for handle in self._children:
                     os.close(handle)
                 if listener is None:
-                    status = self._start(wish.name, wish.port)
+                    status = self._start(request.name, request.port)
                 else:
                     served = serve(listener)
                     signal.pause()
@@ -136,8 +136,8 @@ class _Host:
                 os._exit(status)
         if listener is not None:
             listener.close()
-        self._children[os.pidfd_open(pid)] = (wish.name, pid)
-        self._tell(ForkEvent("started", wish.name, pid, port))
+        self._children[os.pidfd_open(pid)] = (request.name, pid)
+        self._tell(ForkEvent("started", request.name, pid, port))
 
     def _bury(self, handle: int) -> None:
         name, pid = self._children.pop(handle)
@@ -145,5 +145,5 @@ class _Host:
         _, status = os.waitpid(pid, 0)
         self._tell(ForkEvent("ended", name, pid, status=os.waitstatus_to_exitcode(status)))
 
-    def _tell(self, news: ForkEvent) -> None:
-        self._channel.send_bytes(msgspec.json.encode(news))
+    def _tell(self, event: ForkEvent) -> None:
+        self._channel.send_bytes(msgspec.json.encode(event))

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -15,14 +14,21 @@ from typing import Protocol
 import torch
 from torch.distributed import Store, TCPStore
 
-from recycle.errors import UserError
-from recycle.runtime.errors import RunError
+from recycle.errors import RunFailed
+from recycle.runtime.launch.messages import (
+    ErrorMessage,
+    FailureMessage,
+    Message,
+    ReportMessage,
+    decode,
+    encode,
+    run_and_tell,
+)
 
-MESSAGE, MISTAKE, FAILURE = b"M", b"U", b"F"
 HOST = "127.0.0.1"
 
 
-class ProcessFailed(RuntimeError):
+class ProcessFailed(RunFailed):
     """A process raised, or was killed; the others were ended.
 
     Attributes:
@@ -73,7 +79,11 @@ class LocalProcess:
 
     def report(self, content: bytes) -> None:
         """Send something to the launcher."""
-        self._channel.send_bytes(MESSAGE + content)
+        self.send(ReportMessage(content))
+
+    def send(self, message: Message) -> None:
+        """Send a message to the launcher."""
+        self._channel.send_bytes(encode(message))
 
 
 def launch(
@@ -91,7 +101,7 @@ def launch(
         threads: torch's threads in each process.
 
     Raises:
-        UserError: a process raised one.
+        UserError: a process raised one; RunFailed if it was that.
         ProcessFailed: a process raised anything else, or was killed.
     """
     listener = socket.create_server((HOST, 0), backlog=4096)
@@ -120,21 +130,15 @@ def launch(
 
 
 def _run(body: Callable[[LocalProcess], None], member: LocalProcess, threads: int, listener: socket.socket) -> None:
-    channel = member._channel  # noqa: SLF001 - the other half of this module
-    status = 1
-    try:
+    def work() -> int:
         listener.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets the user's Ctrl-C, and ends the processes
         torch.set_num_threads(threads)
         body(member)
-        status = 0
-    except UserError as error:
-        channel.send_bytes(MISTAKE + str(error).encode())
-    except BaseException:
-        channel.send_bytes(FAILURE + traceback.format_exc().encode())
+        return 0
+
     # Not the usual way out: destroying groups whose other ends are gone can take seconds.
-    channel.close()
-    os._exit(status)
+    os._exit(run_and_tell(work, member.send))
 
 
 def _watch(
@@ -146,19 +150,21 @@ def _watch(
             assert isinstance(ready, Connection)
             rank = open_channels[ready]
             try:
-                content = ready.recv_bytes()
+                message = decode(ready.recv_bytes())
             except EOFError:
                 del open_channels[ready]
                 _require_success(rank, processes[rank])
                 continue
-            kind, content = content[:1], content[1:]
-            if kind == MISTAKE:
-                raise RunError(content.decode())
-            if kind == FAILURE:
-                _require_alive(processes)
-                detail = content.decode()
-                raise ProcessFailed(f"process {rank} of {len(processes)} failed: {last_line(detail)}", detail)
-            receive(rank, content)
+            match message:
+                case ReportMessage(content):
+                    receive(rank, content)
+                case ErrorMessage():
+                    raise message.as_error()
+                case FailureMessage(detail):
+                    _require_alive(processes)
+                    raise ProcessFailed(f"process {rank} of {len(processes)} failed: {message.summary}", detail)
+                case _:
+                    raise AssertionError(f"process {rank} says {message}")
 
 
 def _require_alive(processes: list[ForkProcess]) -> None:
@@ -167,12 +173,6 @@ def _require_alive(processes: list[ForkProcess]) -> None:
     for rank, process in enumerate(processes):
         if process.exitcode is not None and process.exitcode < 0:
             raise ProcessFailed(f"process {rank} of {len(processes)} was killed by signal {-process.exitcode}")
-
-
-def last_line(detail: str) -> str:
-    """The error itself, without where it came from and the rows around it."""
-    errors = [line for line in detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
-    return errors[-1] if errors else "it says nothing"
 
 
 def _require_success(rank: int, process: ForkProcess) -> None:

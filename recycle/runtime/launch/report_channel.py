@@ -1,4 +1,4 @@
-"""What the processes of a run tell the launcher: bytes over a connection of their own, let in by the run's token.
+"""What the processes of a run tell the launcher: messages over a connection each, let in by the run's token.
 
 It is apart from the store, so that a lost store keeps nobody from seeing how the run goes on.
 """
@@ -6,27 +6,30 @@ It is apart from the store, so that a lost store keeps nobody from seeing how th
 import queue
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import NamedTuple
 
+import msgspec
+
 from recycle.control.errors import ControlError
+from recycle.runtime.launch.messages import HelloMessage, Message, Send, decode, encode
+
+LONGEST_HELLO = 200
+"""Bytes of the first message; nobody's name is longer."""
 
 
-class ReceivedReport(NamedTuple):
-    """One message.
+class Received(NamedTuple):
+    """One message, and whose it is.
 
     Attributes:
-        sender: who said it: a member's name.
-        pid: of the process.
-        content: what was said; nothing when it has just been let in.
+        sender: who it is from.
+        message: the message; the first one of each sender is the sender itself.
     """
 
-    sender: str
-    pid: int
-    content: bytes
+    sender: HelloMessage
+    message: Message
 
 
 class ReportInbox:
@@ -52,16 +55,16 @@ class ReportInbox:
             ) from error
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._key = token.encode()
-        self._said: queue.SimpleQueue[ReceivedReport] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[Received] = queue.SimpleQueue()
 
     def open(self) -> None:
         """Start to listen. It is apart from the constructor because threads do not survive a fork."""
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def take(self, timeout: float) -> ReceivedReport | None:
+    def take(self, timeout: float) -> Received | None:
         """The next message, or None when so many seconds have passed without one."""
         try:
-            return self._said.get(timeout=timeout)
+            return self._received.get(timeout=timeout)
         except queue.Empty:
             return None
 
@@ -81,22 +84,22 @@ class ReportInbox:
             threading.Thread(target=self._read, args=(Connection(accepted.detach()),), daemon=True).start()
 
     def _read(self, connection: Connection) -> None:
-        with connection, suppress(AuthenticationError, EOFError, OSError, ValueError):
+        with connection, suppress(AuthenticationError, EOFError, OSError, msgspec.DecodeError):
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
-            sender, _, pid = connection.recv_bytes(200).decode().partition(" ")
-            self._said.put(ReceivedReport(sender, int(pid), b""))
-            while True:
-                self._said.put(ReceivedReport(sender, int(pid), connection.recv_bytes()))
+            sender = message = decode(connection.recv_bytes(LONGEST_HELLO))
+            while isinstance(sender, HelloMessage):
+                self._received.put(Received(sender, message))
+                message = decode(connection.recv_bytes())
 
 
-def connect_reporter(address: tuple[str, int], token: str, sender: str, pid: int) -> Callable[[bytes], None]:
+def connect_to_launcher(address: tuple[str, int], token: str, name: str, pid: int) -> Send:
     """A function that sends messages to the launcher, and does nothing once the launcher is gone.
 
     Args:
         address: where it listens.
         token: the run's.
-        sender: who speaks.
+        name: of the member that speaks.
         pid: of this process.
 
     Raises:
@@ -104,17 +107,17 @@ def connect_reporter(address: tuple[str, int], token: str, sender: str, pid: int
     """
     try:
         connection = Client(address, authkey=token.encode())
-        connection.send_bytes(f"{sender} {pid}".encode())
+        connection.send_bytes(encode(HelloMessage(name, pid)))
     except (OSError, EOFError, AuthenticationError) as error:
         raise ControlError(
             f"the launcher at {address[0]}:{address[1]} does not let this process in ({error}); take the address and "
             "the token from the folder of a run that is going on"
         ) from error
 
-    def report(content: bytes) -> None:
+    def send(message: Message) -> None:
         try:
-            connection.send_bytes(content)
+            connection.send_bytes(encode(message))
         except OSError:
             return  # training does not depend on being watched
 
-    return report
+    return send

@@ -20,6 +20,7 @@ from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
 from recycle.control.messages import Description, Verdict
 from recycle.control.view import Member, View
+from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile, unfired
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Job, Server
@@ -27,13 +28,12 @@ from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
-from recycle.runtime.launch.local import last_line
-from recycle.runtime.launch.report_channel import ReceivedReport, ReportInbox
+from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
+from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import now
 
-EVENT, MISTAKE, FAILURE = b"E", b"U", b"F"
 LOOK, REST = 0.02, 0.2
 """Seconds between two looks while something is to be done at a certain time, and otherwise."""
 
@@ -121,7 +121,8 @@ class Supervisor:
         """Wait for the end of the run.
 
         Raises:
-            RunError: the run did not keep its promise: the message says why.
+            UserError: a server cannot use what it was given.
+            RunFailed: the run did not come to its end: the message says why.
         """
         setting = self._setting
         try:
@@ -130,12 +131,12 @@ class Supervisor:
             for member in setting.view.members:
                 self._fork_server.start_server(str(member), self._port)
             while not self._is_over():
-                said = self._inbox.take(LOOK if self._is_busy else REST)
-                while said is not None:
-                    self._hear(said)
-                    said = self._inbox.take(0)
-                while (news := self._fork_server.news(0)) is not None:
-                    self._learn(news)
+                received = self._inbox.take(LOOK if self._is_busy else REST)
+                while received is not None:
+                    self._hear(received)
+                    received = self._inbox.take(0)
+                while (event := self._fork_server.next_event(0)) is not None:
+                    self._learn(event)
                 self._do_faults()
                 self._mend_store()
             self._require_kept()
@@ -153,25 +154,25 @@ class Supervisor:
         return bool(self._faults or self._wakes or self._ended) or self._store_due is not None
 
     def _await_store(self) -> None:
-        news = self._fork_server.news(30)
-        if news is None or news.name != "store" or news.kind != "started":
+        event = self._fork_server.next_event(30)
+        if event is None or event.name != "store" or event.kind != "started":
             raise RunError(f"the store did not start on {self._setting.host}; give an address of this machine")
-        self._learn(news)
+        self._learn(event)
 
-    def _learn(self, news: ForkEvent) -> None:
-        if news.name == "store":
-            if news.kind == "started":
-                self._store_pid, self._port = news.pid, news.port
+    def _learn(self, event: ForkEvent) -> None:
+        if event.name == "store":
+            if event.kind == "started":
+                self._store_pid, self._port = event.pid, event.port
                 self._open_board()
             else:
                 self._store_due = time.monotonic() + self._setting.durations.silence
                 self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
             return
-        member = Member.parse(news.name)
-        if news.kind == "started":
-            self._agents[member] = news.pid
+        member = Member.parse(event.name)
+        if event.kind == "started":
+            self._agents[member] = event.pid
         else:
-            self._ended[member] = news.status
+            self._ended[member] = event.status
             self._replace_last(member)
 
     def _open_board(self) -> None:
@@ -183,22 +184,22 @@ class Supervisor:
             self._board.propose(Verdict(setting.view.epoch, names, setting.step, setting.restore, plan=FIRST))
         JoinFile(setting.host, self._port, self._inbox.address[1], self._token).write(setting.folder / JOIN_FILE)
 
-    def _hear(self, said: ReceivedReport) -> None:
-        member = Member.parse(said.sender)
-        self._workers[member] = said.pid
-        if not said.content:
-            return
-        kind, content = said.content[:1], said.content[1:]
-        if kind == MISTAKE:
-            raise RunError(content.decode())
-        if kind == FAILURE:
-            folder = self._setting.folder / "failures"
-            folder.mkdir(exist_ok=True)
-            (folder / f"{member}.txt").write_bytes(content)
-            text = f"{member.server} failed: {last_line(content.decode())}; {folder / f'{member}.txt'} says where"
-            self._tell(InstantLine("warning", now(), str(member.server), text))
-            return
-        event: Event = msgspec.json.decode(content, type=Event)
+    def _hear(self, received: Received) -> None:
+        member = Member.parse(received.sender.name)
+        self._workers[member] = received.sender.pid
+        match received.message:
+            case ReportMessage(content):
+                self._note(msgspec.json.decode(content, type=Event))
+            case ErrorMessage() as message:
+                raise message.as_error()
+            case FailureMessage(detail) as message:
+                folder = self._setting.folder / "failures"
+                folder.mkdir(exist_ok=True)
+                (folder / f"{member}.txt").write_bytes(detail.encode())
+                text = f"{member.server} failed: {message.summary}; {folder / f'{member}.txt'} says where"
+                self._tell(InstantLine("warning", now(), str(member.server), text))
+
+    def _note(self, event: Event) -> None:
         if isinstance(event, ViewLine):
             self._began = self._began or time.monotonic()
             self._step = event.step
@@ -233,9 +234,9 @@ class Supervisor:
         if any(status == DONE for status in self._ended.values()):
             return
         if self._reasons:
-            raise RunError("; ".join(self._reasons))
+            raise RunFailed("; ".join(self._reasons))
         ends = ", ".join(f"{member} ended with {status}" for member, status in self._ended.items())
-        raise RunError(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
+        raise RunFailed(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
 
     # What the launcher does to the run, and for it.
 
@@ -258,7 +259,7 @@ class Supervisor:
             return
         self._faults.remove(fault)
         if not targets and fault.kind is not Kind.JOIN:
-            self._tell(InstantLine("warning", now(), None, f"{fault}: nobody is left whom it could befall"))
+            self._tell(InstantLine("warning", now(), None, f"{fault}: no live process is left for it"))
             return
         FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
         self._tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))

@@ -4,17 +4,18 @@ import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.local import Process
+from recycle.runtime.launch.messages import EndMessage, Message, ReportMessage, decode, encode
 from recycle.runtime.net.gloo.threads import let_go
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(hours=24)
-END = b"."
 
 
 def under_torchrun() -> bool:
@@ -49,11 +50,11 @@ class TorchrunProcess:
 
     def report(self, content: bytes) -> None:
         """Send something to the leader."""
-        self._leave(b"+" + content)
+        self._leave(ReportMessage(content))
 
     def end(self) -> None:
         """Tell the leader that no more reports come."""
-        self._leave(END)
+        self._leave(EndMessage())
 
     def gather(self, receive: Callable[[int, bytes], None]) -> None:
         """Take the reports of all, each process's in their order, until every one has ended."""
@@ -62,16 +63,20 @@ class TorchrunProcess:
         while going:
             for rank, number in list(going.items()):
                 key = f"{rank}/{number}"
-                content = store.get(key)
+                message = decode(store.get(key))
                 store.delete_key(key)
                 going[rank] += 1
-                if content == END:
-                    del going[rank]
-                else:
-                    receive(rank, content[1:])
+                match message:
+                    case ReportMessage(content):
+                        receive(rank, content)
+                    case EndMessage():
+                        del going[rank]
+                    case _:
+                        raise AssertionError(f"process {rank} says {message}")
 
-    def _leave(self, content: bytes) -> None:
-        PrefixStore("recycle/report", self._served).set(f"{self.rank}/{self._reported}", content.decode())
+    def _leave(self, message: Message) -> None:
+        store: Any = PrefixStore("recycle/report", self._served)  # its stubs know text only
+        store.set(f"{self.rank}/{self._reported}", encode(message))
         self._reported += 1
 
     def _connect(self, *, is_master: bool = False) -> TCPStore:

@@ -1,18 +1,18 @@
 """The source of plans: the run's first plan, a catalogue, or a planner that is put in from above and asked now."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from recycle.control.messages import CataloguePlan, ChosenPlan, FirstPlan, PublishedPlan
 from recycle.control.view import Member
 from recycle.errors import NoPlanError
-from recycle.job import Server
+from recycle.job import DeadServers, Server
 from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 
 FIRST = FirstPlan()
 
-Maker = Callable[[Sequence[Server]], Plan]
+Maker = Callable[[DeadServers], Plan]
 
 
 class Plans:
@@ -30,33 +30,33 @@ class Plans:
         self._make = make
         self._found: Found | None = None
 
-    def choose(self, failed: Sequence[Server], author: Member) -> tuple[ChosenPlan, bytes]:
-        """Choose for all: where the plan for these failures is, and its text if that has to be published.
+    def choose(self, dead: DeadServers, author: Member) -> tuple[ChosenPlan, bytes]:
+        """Choose for all: where the plan for these dead servers is, and its text if that has to be published.
 
         Args:
-            failed: the failed servers.
+            dead: the dead servers.
             author: who chooses.
 
         Raises:
             NoPlanError: there is none, and none can be made.
         """
-        if tuple(failed) == self._first.failed:
+        if dead == self._first.dead:
             return FIRST, b""
         if self._catalogue is not None:
             try:
-                self._look_up(failed)
+                self._look_up(dead)
             except NoPlanError:
                 pass
             else:
                 return CataloguePlan(), b""
-        return PublishedPlan(str(author)), encode_plan(self._make(failed))
+        return PublishedPlan(str(author)), encode_plan(self._make(dead))
 
-    def find(self, chosen: ChosenPlan, failed: Sequence[Server], server: Server, text: bytes) -> Plan:
+    def find(self, chosen: ChosenPlan, dead: DeadServers, server: Server, text: bytes) -> Plan:
         """The plan that was chosen, with the list of at least one server.
 
         Args:
             chosen: where it is.
-            failed: the failed servers.
+            dead: the dead servers.
             server: whose list is needed.
             text: what was published; empty where nothing was.
         """
@@ -64,12 +64,12 @@ class Plans:
             case FirstPlan():
                 return self._first
             case CataloguePlan():
-                return self._look_up(failed).plan_of(server)
+                return self._look_up(dead).plan_of(server)
             case PublishedPlan():
                 return decode_plan(text, str(chosen), server)
 
-    def _look_up(self, failed: Sequence[Server]) -> Found:
+    def _look_up(self, dead: DeadServers) -> Found:
         assert self._catalogue is not None
-        if self._found is None or self._found.failed != tuple(failed):
-            self._found = self._catalogue.look_up(failed)
+        if self._found is None or self._found.dead != dead:
+            self._found = self._catalogue.look_up(dead)
         return self._found

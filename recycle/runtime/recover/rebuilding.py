@@ -10,7 +10,8 @@ from recycle.control.view import Member, View
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import Network, NetworkOptions
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.restore import Restoration, find_holders
@@ -58,16 +59,13 @@ class Groups:
             ViewBroken: somebody is gone.
         """
         store, watch = self._store, self._alarm_watch
-        network = Network(
-            store.meeting(),
-            view,
-            self._member.server,
-            transfer=timedelta(seconds=store.durations.transfer),
-            rebuild=timedelta(seconds=store.durations.rebuild),
-            address=store.endpoint.address,
-            keep=[store.endpoint.port],
-            check=watch.check,
+        options = NetworkOptions(
+            timedelta(seconds=store.durations.transfer),
+            timedelta(seconds=store.durations.rebuild),
+            store.endpoint.address,
+            [store.endpoint.port],
         )
+        network = connect(store.meeting(), view, self._member.server, options, check=watch.check)
         self._network = network
         watch.follow(view.epoch, network)
         watch.check()

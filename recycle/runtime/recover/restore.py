@@ -3,17 +3,11 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-import torch
-
 from recycle.control.board import Board
 from recycle.control.view import Member, View
-from recycle.job import Server
 from recycle.runtime.join.handover import receive_state, send_state
-from recycle.runtime.net.network import Network, Transfer
+from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
-
-# No transfer of a plan has it.
-TAG = 2**31 - 3
 
 
 def find_holders(board: Board, view: View, stage: int, step: int) -> dict[Member, bool]:
@@ -67,21 +61,8 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
     for sender, receiver in pairs:
         if sender == member:
             # The state is at rest here, so a peer that lacks it can have it.
-            send_state(_Way(network, receiver.server), step, versions.state())
+            send_state(network.link(receiver.server), step, versions.state())
         elif receiver == member:
-            received, state = receive_state(_Way(network, sender.server))
+            received, state = receive_state(network.link(sender.server))
             assert received == step, f"{sender} sent version {received} instead of {step}"
             versions.adopt(step, state)
-
-
-class _Way(NamedTuple):
-    """A Wire to one server of the view."""
-
-    network: Network
-    server: Server
-
-    def send(self, tensor: torch.Tensor) -> Transfer:
-        return self.network.send(tensor, self.server, TAG)
-
-    def receive(self, tensor: torch.Tensor) -> Transfer:
-        return self.network.receive(tensor, self.server, TAG)

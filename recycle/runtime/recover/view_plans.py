@@ -5,7 +5,7 @@ import msgspec
 from recycle.control.messages import PublishedPlan, Verdict
 from recycle.control.view import Member, View
 from recycle.errors import UserError
-from recycle.job import Job, Server
+from recycle.job import DeadServers, Job
 from recycle.plan.plan import Plan
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.store_connection import StoreConnection
@@ -36,7 +36,7 @@ class ViewPlans:
         if verdict.stop:
             return verdict
         try:
-            chosen, text = self._plans.choose(self._failed(verdict.view), self._member)
+            chosen, text = self._plans.choose(self._dead(verdict.view), self._member)
         except UserError as error:
             return msgspec.structs.replace(verdict, stop=str(error))
         if text:
@@ -63,7 +63,7 @@ class ViewPlans:
             text: of its plan.
         """
         assert verdict.plan is not None, f"the verdict of epoch {verdict.epoch} names no plan"
-        return self._plans.find(verdict.plan, self._failed(verdict.view), self._member.server, text)
+        return self._plans.find(verdict.plan, self._dead(verdict.view), self._member.server, text)
 
-    def _failed(self, view: View) -> tuple[Server, ...]:
-        return self._job.failed_set(set(self._job.servers()) - set(view.servers))
+    def _dead(self, view: View) -> DeadServers:
+        return self._job.dead_servers(set(self._job.servers()) - set(view.servers))

@@ -16,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from recycle.errors import RunFailed
 from recycle.files import read_bytes, write_whole
 from recycle.runtime.errors import RunError
 
@@ -52,14 +53,14 @@ def write_stage(root: Path, step: int, stage: str, state: dict[str, torch.Tensor
     """Write a stage's state where the checkpoint of a step is being made.
 
     Raises:
-        RunError: it cannot be written.
+        RunFailed: it cannot be written.
     """
     folder = _partial(root, step) / stage
     try:
         folder.mkdir(parents=True, exist_ok=True)
         dcp.save(state, checkpoint_id=folder, no_dist=True)
     except (OSError, dcp.api.CheckpointException) as error:
-        raise RunError(
+        raise RunFailed(
             f"checkpoint: {folder} cannot be written: {_cause(error)}; make room or choose another folder. "
             "Earlier checkpoints are as they were"
         ) from error

@@ -5,17 +5,15 @@ from collections.abc import Callable
 import torch
 
 from recycle.job import Server
-from recycle.runtime.execute.transport import TAGS
 from recycle.runtime.net.network import Network, Transfer
-
-# The tag that no transfer of a plan has.
-TAG = TAGS
+from recycle.runtime.net.transfer_key import TOKENS
 
 
 class TokenTotal:
     """Adds up what the servers of the last stage count, and tells all others.
 
-    Nobody waits for those that are told: stages that step on their own still do so.
+    Nobody waits for those that are told: stages that step on their own still do so. At both ends of a link, a total
+    comes after all transfers of its iteration, because it is part of the reduction, which follows all micro-batches.
 
     Args:
         network: of the server.
@@ -34,7 +32,7 @@ class TokenTotal:
         """The total of the iteration; every server asks once in each."""
         total = torch.zeros(1, dtype=torch.int64)
         if not self._counts:
-            self._network.receive(total, self._reporter(self._network.server), TAG).wait()
+            self._network.link(self._reporter(self._network.server)).receive(total, TOKENS).wait()
             return int(total)
         total += self._take()
         self._network.peers.sum(total)
@@ -42,7 +40,7 @@ class TokenTotal:
             self._told.pop()[1].wait()
         for server in self._network.view.servers:
             if server not in self._counters and self._reporter(server) == self._network.server:
-                self._told.append((total, self._network.send(total, server, TAG)))
+                self._told.append((total, self._network.link(server).send(total, TOKENS)))
         return int(total)
 
     def _reporter(self, server: Server) -> Server:

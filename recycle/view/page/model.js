@@ -20,7 +20,7 @@ function columns(packed) {
 }
 
 // The first place in values[from, to) that is above a limit; values rise.
-function firstAbove(values, limit, from, to) {
+export function firstAbove(values, limit, from, to) {
   while (from < to) {
     const middle = (from + to) >> 1;
     if (values[middle] > limit) to = middle;
@@ -29,7 +29,7 @@ function firstAbove(values, limit, from, to) {
   return from;
 }
 
-class Panel {
+export class Panel {
   constructor(packed, ops, changes) {
     Object.assign(this, packed);
     this.ops = ops;
@@ -158,7 +158,8 @@ class Panel {
 
   text(box) {
     const { op, home, microBatch } = this.boxes;
-    return `${this.stage(box)}${this.ops[op[box]].name}${home[box] < 0 ? '' : `${home[box]}.${microBatch[box]}`}`;
+    const unit = home[box] < 0 ? '' : `${home[box]}.${microBatch[box]}`;
+    return `${this.stage(box)}${this.ops[op[box]].name}${unit}`;
   }
 
   // The box of an instruction's text, on the first server that has it.

@@ -13,7 +13,8 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.flag.collectives import Collectives
 from recycle.runtime.errors import Interrupted
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import NetworkOptions
 
 PATIENCE = timedelta(seconds=30)
 
@@ -83,8 +84,8 @@ class LiveServer:
         """Get to the next view."""
         self.epoch += 1
         view = View.among(self._views[self.epoch], self.epoch)
-        self.network = Network(
-            self._store, view, self.server, transfer=PATIENCE, rebuild=PATIENCE, check=self._require_whole
+        self.network = connect(
+            self._store, view, self.server, NetworkOptions(PATIENCE, PATIENCE), check=self._require_whole
         )
         self.collectives.connect(self.network, self._groups)
 

@@ -13,9 +13,11 @@ from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
 from recycle.job import Server
-from recycle.megatron.flag.collectives import content_of, make_live_groups
+from recycle.megatron.flag.collectives import content_of
+from recycle.megatron.flag.torch_calls import hand_over
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launch.local import launch
+from recycle.runtime.net.process_groups import make_replaceable_groups
 from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order, live_servers, small_jobs
 
 JOB = paper_job(pipelines=2, stages=2)
@@ -31,7 +33,7 @@ class Process:
         self._views = views
         self.rank = member.rank
         self.server = RANKS[member.rank]
-        made = make_live_groups()
+        made = make_replaceable_groups()
         dist.init_process_group(
             "gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=member.count
         )
@@ -54,7 +56,7 @@ class Process:
         )
         for group in self._made:
             servers = tuple(RANKS[rank] for rank in dist.get_process_group_ranks(group))
-            group.hand_over(self.live.collectives, servers)
+            hand_over(group, self.live.collectives, servers)
 
 
 def all_reduce(how, group, tensor):

@@ -9,7 +9,7 @@ from recycle.job import Server
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
 
 ON = ("--pipeline-schedule", "recycle")
-DEAD = (*ON, "--recycle-failures", "W1_1", "--recycle-budget", "1s")
+DEAD = (*ON, "--recycle-dead", "W1_1", "--recycle-budget", "1s")
 TO_FILE = ("--save-interval", 4, "--ckpt-format", "torch", "--save")
 FROM_FILE = ("--ckpt-format", "torch", "--load")
 
@@ -88,7 +88,7 @@ def test_dropout_and_cyclic_data_are_the_same_whoever_is_dead_and_timers_go_on(d
 
 def test_a_refusal_is_one_line_of_the_first_rank(dataset):
     with pytest.raises(AssertionError) as refused:
-        train(dataset, *ON, "--recycle-failures", Server(7, 0))
+        train(dataset, *ON, "--recycle-dead", Server(7, 0))
     lines = [line for line in str(refused.value).splitlines() if line.startswith("recycle: ")]
     assert [line for line in lines if "no CUDA" not in line] == [
         "recycle: server W7_0: this job has pipelines 0 to 1 and stages 0 to 1, so its last server is W1_1"

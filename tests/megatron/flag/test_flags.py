@@ -14,6 +14,7 @@ from recycle.megatron.flag.flags import find_flags
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
+from recycle.planner.source import megatron_plan
 
 
 def test_without_flags_everything_is_stock():
@@ -28,7 +29,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
         "1",
         "--pipeline-schedule",
         "recycle",
-        "--recycle-failures",
+        "--recycle-dead",
         "W1_2,W0_3",
         "--recycle-budget",
         "500ms",
@@ -36,7 +37,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
     flags, rest = find_flags([*arguments, "--recycle-catalogue", "plans.zip", "--recycle-budget", "500ms"])
     assert flags.on
     assert flags.catalogue == Path("plans.zip")
-    assert flags.failures == (Server(1, 2), Server(0, 3))
+    assert flags.dead == (Server(1, 2), Server(0, 3))
     assert flags.budget == 0.5
     assert rest == ["--lr", "1"]
 
@@ -45,7 +46,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
     ("arguments", "message"),
     [
         (["--pipeline-schedule", "fast"], "--pipeline-schedule: invalid choice: 'fast'"),
-        (["--recycle-failures", "1_2"], "--recycle-failures: server '1_2'"),
+        (["--recycle-dead", "1_2"], "--recycle-dead: server '1_2'"),
         (["--recycle-budget", "5"], "--recycle-budget: '5' is no duration"),
     ],
 )
@@ -73,7 +74,7 @@ def test_a_script_runs_as_if_started_by_itself(tmp_path):
     assert done.stdout == f"{[str(script), '--lr', '1']}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing.py"], [__file__, "--recycle-failures", "x"]])
+@pytest.mark.parametrize("arguments", [[], ["nothing.py"], [__file__, "--recycle-dead", "x"]])
 def test_a_mistake_is_one_line(arguments):
     done = start(*arguments)
     assert done.returncode == 2
@@ -107,7 +108,7 @@ def arguments(**changes):
     values = {
         "pipeline_schedule": "recycle",
         "recycle_catalogue": None,
-        "recycle_failures": "",
+        "recycle_dead": "",
         "recycle_budget": "100ms",
         "recycle_stagger": False,
         "recycle_exact": False,
@@ -122,12 +123,16 @@ def arguments(**changes):
     return SimpleNamespace(**values | changes)
 
 
-def test_without_failures_the_plan_is_megatrons_own_order():
-    from recycle.megatron.flag.dropin import choose_plan
+def chosen(arguments, survives):
+    from recycle.megatron.flag.dropin import choose_plan, plan_source
 
-    plan = choose_plan(arguments(), survives=True)
+    return choose_plan(arguments, lambda: plan_source(arguments, megatron_plan), survives)
+
+
+def test_without_failures_the_plan_is_megatrons_own_order():
+    plan = chosen(arguments(), survives=True)
     assert (plan.job.pipelines, plan.job.depth, plan.job.micro_batches) == (3, 4, 6)
-    assert (plan.mode.backward, plan.mode.optimizer, plan.failed) == ("fused", "global", ())
+    assert (plan.mode.backward, plan.mode.optimizer, len(plan.dead)) == ("fused", "global", 0)
     for stage in range(4):
         program = [each for each in plan.programs[Server(1, stage)] if each.op.phases]
         ahead = 4 - stage
@@ -137,36 +142,30 @@ def test_without_failures_the_plan_is_megatrons_own_order():
 
 
 def test_failures_are_planned_around_with_a_split_backward_pass_where_it_works():
-    from recycle.megatron.flag.dropin import choose_plan
-
-    split = choose_plan(arguments(recycle_failures="W1_2"), survives=False)
-    fused = choose_plan(arguments(recycle_failures="W1_2", sequence_parallel=True), survives=False)
-    assert split.failed == fused.failed == (Server(1, 2),)
+    split = chosen(arguments(recycle_dead="W1_2"), survives=False)
+    fused = chosen(arguments(recycle_dead="W1_2", sequence_parallel=True), survives=False)
+    assert split.dead == fused.dead == {Server(1, 2)}
     assert (split.mode.backward, fused.mode.backward) == ("split", "fused")
     assert split.period < fused.period
 
 
 def test_a_staggered_job_has_staggered_plans_and_no_others(tmp_path):
-    from recycle.megatron.flag.dropin import choose_plan
-
-    plan = choose_plan(arguments(recycle_stagger=True), survives=True)
+    plan = chosen(arguments(recycle_stagger=True), survives=True)
     assert (plan.mode.backward, plan.mode.optimizer) == ("fused", "staggered")
     path = tmp_path / "plans.zip"
     make_catalogue(path, paper_job(pipelines=2, stages=2, micro_batches=4), Mode(), 1, QUICK, "lowered", print)
     job = {"data_parallel_size": 2, "pipeline_model_parallel_size": 2, "global_batch_size": 16}
-    choose_plan(arguments(**job, recycle_stagger=True, recycle_catalogue=path), survives=True)
+    chosen(arguments(**job, recycle_stagger=True, recycle_catalogue=path), survives=True)
     with pytest.raises(UserError, match=r"its plans are for a staggered optimizer, .* add --recycle-stagger"):
-        choose_plan(arguments(**job, recycle_catalogue=path), survives=True)
+        chosen(arguments(**job, recycle_catalogue=path), survives=True)
 
 
 def test_what_cannot_be_planned_is_refused_before_training_starts():
-    from recycle.megatron.flag.dropin import choose_plan
-
     with pytest.raises(UserError, match=r"use_distributed_optimizer is on: .* turn it off"):
-        choose_plan(arguments(use_distributed_optimizer=True), survives=True)
+        chosen(arguments(use_distributed_optimizer=True), survives=True)
     with pytest.raises(UserError, match=r"fp16 is on: .* use --bf16"):
-        choose_plan(arguments(recycle_stagger=True, fp16=True), survives=True)
+        chosen(arguments(recycle_stagger=True, fp16=True), survives=True)
     with pytest.raises(UserError, match="are for runs that survive failures"):
-        choose_plan(arguments(recycle_exact=True), survives=False)
+        chosen(arguments(recycle_exact=True), survives=False)
     with pytest.raises(UserError, match="its last server is W2_3"):
-        choose_plan(arguments(recycle_failures="W5_0"), survives=False)
+        chosen(arguments(recycle_dead="W5_0"), survives=False)

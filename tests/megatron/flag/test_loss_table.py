@@ -14,7 +14,8 @@ from recycle.job import Server
 from recycle.megatron.flag.collectives import content_of
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import NetworkOptions
 from tests.megatron.flag.live_servers import PATIENCE, dead_sets, in_threads
 
 STEP = 5
@@ -61,7 +62,7 @@ def exchange(batch, reports=report):
 
     def work(server):
         table = LossTable(server, batch.job)
-        network = Network(store, View.among(batch.peers), server, transfer=PATIENCE, rebuild=PATIENCE)
+        network = connect(store, View.among(batch.peers), server, NetworkOptions(PATIENCE, PATIENCE))
         first = {MicroBatch(STEP - 1, *place): report(MicroBatch(0, 9, 9)) for place in places(batch.job)}
         table.exchange(network, {key: each for key, each in first.items() if key.home == server.pipeline})
         table.exchange(network, {key: reports(key) for key, place in batch.where.items() if place == server})

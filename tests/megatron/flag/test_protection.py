@@ -79,7 +79,7 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
 @pytest.mark.parametrize(
     ("words", "changes", "reason"),
     [
-        (f"{WORDS} --recycle-failures W1_0", {}, "with --recycle-failures everybody must live"),
+        (f"{WORDS} --recycle-dead W1_0", {}, "with --recycle-dead everybody must live"),
         (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": "False"}, "the store must be in a process of torchrun's"),
         (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": None}, "the store must be in a process of torchrun's"),
         (WORDS, {"RANK": None}, "the store must be in a process of torchrun's"),

@@ -91,7 +91,7 @@ def test_stages_wait_for_each_other_only_where_something_is_looked_at(dataset):
 @pytest.mark.timeout(600)
 def test_a_run_that_does_not_survive_refuses_in_one_line(dataset):
     with pytest.raises(AssertionError, match="--recycle-stagger and --recycle-exact are for runs that survive"):
-        train(dataset, *ON, "--recycle-failures", "W1_1", "--recycle-exact")
+        train(dataset, *ON, "--recycle-dead", "W1_1", "--recycle-exact")
 
 
 @pytest.mark.parametrize(

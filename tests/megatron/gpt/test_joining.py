@@ -13,10 +13,48 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import ByteText
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
+from recycle.runtime.step.trainee import Trainee
 from tests.runtime.recover.survivors import JOB, JOINER, noting, survive
 
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
 PEER = Member(Server(0, 0), 0)
+
+
+class Reached(GptServer):
+    """A server whose versions recovery reaches through it, so that they can be noted."""
+
+    @property
+    def trainee(self):
+        return Trainee(versions=self, connection=self, durable=self, followed=self)
+
+    @property
+    def newest(self):
+        return self.training.newest
+
+    @property
+    def oldest(self):
+        return self.training.oldest
+
+    def drop(self):
+        self.training.drop()
+
+    def undo(self):
+        self.training.undo()
+
+    def enter(self, network, step):
+        return self.training.enter(network, step)
+
+    def state(self):
+        return self.training.state()
+
+    def adopt(self, step, state):
+        self.training.adopt(step, state)
+
+    def listen(self, listener):
+        self.training.listen(listener)
+
+    def follow(self, parts):
+        self.training.follow(parts)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +68,7 @@ def test_a_joiner_trains_on_with_the_parameters_and_moments_of_its_peer(tmp_path
     def make(server, reporter):
         run_on_cpu()
         text = ByteText(bytes(range(256)) * 100, "numbers", MODEL.sequence, MODEL.micro_batch_size, MODEL.seed)
-        return noting(GptServer)(run, server, text, reporter, keep=True)
+        return noting(Reached)(run, server, text, reporter, keep=True)
 
     _, notes = survive(tmp_path, make, lambda view: JOINER in view.members)
     followed = [note for note in notes[JOINER] if note.kind == "follow"]

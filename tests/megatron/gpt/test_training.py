@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
+from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
@@ -14,7 +15,8 @@ from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.record.recording import EvaluationLine, IterationLine, load_recording
+from recycle.record.reading import load_recording
+from recycle.record.recording import EvaluationLine, IterationLine
 from recycle.runtime.errors import RunError
 from recycle.runtime.step import checkpoint
 from recycle.runtime.step.checkpoint import checkpoints
@@ -86,7 +88,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.dcp, "save", full)
-    with pytest.raises(RunError, match=r"stage-\d/tensor-0 cannot be written: .*No space left on device; make room"):
+    with pytest.raises(RunFailed, match=r"stage-\d/tensor-0 cannot be written: .*No space left on device; make room"):
         losses(msgspec.structs.replace(run, iterations=4, resume=True))
     monkeypatch.undo()
     assert [each.name for each in checkpoints(run.checkpoints)] == ["step-00000002"]
@@ -121,7 +123,7 @@ def test_what_cannot_go_on_says_why(tmp_path):
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
     wild = msgspec.structs.replace(MODEL, learning_rate=1e30)
     with pytest.raises(
-        RunError, match=r"iteration \d: the (loss of micro-batch|gradient of stage) .* is n.*; .* smaller"
+        RunFailed, match=r"iteration \d: the (loss of micro-batch|gradient of stage) .* is n.*; .* smaller"
     ):
         losses(Run(plan(), wild, 10, tmp_path))
     assert checkpoints(tmp_path / "checkpoints") == []

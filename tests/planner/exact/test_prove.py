@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from harness.examples import paper_job
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import MaxMoves, improve
+from recycle.planner.anneal.improve import improve
 from recycle.planner.bounds import lower_bound
 from recycle.planner.evaluate import value
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.problem import make_problem
 from recycle.planner.routing import balanced_routes
+from recycle.planner.stopping import MaxMoves
 from tests.planner.legality import assert_legal
 from tests.planner.test_table import STAGGERED, TABLE
 from tests.strategies import problems
@@ -35,7 +36,7 @@ def uneven_job(limit, released, costs=(10, 12, 7), last=(0, 0, 0), latency=0):
 def one_after_another(problem):
     """A legal schedule that is as bad as can be: each micro-batch passes the empty pipeline on its own."""
     routes = balanced_routes(problem)
-    programs = {server: [] for server in problem.job.servers() if server not in problem.failed}
+    programs = {server: [] for server in problem.job.servers() if server not in problem.dead}
     for unit in range(problem.total):
         for stage, route in enumerate(routes):
             programs[Server(route[unit], stage)] += [unit * 3 + kind for kind in range(problem.kinds)]
@@ -98,7 +99,7 @@ def test_no_model_excludes_the_value_of_a_legal_schedule(problem):
     from recycle.planner.exact.servers import ServerModel
 
     reached = value(problem, improve(problem, [MaxMoves(500)]).programs)
-    builds = [ServerModel, pool_stages] + ([pool_peers] if problem.mode.routing == "home" else [])
+    builds = [ServerModel, pool_stages] + ([pool_peers] if problem.mode.routing_rule.keeps_home else [])
     for build in builds:
         assert answer(build, problem, reached) != "INFEASIBLE"
 

@@ -1,18 +1,17 @@
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
-from recycle.errors import NoPlanError
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.bounds import lower_bound
 from recycle.planner.evaluate import value
-from recycle.planner.greedy.batches import POLICIES, dealt_routes, schedule_large, simulate
+from recycle.planner.greedy.batches import POLICIES, schedule_large, simulate
 from recycle.planner.problem import make_problem
+from recycle.planner.routing import dealt_routes
 from tests.planner.legality import assert_legal
 from tests.strategies import problems
 
@@ -44,24 +43,6 @@ def test_the_value_of_a_simulation_is_met_by_its_programs(problem, policy):
         for pipeline in live
     }
     assert value(problem, programs) <= schedule.value
-
-
-@given(problems(pipelines=6))
-@settings(deadline=None)
-def test_dealt_routes_stay_at_home_or_are_balanced(problem):
-    micro_batches = problem.job.micro_batches
-    for live, route in zip(problem.live, dealt_routes(problem), strict=True):
-        assert len(route) == problem.total
-        assert all(host == unit // micro_batches for unit, host in enumerate(route) if unit // micro_batches in live)
-        loads = Counter(route)
-        assert set(loads) == set(live)
-        assert max(loads.values()) == -(-problem.total // len(live))
-
-
-def test_a_stage_without_servers_has_no_plan():
-    job = paper_job()
-    with pytest.raises(NoPlanError, match="stage 2: all 3 servers have failed"):
-        schedule_large(make_problem(job, [Server(pipeline, 2) for pipeline in range(3)], Mode()))
 
 
 def test_without_failures_all_pipelines_are_alike():

@@ -18,7 +18,9 @@ def legal(problem, programs):
     provenance = Provenance("test", 0, "", "", "bounded")
     programs = {server: tuple(program) for server, program in lists.items()}
     figures = (clock.makespan, clock.period, 0, 0)
-    return check_plan(Plan(problem.job, (), {}, problem.mode, "compute", *figures, provenance, programs)) == ()
+    return (
+        check_plan(Plan(problem.job, problem.dead, {}, problem.mode, "compute", *figures, provenance, programs)) == ()
+    )
 
 
 @pytest.mark.parametrize("mode", [Mode("fused", "global"), Mode("split", "staggered")])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from recycle.plan.clock import peak_memory
 from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
+from recycle.plan.memory import peak_memory
 from recycle.runtime.emulate.run import emulate
 
 SCHEDULES = Path(__file__).resolve().parents[3] / "schedules"

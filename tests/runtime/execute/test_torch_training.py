@@ -11,7 +11,7 @@ import torch
 from harness.examples import QUICK, paper_job
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.plan.clock import peak_memory
+from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
@@ -19,7 +19,7 @@ from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.update import Method, TorchUpdate
 from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole
@@ -67,7 +67,7 @@ def train(plan, dropout=0.0, clip=None):
             torch.nn.functional.mse_loss,
             1 / job.micro_batches,
         )
-        network = Network(member.store(), view, server)
+        network = connect(member.store(), view, server)
         staggered = plan.mode.optimizer == "staggered"
         update = TorchUpdate(
             MainParameters(stage.parameters()),
@@ -79,7 +79,7 @@ def train(plan, dropout=0.0, clip=None):
         )
         update.enter(network, 0)
         update.connect(network)
-        worker = Worker(plan, server, stage, update, network, Recorder(server))
+        worker = Worker(plan, stage, update, network, Recorder(server))
         result = Result([], [], [], [])
         for step in range(STEPS):
             report = worker.run(step)

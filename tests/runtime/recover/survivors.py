@@ -4,7 +4,6 @@ import hashlib
 import os
 import signal
 import threading
-import traceback
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +17,10 @@ from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.record.reporting import EventFile, Reporter
-from recycle.runtime.launch.report_channel import connect_reporter
-from recycle.runtime.launch.supervisor import EVENT, FAILURE, Setting, Supervisor
+from recycle.record.reporting import EventFile, FileReporter
+from recycle.runtime.launch.messages import ReportMessage, run_and_tell
+from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.supervisor import Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
@@ -128,17 +128,18 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
 
     def work(member, door):
         torch.set_num_threads(1)  # others' threads would have been lost in the fork
-        report = connect_reporter(door.watch, door.endpoint.token, str(member), os.getpid())
-        try:
-            reporter = Reporter(EventFile(folder / "events", str(member), "test"), lambda each: report(EVENT + each))
+        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+
+        def survive():
+            file = EventFile(folder / "events", str(member), "test")
+            reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
             trainee = make_trainee(member.server, reporter)
             trainee.prepare(member, folder, ends, trouble)
             plans = Plans(plan, None, lambda failed: make_plan(job, failed, Mode(), QUICK))
             survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks(trainee))
             return TrainingLoop(survivor, trainee).run()
-        except BaseException:
-            report(FAILURE + traceback.format_exc().encode())
-            raise
+
+        return run_and_tell(survive, send)
 
     def serve(member, door):
         return run_agent(member, lambda: work(member, door), door.endpoint.connect, door.endpoint.token, DURATIONS)

@@ -4,16 +4,14 @@ from harness.examples import paper_plan
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
 from recycle.record.recording import DeathLine, ViewLine
-from recycle.record.reporting import Reporter
 from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import ViewReports
 
 EVERYBODY = ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
 
 
-class Listener(Reporter):
+class Listener:
     def __init__(self):
-        super().__init__(None, lambda content: None)
         self.lines = []
 
     def tell(self, event, spans=()):

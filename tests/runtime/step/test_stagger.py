@@ -17,7 +17,7 @@ from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.optimizers import make_optimizer
 from recycle.runtime.step.update import Method, TorchUpdate
@@ -105,11 +105,11 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
         for step in range(steps):
             if step in (0, *changes):
                 epoch += 1
-                network = Network(store, view._replace(epoch=epoch), server)
+                network = connect(store, view._replace(epoch=epoch), server)
                 update.drop()
                 update.enter(network, step)
                 update.connect(network)
-                worker = Worker(plan, server, stage, update, network, Recorder(server))
+                worker = Worker(plan, stage, update, network, Recorder(server))
             while update.versions.newest < step:
                 worker.run(update.versions.newest)
             result.losses.append(worker.run(step).losses)

@@ -1,6 +1,6 @@
 """How a thread that waits in a process group is set free by another one.
 
-A collective in which somebody is gone may hang until its time-out, and so does a receive from a live server that is
+A reduction in which somebody is gone may hang until its time-out, and so may a receive from a live server that is
 itself stuck. Neither ``abort`` nor ``shutdown`` of a gloo group wakes who waits in it. The expiry of a wait does, as a
 side effect, but takes up to ten milliseconds for every connection of the group. So the group's connections are shut
 down below it: gloo finds them closed, as if its partners had died, and so do the partners.
@@ -10,7 +10,6 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
-from typing import Any
 
 SOCKETS = "/proc/self/fd"
 
@@ -40,7 +39,7 @@ class Connections:
 
     def _shut_down(self, number: int) -> None:
         with socket.socket(fileno=os.dup(number)) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
                 return
             # What listens has no peer, and raises here: the device of gloo must be left as it is.
             ports = {connection.getsockname()[1], connection.getpeername()[1]}
@@ -61,14 +60,6 @@ def open_sockets() -> dict[int, int]:
     return found
 
 
-def unblock(group: Any, connections: Connections | None) -> None:
-    """Make everything that waits in a group raise, here and at its direct partners; the group is of no use after it.
-
-    Args:
-        group: a process group's backend.
-        connections: of a gloo group; None for a backend that can be aborted, as NCCL's.
-    """
-    if connections is None:
-        group.abort()
-    else:
-        connections.cut()
+def cut_connections(keep: frozenset[int]) -> None:
+    """Shut down all TCP connections of this process but those from or to some ports; the other ends see it at once."""
+    Connections({}, open_sockets(), keep).cut()

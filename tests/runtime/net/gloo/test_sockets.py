@@ -14,19 +14,20 @@ from torch.distributed import HashStore
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted, RunError, ViewBroken
-from recycle.runtime.execute.injection import _cut_connections
 from recycle.runtime.launch.local import launch
-from recycle.runtime.net.gloo.sockets import unblock
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.gloo.sockets import cut_connections
 from recycle.runtime.net.gloo.transfers import Waits
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.transfer_key import STATE
 
 pytestmark = pytest.mark.timeout(60)
 FOR_EVER = timedelta(seconds=90)
 SERVERS = [Server(pipeline, 0) for pipeline in range(3)]
 
 WAITS = {
-    "receive": lambda network, peer: network.receive(torch.zeros(4), peer, 5).wait(),
-    "send": lambda network, peer: network.send(torch.zeros(1 << 20), peer, 5).wait(),
+    "receive": lambda network, peer: network.link(peer).receive(torch.zeros(4), STATE).wait(),
+    "send": lambda network, peer: network.link(peer).send(torch.zeros(1 << 20), STATE).wait(),
     "sum": lambda network, _: network.peers.sum(torch.zeros(4)),
     "barrier": lambda network, _: network.barrier(),
 }
@@ -38,7 +39,8 @@ class Freed:
     def __init__(self, store, rank, epoch=0):
         self.alarm = threading.Event()
         view = View.among(SERVERS, epoch)
-        self.network = Network(store, view, SERVERS[rank], transfer=FOR_EVER, keep=[store.port], check=self.check)
+        options = NetworkOptions(transfer_timeout=FOR_EVER, keep_ports=[store.port])
+        self.network = connect(store, view, SERVERS[rank], options, check=self.check)
 
     def check(self):
         if self.alarm.is_set():
@@ -74,7 +76,7 @@ def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
             return
         if member.rank == 1 and first_partner_is_gone:
             # The launcher would end all if the process itself died.
-            _cut_connections({store.port})
+            cut_connections(frozenset({store.port}))
             store.set("gone", "")
         store.wait(["over"], FOR_EVER)
 
@@ -91,7 +93,7 @@ def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
         message = torch.zeros(1 << 27)
         freed.network.barrier()
         if member.rank == 0:
-            transfer = freed.network.receive(message, SERVERS[1], 5)
+            transfer = freed.network.link(SERVERS[1]).receive(message, STATE)
             store.set("posted", "")
             freed.wait_and_be_freed(lambda *_: transfer.wait(), None)
             member.report(b"freed")
@@ -100,7 +102,7 @@ def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
         if member.rank == 1:
             store.set("sender", str(os.getpid()))
             store.wait(["posted"], FOR_EVER)
-            under_way = freed.network.send(message, SERVERS[0], 5)
+            under_way = freed.network.link(SERVERS[0]).send(message, STATE)
             time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGSTOP)
             del under_way
@@ -138,7 +140,7 @@ def test_a_wait_that_begins_too_late_ends_at_once():
         freed = Freed(store, member.rank)
         freed.network.barrier()
         if member.rank == 0:
-            posted = freed.network.receive(torch.zeros(4), SERVERS[1], 5)
+            posted = freed.network.link(SERVERS[1]).receive(torch.zeros(4), STATE)
             freed.network.unblock()
             with pytest.raises(ViewBroken):
                 posted.wait()
@@ -153,7 +155,7 @@ def test_a_wait_that_begins_too_late_ends_at_once():
 
 
 def test_nothing_is_aborted_that_is_no_transfer():
-    network = Network(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
+    network = connect(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
     total = network.peers.start_sum(torch.ones(1))._work
     waits = Waits()
     waits.give_up()
@@ -164,27 +166,11 @@ def test_nothing_is_aborted_that_is_no_transfer():
 
 
 def test_nobody_waits_in_a_network_of_one():
-    network = Network(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
+    network = connect(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
     network.unblock()
     total = torch.ones(1)
     network.peers.sum(total)
     assert total.item() == 1
-
-
-class Abortable:
-    """Stands in for a backend of NCCL, which needs a GPU."""
-
-    def __init__(self):
-        self.aborted = False
-
-    def abort(self):
-        self.aborted = True
-
-
-def test_a_backend_that_can_be_aborted_is():
-    group = Abortable()
-    unblock(group, None)
-    assert group.aborted
 
 
 def test_a_torch_without_what_is_needed_is_refused(monkeypatch):
@@ -200,13 +186,15 @@ def test_no_send_is_forgotten_that_was_about_to_begin_when_its_connection_was_cu
     def body(member):
         store = member.store()
         for trial in range(20):
-            network = Network(store, View.among(SERVERS[:2], trial), SERVERS[member.rank], transfer=FOR_EVER)
+            options = NetworkOptions(transfer_timeout=FOR_EVER)
+            network = connect(store, View.among(SERVERS[:2], trial), SERVERS[member.rank], options)
             network.barrier()
             messages = [torch.zeros(1000) for _ in range(8)]
-            start = network.receive if member.rank else network.send
+            link = network.link(SERVERS[1 - member.rank])
+            start = link.receive if member.rank else link.send
             transfers = []
             with suppress(ViewBroken):
-                transfers += [start(each, SERVERS[1 - member.rank], tag) for tag, each in enumerate(messages)]
+                transfers += [start(each, STATE) for each in messages]
             if member.rank == 0:
                 time.sleep(2e-4 * (trial % 10))
                 network.unblock()

@@ -2,16 +2,13 @@
 
 import msgspec
 import pytest
-import torch
 
 from harness.examples import QUICK, paper_job
 from harness.gpt_runs import JOB, OPTIONS, PER_TOKEN, VARIANTS, mean_losses, train_by_stock
 from recycle.job import Server
-from recycle.megatron.flag.adapter import install
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.local import launch
 
 STEPS = 4
 
@@ -62,7 +59,6 @@ def test_with_tensor_parallelism_a_fused_plan_is_the_stock_schedule_to_the_bit()
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"plan": plan(Mode(), "W0_0"), "data": False}, r"data: the plan routes micro-batches of other pipelines"),
         ({"plan": plan(Mode()), "ddp": {"overlap_grad_reduce": True}}, r"overlap_grad_reduce is on: .* turn it off"),
         (
             {"plan": plan(Mode()), "ddp": {"use_distributed_optimizer": True}},
@@ -80,19 +76,3 @@ def test_another_batch_size_is_refused():
     other = paper_job(pipelines=2, stages=2, micro_batches=3, limit=4, released=0)
     with pytest.raises(RunError, match=r"num_microbatches is 3, and the plan has 4 per pipeline"):
         train_by_stock(other, 1, plan=plan(Mode()))
-
-
-def test_every_name_by_which_megatron_asks_for_a_schedule_gives_the_adapter():
-    def body(member):
-        from megatron.core import pipeline_parallel
-        from megatron.core.pipeline_parallel import schedules
-
-        marker = torch.nn.Identity()
-        install(marker)
-        assert schedules.get_forward_backward_func(2, None) is marker
-        assert pipeline_parallel.get_forward_backward_func() is marker
-        member.report(b"asked")
-
-    seen = []
-    launch(1, body, lambda rank, content: seen.append(content))
-    assert seen == [b"asked"]

@@ -1,0 +1,286 @@
+"""Plans executed by servers that outlive each other: whoever is left goes on by the plan without the dead."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
+from recycle.control.messages import Verdict
+from recycle.control.view import Member, View
+from recycle.job import Job, Server
+from recycle.megatron.flag.collectives import Collectives
+from recycle.megatron.flag.loss_table import LossTable
+from recycle.megatron.flag.protection import BEAT, SILENCE, Protection
+from recycle.megatron.flag.roles import Roles
+from recycle.megatron.flag.torch_calls import hand_over
+from recycle.megatron.stage import MegatronStage
+from recycle.plan.plan import Plan
+from recycle.record.recorder import Recorder
+from recycle.record.reporting import ConsoleReporter
+from recycle.runtime.errors import ViewBroken
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.network import Network
+from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.runtime.recover.plans import FIRST, Plans
+from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.step.trainee import Trainee, Versioned
+
+
+class Steps(Protocol):
+    """How the optimizer's steps are made, and made again."""
+
+    @property
+    def versions(self) -> Versioned:
+        """What recovery chooses the version from with which a view begins."""
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks]) -> None:
+        """Work by a plan over a network from now on."""
+
+    def train(self, step: int) -> None:
+        """Get to the version after an iteration, whatever fails meanwhile."""
+
+    def evaluate(self) -> None:
+        """Execute the forward part of the plan on held-out data.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+
+    def settle(self) -> None:
+        """Make sure that the present version is what it will stay; all servers come here."""
+
+    def entered(self) -> None:
+        """A view was entered: all its servers have the present version, and it is right."""
+
+    def catch_up(self) -> None:
+        """In a new view, get as far as the training code believes that this server is."""
+
+
+class ProtectedTraining(NamedTuple):
+    """What is trained by servers that outlive each other.
+
+    Attributes:
+        plan: with all servers.
+        plans: where plans without some servers come from.
+        iteration: gives the one with which training begins.
+        minutes: that a server may be busy before the others take it for dead.
+    """
+
+    plan: Plan
+    plans: Plans
+    iteration: Callable[[], int]
+    minutes: float
+
+
+class ProtectedExecution:
+    """Executes plans in one view after the other; an Execution with Evaluation, and Connectable.
+
+    Args:
+        training: what is trained.
+        server: which server this is.
+        protection: what it needs to outlive others.
+        groups: all process groups of this rank.
+        make_steps: from this, the stage, and the number of iterations that are done.
+
+    Attributes:
+        server: see above.
+        job: for its shape.
+        recorder: what was executed.
+    """
+
+    def __init__(
+        self,
+        training: ProtectedTraining,
+        server: Server,
+        protection: Protection,
+        groups: Sequence[ReplaceableGroup],
+        make_steps: Callable[["ProtectedExecution", MegatronStage, int], Steps],
+    ) -> None:
+        rank = torch.distributed.get_rank()
+        assert protection.servers[rank] == server, f"rank {rank} is {server}, not {protection.servers[rank]}"
+        self.server = server
+        self.job: Job = training.plan.job
+        self.recorder = Recorder(server)
+        self._training = training
+        self._protection = protection
+        self._groups = groups
+        self._make_steps = make_steps
+        self._roles = Roles(server, protection.servers)
+        self._collectives = Collectives(server, self.job, self.settle, self.recover, self._roles.go_on)
+        self._losses = LossTable(server, self.job)
+        self._leaving = False
+        self._stage: MegatronStage | None = None
+        self._steps: Steps | None = None
+        self._survivor: Survivor | None = None
+        self._network: Network | None = None
+
+    # What the schedule asks for.
+
+    def begin(self, stage: MegatronStage) -> None:
+        """See Execution."""
+        training, endpoint = self._training, self._protection.endpoint
+        version = training.iteration()
+        self._stage = stage
+        self._steps = steps = self._make_steps(self, stage, version)
+        self._collectives.advance(version)
+        seconds = max(60 * training.minutes, SILENCE)
+        durations = Durations(beat=BEAT, silence=SILENCE, rebuild=SILENCE, answer=seconds, transfer=seconds)
+        self._survivor = Survivor(
+            Member(self.server, 0),
+            self.job,
+            Trainee(versions=steps.versions, connection=self),
+            endpoint,
+            durations,
+            training.plans,
+            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr),
+        )
+        # Until now everybody has set up as it liked, and from now on nobody waits for long.
+        torch.distributed.barrier()
+        if torch.distributed.get_rank() == 0:
+            names = tuple(map(str, View.of(training.plan).members))
+            Board(endpoint.connect(), endpoint.token).propose(Verdict(0, names, version, plan=FIRST))
+        for group in self._groups:
+            ranks = torch.distributed.get_process_group_ranks(group)
+            hand_over(group, self._collectives, tuple(self._protection.servers[rank] for rank in ranks))
+        self._survivor.begin()
+        self._end_if_told()
+        self._roles.play()
+
+    def train(self, step: int, force_all_reduce: bool) -> list[Any]:
+        """See Execution.
+
+        The reports are those of the micro-batches of this server's pipeline; the first live server of the last stage
+        also has those of pipelines whose last server is dead.
+        """
+        self._collectives.totals = {}
+        self._ready.train(step)
+        self._collectives.advance(self._ready.versions.newest)
+        self._roles.go_on()
+        return self._reports()
+
+    def evaluate(self) -> list[Any]:
+        """See Evaluation; the reports are as in training."""
+        self._collectives.totals = {}
+        self._collectives.call("evaluation", self._evaluate)
+        return self._reports()
+
+    def settle(self) -> None:
+        """See Evaluation."""
+        if self._steps is not None:
+            self._steps.settle()
+
+    def _evaluate(self) -> list[torch.Tensor]:
+        assert self._stage is not None
+        self._stage.drop()
+        self._ready.evaluate()
+        self.share_losses(self.network)
+        # Who comes through here knows that all have what they need.
+        self.network.barrier()
+        return []
+
+    def _reports(self) -> list[Any]:
+        assert self._stage is not None
+        if self._stage.output is not None:
+            return []
+        self._collectives.totals = self._losses.totals
+        return self._losses.rows
+
+    # What steps ask for.
+
+    @property
+    def network(self) -> Network:
+        """Of the present view."""
+        assert self._network is not None
+        return self._network
+
+    def share_losses(self, network: Network) -> None:
+        """Put what was reported here together with what was reported elsewhere; all servers come here.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        assert self._stage is not None
+        if self._stage.output is None:
+            self._losses.exchange(network, self._stage.take_results())
+
+    def enter_next_view(self, error: ViewBroken) -> None:
+        """Get from a view that cannot go on to the next one, or end this process if there is none with it.
+
+        Args:
+            error: how that was noticed.
+        """
+        assert self._survivor is not None
+        self._survivor.recover(error)
+        self._end_if_told()
+        self._ready.entered()
+
+    def recover(self, error: ViewBroken) -> None:
+        """The same, and get as far there as the training code believes that this server is."""
+        self.enter_next_view(error)
+        self._ready.catch_up()
+
+    # What recovery asks for.
+
+    @property
+    def done(self) -> bool:
+        """See Connectable."""
+        return self._leaving
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
+        """See Connectable."""
+        self._ready.connect(plan, network, hooks)
+        self._collectives.connect(network, {group.servers for group in self._groups})
+        self._roles.connect(network.view)
+        # Nobody goes on before all have the version that they need.
+        network.barrier()
+        self._network = network
+
+    # What is asked around the schedule.
+
+    @property
+    def epoch(self) -> int:
+        """Of the view; -1 before the first one."""
+        return -1 if self._network is None else self._network.view.epoch
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether servers are dead."""
+        return self._network is not None and len(self._network.view.servers) < len(self._protection.servers)
+
+    def leave(self) -> None:
+        """At the end of the script: help others as long as they need it."""
+        survivor = self._survivor
+        self.settle()
+        self._leaving = True
+        while survivor is not None and survivor.end is None:
+            try:
+                survivor.leave()
+                survivor.stop()
+                return
+            except ViewBroken as error:
+                self.recover(error)
+
+    def _end_if_told(self) -> None:
+        assert self._survivor is not None
+        if self._survivor.end is not None and not self._leaving:
+            raise SystemExit(self._survivor.end)
+
+    @property
+    def _ready(self) -> Steps:
+        assert self._steps is not None, "no schedule has begun"
+        return self._steps
+
+
+def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
+    """Whether no other process has said a text yet; true where the store that knows is lost."""
+    try:
+        return endpoint.connect(SILENCE).add(f"said/{text}", 1) == 1
+    except StoreLost:
+        return True

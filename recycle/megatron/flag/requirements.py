@@ -1,0 +1,68 @@
+"""What must hold of what Megatron has set up before a plan can run on it."""
+
+from typing import Any
+
+from recycle.megatron.flag.refusals import refusals, unsplit
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import RunError
+
+
+def require_supported(model: Any, config: Any, plan: Plan) -> None:
+    """Refuse a set-up that a plan cannot run.
+
+    Args:
+        model: the chunk as Megatron's training code passes it, wrapped in DDP or not.
+        config: its configuration.
+        plan: what is to be run.
+
+    Raises:
+        RunError: a setting has to be changed; the message says which and how.
+    """
+
+    def setting(name: str) -> Any:
+        found = getattr(config, name, None)
+        return getattr(getattr(model, "ddp_config", None), name, None) if found is None else found
+
+    for problem in refusals(setting):
+        raise RunError(problem)
+    if config.pipeline_model_parallel_size != plan.job.depth:
+        raise RunError(
+            f"pipeline_model_parallel_size is {config.pipeline_model_parallel_size}, and the plan has "
+            f"{plan.job.depth} stages: make a plan for this job"
+        )
+    if plan.mode.backward == "fused":
+        return
+    for problem in unsplit(lambda name: None if name == "transformer_impl" else setting(name)):
+        raise RunError(problem)
+    for module in model.modules():
+        if type(module).__module__.endswith("extensions.transformer_engine"):
+            raise RunError(
+                f"{type(module).__name__} is a layer of Transformer Engine, whose backward pass is not split here: "
+                "use the local layer spec (--transformer-impl local), or plan with --backward fused"
+            )
+
+
+def require_micro_batches(number: int, plan: Plan) -> None:
+    """Refuse to run a plan for other batches.
+
+    Raises:
+        RunError: a pipeline has another number of micro-batches than in the plan.
+    """
+    if number != plan.job.micro_batches:
+        raise RunError(
+            f"num_microbatches is {number}, and the plan has {plan.job.micro_batches} per pipeline: make a plan for "
+            "this batch size"
+        )
+
+
+def only(value: Any) -> Any:
+    """What Megatron passes as a list of one where it has chunks.
+
+    Raises:
+        RunError: there are several.
+    """
+    if not isinstance(value, list):
+        return value
+    if len(value) != 1:
+        raise RunError(f"model: it comes in {len(value)} chunks, and plans are for one chunk per server")
+    return value[0]

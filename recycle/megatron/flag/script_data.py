@@ -1,0 +1,102 @@
+"""The training script's data by micro-batch, on a server that may be given micro-batches of other pipelines."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from recycle.runtime.errors import RunError
+from recycle.runtime.execute.stage import MicroBatch
+
+Other = Callable[[MicroBatch], Any]
+"""Gives the data of any micro-batch of another pipeline."""
+
+
+class Feed:
+    """An iterator of the training script's, and the data that it is a part of.
+
+    Args:
+        iterator: gives one pipeline's data, in the order of its micro-batches; None where a stage reads none.
+        other: gives that of other pipelines; None if it cannot be found.
+
+    Attributes:
+        evaluations: how many batches were taken from it to evaluate the model.
+    """
+
+    def __init__(self, iterator: Iterator[Any] | None, other: Other | None = None) -> None:
+        self.iterator = iterator
+        self.other = other
+        self.evaluations = 0
+
+
+class ScriptData:
+    """What a stage's forward steps read: items of the script's own iterators, or other pipelines' data; it is Data.
+
+    Stages may execute micro-batches in different orders, and still mean the same by a number: so the own ones are read
+    in their order, and kept until nobody can ask for them again.
+
+    Args:
+        home: the pipeline whose data the script's iterators give.
+        micro_batches: M.
+    """
+
+    def __init__(self, home: int, micro_batches: int) -> None:
+        self._home = home
+        self._micro_batches = micro_batches
+        self._feeds: dict[int, Feed] = {}
+        self._trained = self._evaluated = Feed(None)
+        self._items: dict[int, list[Any]] = {}
+        self._held_out: list[Any] = []
+
+    def add(self, iterator: Iterator[Any] | None, other: Other) -> None:
+        """Say where the data of other pipelines is that belongs to an iterator of this one's."""
+        if iterator is not None:
+            # The feed keeps the iterator, so that no other object is taken for it.
+            self._feeds[id(iterator)] = Feed(iterator, other)
+
+    @contextmanager
+    def iteration(self, iterator: Iterator[Any] | None, step: int) -> Iterator[None]:
+        """Within the block, an iteration trains on what an iterator gives; that of the one before it is kept.
+
+        The iterator is left where a stock schedule leaves it.
+        """
+        self._trained = feed = self._feed_of(iterator)
+        self._items = {each: items for each, items in self._items.items() if each + 1 >= step} | {step: []}
+        yield
+        _read(feed, self._items[step], self._micro_batches)
+
+    @contextmanager
+    def evaluation(self, iterator: Iterator[Any] | None) -> Iterator[None]:
+        """The same for an evaluation, whose data nobody asks for again."""
+        self._evaluated = feed = self._feed_of(iterator)
+        self._held_out = []
+        yield
+        _read(feed, self._held_out, self._micro_batches)
+        self._held_out = []
+        feed.evaluations += 1
+
+    def training(self, micro_batch: MicroBatch) -> Iterator[Any] | None:
+        """See Data."""
+        return self._find(self._trained, self._items[micro_batch.step], micro_batch)
+
+    def held_out(self, micro_batch: MicroBatch) -> Iterator[Any] | None:
+        """See Data."""
+        return self._find(self._evaluated, self._held_out, micro_batch._replace(step=self._evaluated.evaluations))
+
+    def _feed_of(self, iterator: Iterator[Any] | None) -> Feed:
+        return self._feeds.get(id(iterator)) or Feed(iterator)
+
+    def _find(self, feed: Feed, own: list[Any], micro_batch: MicroBatch) -> Iterator[Any] | None:
+        if feed.iterator is None:
+            return None
+        if micro_batch.home == self._home:
+            _read(feed, own, micro_batch.number + 1)
+            return iter([own[micro_batch.number]])
+        if feed.other is None:
+            raise RunError("data: the plan routes micro-batches of other pipelines here, whose data cannot be found")
+        return iter([feed.other(micro_batch)])
+
+
+def _read(feed: Feed, items: list[Any], number: int) -> None:
+    """Read until there are so many items; nothing where nothing is read."""
+    while feed.iterator is not None and len(items) < number:
+        items.append(next(feed.iterator))

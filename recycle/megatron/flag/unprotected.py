@@ -1,0 +1,65 @@
+"""A plan executed where every server lives as long as the run, so that Megatron's own groups work.
+
+The optimizer is Megatron's, which steps when the schedule returns.
+"""
+
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.megatron.flag.gradients import WholeGradients
+from recycle.megatron.flag.loss_reports import LossExchange
+from recycle.megatron.stage import MegatronStage
+from recycle.plan.plan import Plan
+from recycle.record.recorder import Recorder
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import Network
+
+
+class UnprotectedExecution:
+    """Executes one plan; an Execution.
+
+    Servers that are dead in the plan live all the same, and take part in whatever Megatron does around its schedule:
+    they only leave their work to their peers.
+
+    Args:
+        plan: a lowered plan.
+        server: which server this is.
+        store: where the ranks find each other.
+    """
+
+    def __init__(self, plan: Plan, server: Server, store: torch.distributed.Store) -> None:
+        self._plan = plan
+        self._server = server
+        self._network: Network | None = None
+        self._losses: LossExchange | None = None
+        if server in plan.programs:
+            tensor_rank = parallel_state.get_tensor_model_parallel_rank()
+            self._network = connect(store, View.of(plan), server, tensor_rank=tensor_rank)
+        if plan.dead and server.stage == plan.job.depth - 1:
+            self._losses = LossExchange(parallel_state.get_data_parallel_group())
+
+    def begin(self, stage: MegatronStage) -> None:
+        """See Execution."""
+        self._stage = stage
+        self._update = WholeGradients(stage)
+        self._worker: Worker | None = None
+        if self._network is not None:
+            recorder = Recorder(self._server)
+            self._worker = Worker(self._plan, stage, self._update, self._network, recorder)
+
+    def train(self, step: int, force_all_reduce: bool) -> list[Any]:
+        """See Execution; the reports are those of the micro-batches of this server's pipeline."""
+        self._stage.drop()
+        self._update.force_all_reduce = force_all_reduce
+        if self._worker is None:
+            # Its gradients are zero, and every server of the stage has to be there.
+            self._update.reduce()
+        else:
+            self._worker.run(step)
+        results = self._stage.take_results()
+        return list(results.values()) if self._losses is None else self._losses.exchange(results)

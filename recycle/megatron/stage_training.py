@@ -1,0 +1,160 @@
+"""One stage in training, which the project's own trainer and the flag share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from recycle.megatron.stage import MegatronStage
+from recycle.megatron.ties import Tie, tie_of
+from recycle.plan.plan import Plan
+from recycle.record.recorder import Recorder
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.execute.worker import IterationReport, Worker
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.checkpoint import give_state, read_stage, stage_state
+from recycle.runtime.step.listener import Listener
+from recycle.runtime.step.tokens import TokenTotal
+from recycle.runtime.step.update import TorchUpdate
+
+
+class StageTraining:
+    """A stage whose steps are its own: its versions, and its work in the present view. It is Followable.
+
+    Args:
+        stage: what computes.
+        update: what reduces and steps.
+        recorder: of its server; gets what is executed.
+
+    Attributes:
+        update: see above.
+    """
+
+    def __init__(self, stage: MegatronStage, update: TorchUpdate, recorder: Recorder) -> None:
+        self.update = update
+        self._stage = stage
+        self._recorder = recorder
+        self._worker: Worker | None = None
+        self._tie: Tie | None = None
+
+    # Its versions.
+
+    @property
+    def newest(self) -> int:
+        """See Versioned."""
+        return self.update.versions.newest
+
+    @property
+    def oldest(self) -> int:
+        """See Versioned."""
+        return self.update.versions.oldest
+
+    def drop(self) -> None:
+        """See Versioned."""
+        if self._worker is not None:
+            self._worker.close()
+        self._stage.drop()
+        self.update.drop()
+
+    def undo(self) -> None:
+        """See Versioned."""
+        self.update.undo()
+
+    def enter(self, network: Network, step: int) -> int:
+        """See Versioned."""
+        return self.update.enter(network, step)
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """See Versioned."""
+        return stage_state(self._named(), self.update.optimizer)
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See Versioned."""
+        give_state(state, self._named(), self.update.optimizer)
+        self.update.adopt(step)
+
+    def listen(self, listener: Listener | None) -> None:
+        """See Followable."""
+        self.update.listener = listener
+
+    def follow(self, parts: Sequence[torch.Tensor]) -> None:
+        """See Followable."""
+        self.update.follow(parts)
+
+    def read(self, step: int, folder: Path, shard: str) -> None:
+        """Take the version in a checkpoint.
+
+        Args:
+            step: which version it is.
+            folder: of the checkpoint.
+            shard: what this rank's part of the model is called there.
+
+        Raises:
+            RunError: it cannot be read, or is of a stage of another shape.
+        """
+        read_stage(folder, shard, self._named(), self.update.optimizer)
+        self.update.adopt(step)
+
+    # Its work.
+
+    def connect(
+        self,
+        plan: Plan,
+        network: Network,
+        hooks: Sequence[Hooks] = (),
+        notices: NoticeExchange | None = None,
+        waiting: Plan | None = None,
+        after_reduction: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Work by a plan over a network from now on, with gradients of zero.
+
+        Args:
+            plan: a lowered plan in which the server is alive.
+            network: of the plan's view.
+            hooks: what is told of every instruction.
+            notices: what servers tell each other in every reduction, if they do.
+            waiting: run instead where all stages wait for each other anyway; None for the same plan.
+            after_reduction: called in every iteration when the gradients are whole, before they are used.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        depth = plan.job.depth
+        self._tie = tie = tie_of(self._stage.model, network, depth)
+
+        def finish() -> None:
+            if tie is not None:
+                tie.reduce()
+            after_reduction()
+
+        per_token = self._stage.config.calculate_per_token_loss
+        tokens = TokenTotal(network, depth, self._stage.take_tokens) if per_token else None
+        self.update.connect(network, finish, tokens)
+        self._worker = Worker(plan, self._stage, self.update, network, self._recorder, hooks, notices, waiting)
+
+    def tie_embeddings(self) -> None:
+        """Where the last stage's head is the first stage's embedding, give it to both; before the first step."""
+        if self._tie is not None:
+            self._tie.copy_from_first()
+            self.update.main.copy_here()
+
+    def run(self, step: int) -> IterationReport:
+        """Make an iteration; see Worker."""
+        return self._connected.run(step)
+
+    def settle(self, step: int) -> None:
+        """Make sure that the last step before an iteration is right; see Worker."""
+        self._connected.settle(step)
+
+    def evaluate(self) -> Sequence[float]:
+        """The losses on held-out data, on the last stage; see Worker."""
+        return self._connected.evaluate()
+
+    @property
+    def _connected(self) -> Worker:
+        assert self._worker is not None, "it is in no view"
+        return self._worker
+
+    def _named(self) -> Mapping[str, torch.Tensor]:
+        return self.update.named(self._stage.model)

@@ -1,0 +1,105 @@
+"""Links over gloo's process groups."""
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import torch
+from torch.distributed import Store, Work
+
+from recycle.runtime.net.gloo.groups import begin, lost, make_backend, make_device
+from recycle.runtime.net.gloo.sockets import Connections, open_sockets
+from recycle.runtime.net.gloo.tags import tag_of
+from recycle.runtime.net.gloo.transfers import Waits
+from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.transfer_key import TransferKey
+
+
+class GlooTransfer:
+    """A transfer that is under way.
+
+    Args:
+        work: torch's own object.
+        timeout: after which a silent partner is an error.
+        waits: waits for it, and may have to give it up.
+    """
+
+    def __init__(self, work: Work, timeout: timedelta, waits: Waits) -> None:
+        self._work = work
+        self._timeout = timeout
+        self._waits = waits
+
+    def wait(self) -> None:
+        """See Transfer."""
+        try:
+            self._waits.wait(self._work, self._timeout)
+        except RuntimeError as error:
+            raise lost(error) from error
+
+
+class GlooLink:
+    """A link between two ranks of a process group. There is one at most for each of its other ranks.
+
+    Args:
+        backend: gloo's own group.
+        rank: of this process.
+        peer: the rank of the other one.
+        epoch: of the view.
+        timeout: after which a silent partner is an error.
+        waits: waits for all transfers of this process in the group.
+    """
+
+    def __init__(self, backend: Any, rank: int, peer: int, epoch: int, timeout: timedelta, waits: Waits) -> None:
+        self._backend = backend
+        self._peer = peer
+        self._upwards = peer > rank
+        self._epoch = epoch
+        self._timeout = timeout
+        self._waits = waits
+        self._sent = count()
+        self._received = count()
+
+    def send(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
+        """See Link."""
+        tag = tag_of(self._epoch, self._upwards, next(self._sent), key)
+        return GlooTransfer(begin(lambda: self._backend.send([tensor], self._peer, tag)), self._timeout, self._waits)
+
+    def receive(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
+        """See Link."""
+        tag = tag_of(self._epoch, not self._upwards, next(self._received), key)
+        return GlooTransfer(begin(lambda: self._backend.recv([tensor], self._peer, tag)), self._timeout, self._waits)
+
+
+class GlooPrivateLink:
+    """A private link, over a process group of two.
+
+    Args:
+        store: where the two find each other; nobody else uses it.
+        first: whether this process is the first of them.
+        options: how they meet.
+
+    Raises:
+        ConnectionLost: the other one did not come.
+    """
+
+    def __init__(self, store: Store, first: bool, options: NetworkOptions) -> None:
+        rank, peer = (0, 1) if first else (1, 0)
+        device = make_device(options.address)
+        before = open_sockets()
+        backend = make_backend(store, rank, 2, device, options)
+        self._connections = Connections(before, open_sockets(), frozenset(options.keep_ports))
+        self._waits = Waits()
+        self._link = GlooLink(backend, rank, peer, 0, options.transfer_timeout, self._waits)
+
+    def send(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
+        """See Link."""
+        return self._link.send(tensor, key)
+
+    def receive(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
+        """See Link."""
+        return self._link.receive(tensor, key)
+
+    def unblock(self) -> None:
+        """See PrivateLink."""
+        self._connections.cut()
+        self._waits.give_up()

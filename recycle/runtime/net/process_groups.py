@@ -1,0 +1,91 @@
+"""Process groups of torch's whose calls can be taken over by somebody else.
+
+Torch makes them wherever it would make its own, and knows no difference.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch.distributed import distributed_c10d
+
+from recycle.job import Server
+from recycle.runtime.errors import RunError
+
+CPU = torch.device("cpu")
+
+METHODS: Mapping[str, str] = {
+    **{name: name for name in ("allreduce", "broadcast", "allgather", "gather", "scatter", "barrier", "reduce")},
+    **{name: name for name in ("reduce_scatter", "alltoall", "allreduce_coalesced", "allgather_coalesced")},
+    **{name: name for name in ("send", "recv", "recv_anysource", "alltoall_base", "monitored_barrier")},
+    **{name: name for name in ("_allgather_base", "_reduce_scatter_base")},
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+}
+"""What torch calls of a process group, by what its backend calls it."""
+
+
+class ReplaceableGroup(dist.ProcessGroup):
+    """A process group whose calls can be handed over; until then its backend does it all.
+
+    Args:
+        rank: in the group.
+        size: of the group.
+
+    Attributes:
+        servers: by their rank in the group, since its calls were handed over.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # of subclasses, whose store is their backend's
+        self.servers: tuple[Server, ...] = ()
+        # Torch's own methods are no way to the backend: on subclasses they keep Python's global lock, which the
+        # backend's threads may wait for.
+        for name, inner in METHODS.items():
+            setattr(self, name, partial(self._pass_on, inner))
+
+    def hand_over(self, servers: tuple[Server, ...], call: Callable[..., None]) -> None:
+        """From now on, somebody else carries out the calls.
+
+        Args:
+            servers: by their rank in the group.
+            call: carries out a call of torch's, given its name and arguments, before it returns.
+        """
+        self.servers = servers
+        for name in METHODS:
+            setattr(self, name, partial(_do, call, name))
+
+    def _pass_on(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        return getattr(self._get_backend(CPU), name)(*arguments, **keywords)
+
+
+def _do(call: Callable[..., None], name: str, *arguments: Any, **keywords: Any) -> Any:
+    call(name, *arguments, **keywords)
+    done: Any = torch.futures.Future()
+    done.set_result(arguments[0] if arguments else None)
+    return _create_work_from_future(done)
+
+
+def make_replaceable_groups() -> list[ReplaceableGroup]:
+    """Have torch make such groups from now on, of which those of at least two ranks appear in this list.
+
+    Raises:
+        RunError: this torch makes its groups in another way.
+    """
+    made: list[ReplaceableGroup] = []
+
+    class ListedGroup(ReplaceableGroup):
+        def __init__(self, _: dist.Store, rank: int, size: int) -> None:
+            super().__init__(rank, size)
+            # A group of one cannot lose anybody.
+            if size > 1:
+                made.append(self)
+
+    if not hasattr(distributed_c10d, "ProcessGroup"):
+        raise RunError(f"torch {torch.__version__} makes its process groups in another way: use torch 2.13.0")
+    distributed_c10d.ProcessGroup = ListedGroup  # type: ignore[assignment,misc]
+    return made

@@ -1,0 +1,75 @@
+// What stands around the boxes: the times along the top, the names of rows and groups, and the rows' figures.
+
+import { AXIS } from './scene.js';
+
+export function drawAxis(scene, pen) {
+  pen.fillStyle = scene.theme.ground;
+  pen.fillRect(0, 0, scene.width, AXIS);
+  pen.fillStyle = scene.theme.dim;
+  pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
+  pen.textBaseline = 'middle';
+  pen.textAlign = 'left';
+  pen.fillText(scene.page.unit, 10, AXIS / 2);
+  pen.textAlign = 'center';
+  for (const tick of scene.ticks()) pen.fillText(short(tick), scene.x(tick), AXIS / 2);
+  if (scene.right) {
+    pen.textAlign = 'right';
+    ['busy', 'bubble', 'memory'].forEach((name, place) => pen.fillText(name, scene.edge + 42 + 50 * place, AXIS / 2));
+  }
+  pen.fillStyle = scene.theme.rule;
+  pen.fillRect(0, AXIS - 1, scene.width, 1);
+}
+
+export function drawMargins(scene, pen, lines) {
+  pen.fillStyle = scene.theme.ground;
+  pen.fillRect(0, AXIS, scene.left, scene.height);
+  pen.fillRect(scene.edge, AXIS, scene.right, scene.height);
+  pen.textBaseline = 'middle';
+  const font = Math.min(11, scene.rowHeight - 2);
+  for (const { panel, place, top } of lines) {
+    const row = panel.rows[place];
+    const middle = scene.y(top) + (scene.rowHeight - (scene.rowHeight > 6 ? 3 : 0)) / 2;
+    if (row.dead) {
+      pen.fillStyle = scene.theme.dead;
+      pen.fillRect(0, scene.y(top), 6, Math.max(2, scene.rowHeight - 1));
+    }
+    if (scene.rowHeight < 9) continue;
+    pen.font = `bold ${font}px "DejaVu Sans", Verdana, sans-serif`;
+    pen.fillStyle = row.dead ? scene.theme.dead : scene.theme.ink;
+    pen.textAlign = 'left';
+    pen.fillText(row.label, 12, middle);
+    if (row.dead) pen.fillRect(12, middle, pen.measureText(row.label).width, 1.2);
+    if (!scene.right || row.dead) continue;
+    pen.textAlign = 'right';
+    pen.font = `${font}px "DejaVu Sans", Verdana, sans-serif`;
+    const memory = row.peak === null ? '' : row.limit === null ? `${row.peak}` : `${row.peak}/${row.limit}`;
+    [row.busy, row.bubble, memory].forEach((text, column) => pen.fillText(text, scene.edge + 42 + 50 * column, middle));
+  }
+  drawNames(scene, pen);
+}
+
+function drawNames(scene, pen) {
+  pen.textAlign = 'left';
+  for (const { group, top, bottom } of scene.groups) {
+    if (scene.y(bottom) < AXIS || scene.y(top) > scene.height) continue;
+    pen.fillStyle = scene.theme.dim;
+    pen.font = '10.5px "DejaVu Sans", Verdana, sans-serif';
+    const inside = scene.rowHeight < 9;
+    if (inside && bottom - top < 10) continue;
+    pen.fillText(`${scene.grouping} ${group}`, 12, inside ? Math.max(AXIS + 8, scene.y((top + bottom) / 2)) : scene.y(top) - 8);
+    if (inside) pen.fillRect(scene.left - 4, scene.y(top), 2, bottom - top);
+  }
+  if (scene.panels.length < 2) return;
+  for (const panel of scene.panels) {
+    pen.fillStyle = scene.theme.ground;
+    pen.fillRect(0, scene.y(panel.top), scene.width, 19);
+    pen.fillStyle = scene.theme.ink;
+    pen.font = 'bold 12px "DejaVu Sans", Verdana, sans-serif';
+    pen.fillText(`${panel.name}: ${panel.title}`, 12, scene.y(panel.top) + 11);
+  }
+}
+
+// A time without needless digits.
+export function short(time) {
+  return String(Number(time.toPrecision(6)));
+}

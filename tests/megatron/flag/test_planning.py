@@ -1,0 +1,71 @@
+"""Where a Megatron job's plans come from: put in from above, or a catalogue, which says so."""
+
+import pytest
+
+from harness.examples import QUICK, paper_job
+from recycle.errors import NoPlanError, UserError
+from recycle.job import Server
+from recycle.megatron.flag.flags import Flags
+from recycle.megatron.flag.planning import Shape, Source
+from recycle.plan.mode import Mode
+from recycle.planner.catalogue import make_catalogue
+from recycle.planner.source import megatron_plan
+from recycle.runtime.recover.plans import CATALOGUE, FIRST, MADE, Plans
+
+SHAPE = Shape(2, 2, 3)
+JOB = paper_job(pipelines=2, stages=2, micro_batches=3)
+
+
+def never(*_):
+    raise AssertionError("a plan was made")
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "plans.zip"
+    make_catalogue(path, JOB, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
+    return path
+
+
+def source(path=None, make=megatron_plan, shape=SHAPE):
+    return Source(Flags(on=True, catalogue=path, dead=(), budget=0.2), shape, [], make)
+
+
+def test_without_a_catalogue_what_is_put_in_makes_the_plans():
+    asked = []
+
+    def make(job, dead, mode, seconds):
+        asked.append((tuple(dead), mode, seconds))
+        return megatron_plan(job, dead, mode, seconds)
+
+    plans = source(make=make)
+    whole = plans.plan(())
+    around = plans.plan([Server(1, 0)])
+    mode = Mode(optimizer="global")
+    assert asked == [((), mode, 0.2), ((Server(1, 0),), mode, 0.2)]
+    assert whole.provenance.planner == "1F1B"
+    choice, text = Plans(whole, plans.catalogue, plans.plan).choose(around.dead)
+    assert choice == MADE
+    assert text
+
+
+def test_the_plans_of_a_catalogue_are_said_to_be_its_own_and_none_is_made(catalogue):
+    first = source(catalogue).plan(())
+    plans = source(catalogue, make=never)
+    dead = JOB.dead_servers([Server(0, 1)])
+    found = Plans(first, plans.catalogue, plans.plan)
+    assert found.choose(first.dead) == (FIRST, b"")
+    assert found.choose(dead) == (CATALOGUE, b"")
+    live = Server(1, 1)
+    assert found.find(CATALOGUE, dead, live, b"").programs[live] == plans.plan(dead).programs[live]
+
+
+def test_what_a_catalogue_has_no_plan_for_is_not_made(catalogue):
+    plans = source(catalogue, make=never)
+    with pytest.raises(NoPlanError, match="no plan for failure counts"):
+        plans.plan([Server(0, 0), Server(1, 1)])
+
+
+def test_a_catalogue_for_another_shape_is_refused(catalogue):
+    with pytest.raises(UserError, match="its plans are for 2 pipelines x 2 stages x 3 micro-batches"):
+        source(catalogue, shape=Shape(3, 2, 3))

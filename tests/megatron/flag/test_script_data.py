@@ -1,0 +1,101 @@
+"""Forward steps get the micro-batches that they ask for, in any order; the script's iterator ends as under stock."""
+
+import pytest
+
+from recycle.megatron.flag.script_data import ScriptData
+from recycle.runtime.errors import RunError
+from recycle.runtime.execute.stage import MicroBatch
+
+HOME, MICRO_BATCHES = 1, 3
+
+
+@pytest.fixture
+def data():
+    return ScriptData(HOME, MICRO_BATCHES)
+
+
+def foreign(micro_batch):
+    return f"other {micro_batch.step} {micro_batch.home}.{micro_batch.number}"
+
+
+def training(data, step, number, home=HOME):
+    (item,) = data.training(MicroBatch(step, home, number))
+    return item
+
+
+def held_out(data, number, home=HOME):
+    # Evaluations have no number of their own where the plan is executed.
+    (item,) = data.held_out(MicroBatch(0, home, number))
+    return item
+
+
+def test_own_micro_batches_come_in_any_order_and_again_until_two_iterations_later(data):
+    iterator = iter(range(100))
+    with data.iteration(iterator, 7):
+        assert [training(data, 7, number) for number in (2, 0, 2)] == [2, 0, 2]
+    with data.iteration(iterator, 8):
+        assert training(data, 8, 1) == 4
+        assert training(data, 7, 1) == 1
+    with data.iteration(iterator, 9):
+        assert training(data, 8, 2) == 5
+        with pytest.raises(KeyError):
+            training(data, 7, 0)
+
+
+def test_an_iterator_is_left_where_a_stock_schedule_leaves_it(data):
+    """Whoever leaves its work to its peers reads it all the same."""
+    iterator = iter(range(100))
+    with data.iteration(iterator, 0):
+        pass
+    with data.evaluation(iterator):
+        assert held_out(data, 0) == 3
+    assert next(iterator) == 6
+
+
+def test_an_iteration_that_is_made_again_meanwhile_reads_its_own_data(data):
+    trained, evaluated = iter(range(100)), iter(range(100, 200))
+    with data.iteration(trained, 0):
+        pass
+    with data.evaluation(evaluated):
+        assert held_out(data, 0) == 100
+        assert training(data, 0, 1) == 1
+        assert held_out(data, 1) == 101
+    with data.iteration(trained, 1):
+        assert training(data, 1, 0) == 3
+
+
+def test_data_of_other_pipelines_is_that_of_the_iterators_own_set(data):
+    iterators = {name: iter(range(100)) for name in ("trained", "evaluated", "tested")}
+    for name, iterator in iterators.items():
+        data.add(iterator, lambda micro_batch, name=name: f"{name} {foreign(micro_batch)}")
+    with data.iteration(iterators["trained"], 4):
+        assert training(data, 4, 2, home=0) == "trained other 4 0.2"
+    for time in range(2):
+        with data.evaluation(iterators["evaluated"]):
+            assert held_out(data, 1, home=0) == f"evaluated other {time} 0.1"
+    with data.evaluation(iterators["tested"]):
+        assert held_out(data, 0, home=2) == "tested other 0 2.0"
+
+
+def test_an_evaluation_that_fails_is_not_counted(data):
+    iterator = iter(range(100))
+    data.add(iterator, foreign)
+    with pytest.raises(OSError, match="lost"), data.evaluation(iterator):
+        raise OSError("lost")
+    with data.evaluation(iterator):
+        assert held_out(data, 0, home=0) == "other 0 0.0"
+
+
+def test_without_an_iterator_nothing_is_read(data):
+    data.add(None, foreign)
+    with data.iteration(None, 0):
+        assert data.training(MicroBatch(0, HOME, 0)) is None
+        assert data.training(MicroBatch(0, 0, 0)) is None
+
+
+def test_other_data_that_cannot_be_found_is_an_error(data):
+    with (
+        data.iteration(iter(range(100)), 0),
+        pytest.raises(RunError, match="data: the plan routes micro-batches of other pipelines here"),
+    ):
+        data.training(MicroBatch(0, 0, 0))

@@ -1,0 +1,60 @@
+import pytest
+
+from harness.examples import paper_job
+from recycle.job import Server
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.checker import check_plan
+from recycle.plan.document import encode_plan
+from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.planner.source import first_plan, megatron_plan, plan_ahead, plan_maker, waiting_plan
+
+JOB = paper_job(pipelines=2, stages=2, micro_batches=3)
+
+
+def test_a_plan_is_made_alike_by_whoever_is_asked():
+    dead = JOB.dead_servers([Server(1, 1)])
+    one, other = (plan_maker(JOB, Mode())(dead) for _ in range(2))
+    assert encode_plan(one) == encode_plan(other)
+    assert one.dead == dead
+    assert one.form == "lowered"
+
+
+def test_a_run_that_waits_has_a_plan_with_a_global_optimizer_around_the_same_dead_servers():
+    plan = first_plan(JOB, [Server(0, 1)], Mode())
+    waiting = waiting_plan(plan)
+    assert waiting is not None
+    assert (waiting.dead, waiting.mode) == (plan.dead, Mode(optimizer="global"))
+    assert waiting_plan(waiting) is None
+
+
+def test_a_catalogue_made_ahead_holds_small_jobs_failures_and_is_not_made_for_one_pipeline(tmp_path):
+    path = plan_ahead(JOB, Mode(), tmp_path / "run" / "plans.zip")
+    assert path is not None
+    found = Catalogue(path, JOB).look_up([Server(1, 0)])
+    assert check_plan(found.plan()) == ()
+    assert plan_ahead(paper_job(pipelines=1), Mode(), tmp_path / "alone.zip") is None
+    assert not (tmp_path / "alone.zip").exists()
+
+
+@pytest.mark.parametrize("optimizer", ["global", "staggered"])
+def test_megatrons_own_order_is_1f1b_with_a_fused_backward(optimizer):
+    plan = megatron_plan(JOB, (), Mode("split", optimizer), seconds=0.1)
+    assert check_plan(plan) == ()
+    assert plan.mode == Mode("fused", optimizer)
+    assert (plan.provenance.planner, plan.provenance.budget) == ("1F1B", "none")
+    compute = [each for each in plan.programs[Server(0, 0)] if each.op.is_compute]
+    assert [(each.op, each.micro_batch) for each in compute] == [
+        (Op.F, 0),
+        (Op.F, 1),
+        (Op.B, 0),
+        (Op.F, 2),
+        (Op.B, 1),
+        (Op.B, 2),
+    ]
+
+
+def test_around_dead_servers_megatron_has_a_plan_of_the_mode():
+    plan = megatron_plan(JOB, [Server(1, 1)], Mode(optimizer="global"), seconds=0.1)
+    assert check_plan(plan) == ()
+    assert (plan.mode, plan.dead, plan.provenance.budget) == (Mode(optimizer="global"), {Server(1, 1)}, "0.1 s")

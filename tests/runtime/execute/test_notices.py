@@ -1,0 +1,38 @@
+"""What servers tell each other in their reductions."""
+
+import msgspec
+import pytest
+from torch.distributed import HashStore
+
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.runtime.execute.notices import EVERY, NoticeExchange, Notices
+from recycle.runtime.launch.local import launch
+from recycle.runtime.net.connect import connect
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
+    view = View.among([Server(0, 0), Server(1, 0)])
+    heard = {}
+
+    def body(member):
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]))
+        found = []
+        for iteration in range(2 * EVERY + 1):
+            notices.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
+            notices.exchange()
+            found.append(notices.heard)
+        notices.collect()
+        member.report(msgspec.json.encode([*found, notices.heard]))
+
+    launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content, type=list[Notices])}))
+    expected = [Notices(), *[Notices(0, 1)] * EVERY, *[Notices(2, 1)] * EVERY, Notices(0, 1)]
+    assert heard == {0: expected, 1: expected}
+
+
+def test_nothing_is_under_way_before_the_first_notice():
+    notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
+    notices.collect()
+    assert notices.heard == Notices()

@@ -1,0 +1,76 @@
+"""A stage's state that is handed over."""
+
+import queue
+
+import msgspec
+import pytest
+import torch
+
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.join.handover import LARGEST_HEAD, StateHead, TensorHead, receive_state, send_state
+from recycle.runtime.net.transfer_key import STATE
+
+
+class Done:
+    def wait(self):
+        pass
+
+
+class Line:
+    """Both ends of a link within one process: what is sent is there to be received."""
+
+    def __init__(self):
+        self.sent = queue.SimpleQueue()
+
+    def send(self, tensor, _):
+        self.sent.put(tensor.clone())
+        return Done()
+
+    def receive(self, tensor, _):
+        tensor.copy_(self.sent.get(timeout=5))
+        return Done()
+
+
+def test_a_state_arrives_as_it_was_sent():
+    state = {
+        "matrix": torch.randn(3, 4).t(),
+        "step": torch.tensor(7.0),
+        "half": torch.randn(5).bfloat16(),
+        "count": torch.tensor([2**40]),
+        "nothing": torch.empty(0, 3),
+    }
+    line = Line()
+    send_state(line, 12, state)
+    step, received = receive_state(line)
+    assert step == 12
+    torch.testing.assert_close(received, {name: each.contiguous() for name, each in state.items()}, rtol=0, atol=0)
+
+
+def bytes_of(content):
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("length", [0, -1, LARGEST_HEAD + 1])
+def test_a_head_of_an_impossible_length_is_refused(length):
+    line = Line()
+    line.send(torch.tensor([length]), STATE)
+    with pytest.raises(ConnectionLost, match=f"a head of {length} bytes"):
+        receive_state(line)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no message",
+        msgspec.msgpack.encode({"step": 1}),
+        msgspec.msgpack.encode(StateHead(1, [TensorHead("a", (2,), "object")])),
+        msgspec.msgpack.encode(StateHead(1, [TensorHead("a", (-2,), "float32")])),
+    ],
+    ids=["noise", "another", "type", "shape"],
+)
+def test_a_head_that_is_none_is_refused(content):
+    line = Line()
+    line.send(torch.tensor([len(content)]), STATE)
+    line.send(bytes_of(content), STATE)
+    with pytest.raises(ConnectionLost, match="a state that cannot be read"):
+        receive_state(line)

@@ -1,0 +1,74 @@
+"""The fork server: real processes, started, ended and killed."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from recycle.runtime.launch.fork_server import ForkServer
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def fork_server(tmp_path):
+    def start(name, port):
+        if name == "ends":
+            return port
+        (tmp_path / name).write_text(str(os.getpid()))
+        signal.pause()
+        return 1
+
+    fork_server = ForkServer("127.0.0.1", start)
+    yield fork_server
+    if fork_server.pid:
+        fork_server.end()
+
+
+def test_it_tells_of_each_process_that_it_starts_and_that_ends(fork_server):
+    fork_server.start_server("ends", 5)
+    started, ended = fork_server.next_event(30), fork_server.next_event(30)
+    assert (started.kind, started.name, started.port) == ("started", "ends", 5)
+    assert (ended.kind, ended.name, ended.pid, ended.status) == ("ended", "ends", started.pid, 5)
+    assert fork_server.next_event(0) is None
+
+
+def test_a_killed_process_has_the_status_of_its_signal(fork_server):
+    fork_server.start_server("stays", 0)
+    started = fork_server.next_event(30)
+    os.kill(started.pid, signal.SIGKILL)
+    assert fork_server.next_event(30).status == -signal.SIGKILL
+
+
+def test_a_store_can_come_back_to_its_port(fork_server):
+    fork_server.serve_store()
+    first = fork_server.next_event(30)
+    os.kill(first.pid, signal.SIGKILL)
+    assert fork_server.next_event(30).kind == "ended"
+    fork_server.serve_store(first.port)
+    second = fork_server.next_event(30)
+    assert (second.kind, second.port) == ("started", first.port)
+    socket.create_connection(("127.0.0.1", second.port)).close()
+
+
+def test_all_end_with_it(fork_server, tmp_path):
+    fork_server.start_server("stays", 0)
+    started = fork_server.next_event(30)
+    pid = os.pidfd_open(started.pid)
+    fork_server.end()
+    fork_server.pid = 0
+    deadline = time.monotonic() + 30
+    while is_running(started.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.close(pid)
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

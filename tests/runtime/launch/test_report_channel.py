@@ -1,0 +1,100 @@
+"""What the launcher is told, by whom it is told, and who is not let in."""
+
+import os
+import socket
+from multiprocessing.connection import Client
+
+import pytest
+
+from recycle.control.errors import ControlError
+from recycle.runtime.launch.messages import FailureMessage, HelloMessage, ReportMessage, encode
+from recycle.runtime.launch.report_channel import ReportInbox, connect_to_launcher
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def inbox():
+    inbox = ReportInbox("127.0.0.1", "token")
+    inbox.open()
+    yield inbox
+    inbox.close()
+
+
+def next_report(inbox):
+    """The next message that is not the first of its sender."""
+    while (received := inbox.take(10)) is not None and received.message == received.sender:
+        pass
+    assert received is not None
+    return received
+
+
+STILL_THERE = ReportMessage(b"still there")
+
+
+def test_what_is_told_arrives_in_order_with_who_told_it(inbox):
+    send = connect_to_launcher(inbox.address, "token", "W0_1#2", 77)
+    messages = [ReportMessage(b"first"), ReportMessage(b"\xff second"), FailureMessage("third")]
+    for each in messages:
+        send(each)
+    sender = HelloMessage("W0_1#2", 77)
+    assert [inbox.take(10) for _ in range(4)] == [(sender, each) for each in (sender, *messages)]
+
+
+def test_without_the_token_nobody_is_let_in(inbox):
+    with pytest.raises(ControlError, match=r"does not let this process in .*; take the address and the token from"):
+        connect_to_launcher(inbox.address, "another", "W0_1#0", 1)
+    connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+    assert next_report(inbox).sender.name == "W0_0#0"
+    assert inbox.take(0) is None
+
+
+def test_noise_and_whoever_hangs_up_at_once_do_no_harm(inbox):
+    with socket.create_connection(inbox.address) as stranger:
+        stranger.sendall(b"\xff" * 100)
+    socket.create_connection(inbox.address).close()
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(encode(HelloMessage("x" * 1000, 1)))  # no name is that long
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(b"no message")
+        member.send_bytes(encode(STILL_THERE))
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(encode(STILL_THERE))  # without having said who it is
+        member.send_bytes(encode(STILL_THERE))
+    connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+    assert next_report(inbox).message == STILL_THERE
+    assert inbox.take(0) is None
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out(inbox):
+    with socket.create_connection(inbox.address):
+        connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+        assert next_report(inbox).message == STILL_THERE
+
+
+class Harm:
+    """What a pickle of this does when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_what_is_told_is_never_unpickled(inbox, tmp_path):
+    harm = Harm(tmp_path / "harm")
+    with Client(inbox.address, authkey=b"token") as member:
+        member.send_bytes(encode(HelloMessage("W0_0#0", 1)))
+        member.send(harm)
+        # The inbox hangs up when it has read that.
+        with pytest.raises((EOFError, ConnectionError)):
+            member.recv_bytes()
+    assert not harm.path.exists()
+
+
+def test_training_does_not_depend_on_who_watches(inbox):
+    send = connect_to_launcher(inbox.address, "token", "W0_0#0", 1)
+    inbox.close()
+    for _ in range(3):
+        send(ReportMessage(b"x" * 1_000_000))

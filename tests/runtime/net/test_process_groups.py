@@ -1,0 +1,51 @@
+"""Process groups whose calls are taken over: torch's own before that, and afterwards whatever the new owner does."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore
+
+from recycle.job import Server
+from recycle.runtime.launch.local import launch
+from recycle.runtime.net.process_groups import METHODS, make_replaceable_groups
+
+SERVERS = (Server(0, 0), Server(1, 0))
+
+
+def test_a_group_passes_its_calls_on_until_they_are_handed_over():
+    heard = {}
+
+    def body(member):
+        made = make_replaceable_groups()
+        store = PrefixStore("torch", member.store())
+        dist.init_process_group("gloo", store=store, rank=member.rank, world_size=member.count)
+        dist.new_group([0])
+        dist.new_group([1])
+        (group,) = made
+        assert group.servers == ()
+        tensor = torch.tensor([1.0 + member.rank])
+        dist.all_reduce(tensor)
+        assert tensor.item() == 3.0
+        calls = []
+
+        def call(name, tensors, options):
+            calls.append((name, [each.tolist() for each in tensors], options.reduceOp == dist.ReduceOp.MAX))
+            tensors[0].fill_(7.0)
+
+        group.hand_over(SERVERS, call)
+        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
+        work.wait()
+        assert work.is_completed()
+        assert calls == [("allreduce", [[3.0]], True)]
+        assert tensor.item() == 7.0
+        assert group.servers == SERVERS
+        member.report(b"done")
+
+    launch(2, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"done", 1: b"done"}
+
+
+def test_this_torch_has_all_these_methods():
+    """What is not here would go to torch's own group, past whoever carries out the calls."""
+    group = dist.ProcessGroup
+    missing = [name for name in METHODS if not hasattr(group, name)]
+    assert missing == []
