@@ -57,7 +57,7 @@ class World:
         self.agents: list[Iterator[None]] = []
         self.everyone: list[Simulated] = []
         members = [Member(server, 0) for server in job.servers()]
-        self.board.propose(Verdict(0, tuple(map(str, members)), 0))
+        self.board.verdicts.propose(Verdict(0, tuple(map(str, members)), 0))
         for member in members:
             Simulated(self, member).held[0] = ()
         self.look()
@@ -70,7 +70,7 @@ class World:
         return next(each for each in self.everyone if each.member == member)
 
     def newest(self) -> Verdict:
-        verdict = self.board.verdict()
+        verdict = self.board.verdicts.newest()
         assert verdict is not None
         return verdict
 
@@ -83,12 +83,12 @@ class World:
 
     def declare_dead(self, member: Member, noticed: str) -> Iterator[None]:
         """What an agent does, one request after the other."""
-        self.board.publish_death(Death(str(member), "died", noticed, 0.0))
+        self.board.failures.publish_death(Death(str(member), "died", noticed, 0.0))
         yield
         epoch = 0
-        while (verdict := self.board.verdict(epoch)) is not None and member in verdict.view.members:
+        while (verdict := self.board.verdicts.newest(epoch)) is not None and member in verdict.view.members:
             yield
-            self.board.alarm(verdict.epoch, f"{member} died", "agent")
+            self.board.failures.raise_alarm(verdict.epoch, f"{member} died", "agent")
             yield
             epoch = verdict.epoch + 1
 
@@ -106,7 +106,7 @@ class World:
             self.durable[version] = next(each.held[version] for each in members if version in each.held)
 
     def join(self, server: Server) -> None:
-        Simulated(self, Member(server, self.board.new_incarnation(server)))
+        Simulated(self, Member(server, self.board.joining.new_incarnation(server)))
 
     def vacant(self) -> list[Server]:
         taken = {member.server for member in self.newest().view.members if self.of(member).alive}
@@ -163,19 +163,19 @@ class Simulated:
         """Everything that the store has to say to this member now."""
         board, epoch, members = self.world.board, self.machine.view.epoch, self.machine.view.members
         events: list[Event] = []
-        if alarm := board.alarm_of(max(epoch, 0)):
+        if alarm := board.failures.alarm(max(epoch, 0)):
             events.append(Noticed(f"alarm/{alarm.epoch}", alarm.epoch, alarm.cause))
         for member in {*members, self.member}:
-            if death := board.death(member):
+            if death := board.failures.death(member):
                 events.append(Died(f"death/{member}", death))
         for member in members:
-            if report := board.report(epoch, member):
+            if report := board.failures.report(epoch, member):
                 events.append(Reported(f"report/{epoch}/{member}", report))
-        for request in board.joins():
-            report = board.report(epoch, Member.parse(request.member)) if epoch >= 0 else None
+        for request in board.joining.requests():
+            report = board.failures.report(epoch, Member.parse(request.member)) if epoch >= 0 else None
             if report and request.state == "synced":
                 events.append(JoinReady(f"join/{epoch}/{request.member}", report))
-        if verdict := board.verdict(epoch + 1):
+        if verdict := board.verdicts.newest(epoch + 1):
             events.append(Decided(f"view/{verdict.epoch}", verdict))
         return sorted(events, key=lambda event: event.id)
 
@@ -259,17 +259,17 @@ class Simulated:
         action, board = self.to_do.pop(0), self.world.board
         match action:
             case RaiseAlarm(epoch=epoch, cause=cause):
-                board.alarm(epoch, cause, str(self.member))
+                board.failures.raise_alarm(epoch, cause, str(self.member))
                 self.interrupted = self.machine.state is State.HALTING
             case PublishReport(report=report):
-                board.publish_report(report)
+                board.failures.publish_report(report)
                 if self.machine.state is State.JOINING:
-                    board.request_join(JoinRequest(report.member, report.epoch, state="synced"))
+                    board.joining.request(JoinRequest(report.member, report.epoch, state="synced"))
             case Propose(verdict=verdict):
-                board.propose(verdict)
+                board.verdicts.propose(verdict)
                 self.world.look()
             case Accuse(member=member):
-                board.publish_death(Death(str(member), "did not answer", "answer", 0.0))
+                board.failures.publish_death(Death(str(member), "did not answer", "answer", 0.0))
             case Rebuild():
                 assert self.iteration is None
                 self.rebuild = action

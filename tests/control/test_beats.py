@@ -63,18 +63,18 @@ def test_a_heart_beats_until_it_is_stopped_and_finds_the_store_again(
         return store.clone()
 
     heart = Heartbeat(A, connect, "token", 0.001)
-    eventually(lambda: Board(first, "token").beats([A])[A] > 2)
+    eventually(lambda: Board(first, "token").beats.counts([A])[A] > 2)
     first.lose()
-    eventually(lambda: Board(second, "token").beats([A])[A] > 2)
+    eventually(lambda: Board(second, "token").beats.counts([A])[A] > 2)
     heart.stop()
-    count = Board(second, "token").beats([A])[A]
-    assert Board(second, "token").beats([A])[A] == count
+    count = Board(second, "token").beats.counts([A])[A]
+    assert Board(second, "token").beats.counts([A])[A] == count
 
 
 def test_with_every_beat_something_else_can_be_looked_at(eventually: Callable[[Callable[[], bool]], None]) -> None:
     store = MemoryStore()
     seen: list[int] = []
-    heart = Heartbeat(A, store.clone, "token", 0.001, lambda board: seen.append(board.beats([A])[A]))
+    heart = Heartbeat(A, store.clone, "token", 0.001, lambda board: seen.append(board.beats.counts([A])[A]))
     eventually(lambda: len(seen) > 2)
     heart.stop()
     assert seen == list(range(1, len(seen) + 1))

@@ -132,7 +132,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     endpoint = Endpoint(door.host, door.port, door.token, host)
     try:
         board = Board(endpoint.connect(3.0), door.token)
-        description, verdict = board.description(), board.verdict()
+        description, verdict = board.description(), board.verdicts.newest()
     except StoreLost as error:
         raise ControlError(f"{path}: {error}; no run is going on here") from error
     if description is None or verdict is None:
@@ -144,7 +144,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     if not vacant or (server is not None and server not in vacant):
         raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
     server = server or vacant[0]
-    member = Member(server, board.new_incarnation(server))
+    member = Member(server, board.joining.new_incarnation(server))
     del board
     return _serve(run, text, make, Faults(), member, RunAccess(endpoint, (door.host, door.watch)))
 

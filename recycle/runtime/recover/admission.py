@@ -81,10 +81,10 @@ class Admission:
 
     def _announced(self, epoch: int) -> Iterator[tuple[Member, Report | None]]:
         board = self._store.board
-        for request in board.joins():
+        for request in board.joining.requests():
             joiner = Member.parse(request.member)
-            if (request.state, request.epoch) == ("synced", epoch) and board.death(joiner) is None:
-                yield joiner, board.report(epoch, joiner)
+            if (request.state, request.epoch) == ("synced", epoch) and board.failures.death(joiner) is None:
+                yield joiner, board.failures.report(epoch, joiner)
 
     # Who joins.
 
@@ -115,11 +115,11 @@ class Admission:
 
     def verdict(self, epoch: int) -> Verdict | None:
         """The verdict that has followed an epoch, if there is one."""
-        return self._store.board.verdict(epoch + 1)
+        return self._store.board.verdicts.newest(epoch + 1)
 
     def await_verdict(self, epoch: int) -> Verdict | None:
         """The same, after a moment of waiting for it."""
-        return self._store.board.wait_verdict(epoch + 1, self._store.durations.beat)
+        return self._store.board.verdicts.wait(epoch + 1, self._store.durations.beat)
 
     def end_joining(self) -> None:
         """There is a new verdict: the training is free."""

@@ -32,32 +32,32 @@ class Gathering:
 
     def raise_alarm(self, epoch: int, cause: str) -> Alarm:
         """Tell all that an epoch cannot go on; gives the alarm that was raised first."""
-        return self._store.board.alarm(epoch, cause, str(self._member))
+        return self._store.board.failures.raise_alarm(epoch, cause, str(self._member))
 
     def publish(self, report: Report) -> None:
         """Tell all what this member holds."""
-        self._store.board.publish_report(report)
+        self._store.board.failures.publish_report(report)
 
     def propose(self, verdict: Verdict) -> Verdict:
         """Try to begin an epoch; gives the verdict that counts."""
-        return self._store.board.propose(verdict)
+        return self._store.board.verdicts.propose(verdict)
 
     def accuse(self, member: Member) -> None:
         """Declare a member dead that has not answered in time."""
         reason = f"did not answer an alarm for {self._store.durations.answer:g} s"
-        self._store.board.publish_death(Death(str(member), reason, "answer", time.monotonic()))
+        self._store.board.failures.publish_death(Death(str(member), reason, "answer", time.monotonic()))
 
     def tidy(self, view: View) -> None:
         """Delete what nobody needs any more. All members have built their groups, so all have read it."""
         board = self._store.board
-        joiners = (Member.parse(each.member) for each in board.joins())
-        waiting = (each for each in joiners if board.death(each) is None)
+        joiners = (Member.parse(each.member) for each in board.joining.requests())
+        waiting = (each for each in joiners if board.failures.death(each) is None)
         board.forget(view.epoch, {*view.members, *waiting})
 
     def is_over(self, view: View) -> bool:
         """Whether nobody else in a view needs help any more: who is finished leaves, or has left already."""
         others = (each for each in view.members if each != self._member)
-        return self._store.board.need_nobody(view.epoch, others)
+        return self._store.board.end.need_nobody(view.epoch, others)
 
     def look(self, machine: Machine, joiners: Iterable[JoinReady]) -> Iterator[Event]:
         """What there is to hear in a view, read while the machine is told of it; or the verdict alone.
@@ -75,24 +75,24 @@ class Gathering:
         if view.epoch != self._epoch:
             self._epoch, self._began = view.epoch, time.monotonic()
             self._heard.clear()
-        verdict = board.verdict(view.epoch + 1) if leads else board.wait_verdict(view.epoch + 1, OTHERS)
+        verdict = board.verdicts.newest(view.epoch + 1) if leads else board.verdicts.wait(view.epoch + 1, OTHERS)
         if verdict is not None:
             yield Decided(f"view/{verdict.epoch}", verdict)
             return
         overdue = time.monotonic() - self._began > self._store.durations.answer
-        dead = board.declared_dead()
-        reported = board.reported(view.epoch) if leads or overdue else frozenset()
+        dead = board.failures.declared_dead()
+        reported = board.failures.reported(view.epoch) if leads or overdue else frozenset()
         if leads:
             # Before the members, with whose last report everything is decided.
             yield from joiners
         for member in view.members:
             name = str(member)
             if name in dead:
-                if self._is_news(death_id := f"death/{name}") and (death := board.death(member)) is not None:
+                if self._is_news(death_id := f"death/{name}") and (death := board.failures.death(member)) is not None:
                     yield Died(death_id, death)
             elif name in reported:
                 report_id = f"report/{view.epoch}/{name}"
-                if self._is_news(report_id) and (report := board.report(view.epoch, member)) is not None:
+                if self._is_news(report_id) and (report := board.failures.report(view.epoch, member)) is not None:
                     yield Reported(report_id, report)
             elif overdue and member != self._member:
                 yield Overdue(f"overdue/{next(self._ids)}", view.epoch, member)

@@ -49,7 +49,7 @@ class Groups:
             epoch: of the view that comes.
         """
         self._alarm_watch.follow(epoch)
-        self._alarm_watch.bury(self._network)
+        self._alarm_watch.discard(self._network)
         self._network = None
 
     def build(self, view: View) -> Network:
@@ -78,7 +78,7 @@ class Groups:
             Interrupted: it is over already.
         """
         self._alarm_watch.check()
-        self._alarm_watch.end_buried()
+        self._alarm_watch.end_discarded()
 
 
 class Rebuilding:
@@ -161,7 +161,7 @@ class Rebuilding:
 
     def _unheard_deaths(self, view: View) -> Iterator[Died]:
         """Of members of the view, though it was proposed by somebody who must have looked for deaths before."""
-        dead = self._store.board.declared_dead()
+        dead = self._store.board.failures.declared_dead()
         for member in view.members:
-            if str(member) in dead and (death := self._store.board.death(member)) is not None:
+            if str(member) in dead and (death := self._store.board.failures.death(member)) is not None:
                 yield Died(f"death/{member}", death)

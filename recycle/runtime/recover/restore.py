@@ -13,7 +13,7 @@ from recycle.runtime.step.trainee import Trainee
 def find_holders(board: Board, view: View, stage: int, step: int) -> dict[Member, bool]:
     """Which of a stage's members have a version, as they reported before the view; before the first one, all do."""
     members = [each for each in view.members if each.server.stage == stage]
-    reports = {each: board.report(view.epoch - 1, each) for each in members}
+    reports = {each: board.failures.report(view.epoch - 1, each) for each in members}
     return {each: report is None or step in report.versions for each, report in reports.items()}
 
 

@@ -51,7 +51,7 @@ class StoreConnection:
         try:
             store = self.endpoint.connect(self.durations.silence)
             board = Board(store, self.endpoint.token)
-            stored = board.propose(verdict)
+            stored = board.verdicts.propose(verdict)
         except StoreLost:
             return None
         self._store, self.board = store, board

@@ -142,7 +142,7 @@ class Survivor:
             network.barrier()
             return
         try:
-            self._store.board.finish(view.epoch, self._member)
+            self._store.board.end.reach(view.epoch, self._member)
             while not self._gathering.is_over(view):
                 self._alarm_watch.check()
                 time.sleep(LOOK)

@@ -40,7 +40,7 @@ class ViewPlans:
         except UserError as error:
             return msgspec.structs.replace(verdict, stop=str(error))
         if text:
-            self._store.board.publish_plan(verdict.epoch, self._member, text)
+            self._store.board.plans.publish(verdict.epoch, self._member, text)
         return msgspec.structs.replace(verdict, plan=chosen)
 
     def text(self, verdict: Verdict) -> bytes:
@@ -51,7 +51,7 @@ class ViewPlans:
         """
         match verdict.plan:
             case PublishedPlan(author):
-                return self._store.board.plan(verdict.epoch, Member.parse(author)) or b""
+                return self._store.board.plans.find(verdict.epoch, Member.parse(author)) or b""
             case _:
                 return b""
 
