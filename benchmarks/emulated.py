@@ -1,6 +1,6 @@
 """Run the plans in schedules/ with a process per server that sleeps its durations, and compare the wall clock.
 
-Usage: python benchmarks/emulated.py [--slot-ms 20] [--iterations 10] [PLAN ...]
+Usage: python -m benchmarks.emulated [--slot-ms 20] [--iterations 10] [PLAN ...]
 
 Sleeps of this machine must end on time for the figures to mean anything, so they are measured too, and a machine
 whose sleeps end late by more than 0.3 ms on average gets no figures.

@@ -1,6 +1,6 @@
 """How fast and how good the planner is: one table per question.
 
-Usage: python benchmarks/planner.py [SECTION ...] [--cases N] [--proof SECONDS] [--seed N]
+Usage: python -m benchmarks.planner [SECTION ...] [--cases N] [--proof SECONDS] [--seed N]
 
 Sections (all of them by default):
     table       the worked example with its proved values: the fast planner, and the exact solver's proof

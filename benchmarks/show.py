@@ -1,4 +1,4 @@
-"""What the page of a large plan costs: ``python benchmarks/show.py [--screenshot FILE]``.
+"""What the page of a large plan costs: ``python -m benchmarks.show [--screenshot FILE]``.
 
 The plan is 64 pipelines x 16 stages x 64 micro-batches with one dead server, about 200,000 boxes. Reported are the time
 to make the page with ``recycle show``, its size, and, measured in the page by headless Chromium, the time from the
@@ -13,8 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from harness.browser import chromium, missing
 from recycle.job import Job, Server, Stage

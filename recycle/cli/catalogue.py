@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 @job_options
 @mode_options
 @click.option(
-    "--failures", type=click.IntRange(0), default=1, show_default=True, help="Plan for up to so many failures."
+    "--failures",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="The largest number of failures to plan for.",
 )
 @search_options
 @form_option
@@ -39,7 +43,7 @@ def command(
     """Plan every vector of failure counts of JOB ahead of time, into one file.
 
     Peers of a stage hold the same parameters, so one plan serves every set of dead servers with the same count per
-    stage. Ctrl-C loses nothing: the same command goes on where it was interrupted.
+    stage. Ctrl-C loses nothing: the same command continues where it was interrupted.
 
     \b
     recycle catalogue job.toml --failures 2 -o catalogue.zip
@@ -63,6 +67,8 @@ def command(
         try:
             make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch)
         except KeyboardInterrupt:
-            console.print(f"interrupted; the plans made so far are kept in {output}.part, and the same command goes on")
+            console.print(
+                f"interrupted; the plans made so far are kept in {output}.part, and the same command continues"
+            )
             raise SystemExit(130) from None
     make_console().print(f"{describe_job(job)}: plans for up to {failures} failures written to {output}", markup=False)

@@ -78,7 +78,7 @@ def figures(plan: Plan, clock: Clock) -> dict[str, Any]:
 
 
 def report(plan: Plan, clock: Clock) -> None:
-    """Say in a table what every server does with its time and memory; of many servers, the extremes of each stage."""
+    """Print a table of every server's bubble and memory; of many servers, the extremes of each stage."""
     from rich.table import Table
 
     console = make_console()

@@ -32,13 +32,15 @@ class Price(NamedTuple):
 @click.command(
     "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
 )
-@click.option("--ranks", type=click.IntRange(1), help="Processes in all, where the command line does not say.")
+@click.option(
+    "--ranks", type=click.IntRange(1), help="The total number of processes, where the command line does not give it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
-    """Say what --pipeline-schedule recycle would do for a Megatron job: COMMAND is its command line.
+    """Check what --pipeline-schedule recycle would do for a Megatron job, whose command line is COMMAND.
 
-    What works, what is refused and why, what the plan would be, and what the loss of a server would cost. Without a
+    Reports what works, what is refused and why, the plan, and what the loss of a server would cost. Without a
     catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something is
     refused.
 
@@ -112,7 +114,7 @@ def works(line: CommandLine) -> Iterator[str]:
 def report(
     line: CommandLine, refused: list[str], fused: list[str], whole: Plan, asked: Plan, prices: list[Price]
 ) -> None:
-    """Say it in lines and a table."""
+    """Print it in lines and a table."""
     from rich.table import Table
 
     console = make_console()

@@ -13,7 +13,7 @@ from recycle.planner.explain import explain
 @plan_argument
 @json_option
 def command(plan_file: Path, as_json: bool) -> None:
-    """Say what bounds PLAN's period, what its failures cost and why, and what would help.
+    """Explain what bounds PLAN's period, what its failures cost and why, and what would help.
 
     What would help is judged by bounds: "at best" is a period that no plan can go below after the change.
     """

@@ -17,15 +17,17 @@ ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
 
 @click.command("join")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--server", type=parse_server, help="Whose place to take: W1_2. The first dead server's by default.")
+@click.option(
+    "--server", type=parse_server, help="Which dead server to replace, for example W1_2; by default, the first one."
+)
 @click.option(
     "--address",
     default="127.0.0.1",
     show_default=True,
-    help="Of this machine, where the other servers of the run reach it; it binds to it.",
+    help="The address of this machine at which the run's other servers reach it.",
 )
 def command(folder: Path, server: Server | None, address: str) -> None:
-    """Bring a server back into the run in the folder RUN, which is going on.
+    """Bring a server back into the running training in the folder RUN.
 
     The new process copies its stage's state from a live server while the others train, and is let in between two
     iterations. It needs to read the folder: the plan, the settings, and join.json, which lets it in. Exits with status

@@ -20,8 +20,8 @@ class Losses(NamedTuple):
     """What a run left of its losses.
 
     Attributes:
-        curve: (iteration, loss) by iteration, from 1; where an iteration was told twice, the later.
-        history: what befell the run meanwhile.
+        curve: (iteration, loss) by iteration, from 1; where an iteration was reported twice, the later value.
+        history: the deaths, views and rejoins of the run.
     """
 
     curve: list[tuple[float, float]]
@@ -30,9 +30,16 @@ class Losses(NamedTuple):
 
 @click.command("losses")
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), help="The run below, such as one without failures.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default="loss.svg", show_default=True, help="The picture."
+    "--against", type=click.Path(path_type=Path), help="The run to compare with, such as one without failures."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default="loss.svg",
+    show_default=True,
+    help="Where to write the picture.",
 )
 def command(path: Path, against: Path | None, output: Path) -> None:
     """Draw the losses of RUN, the directory of a run, with its failures and rejoins.

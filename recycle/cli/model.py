@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def quiet() -> None:
-    """Hide what Megatron and torch warn of: kernels that are not installed, names that will change.
+    """Hide warnings of Megatron and torch: kernels that are not installed, names that will change.
 
-    Torch's store logs every wait that ends without a result, and every lost connection; the run says it itself.
+    Torch's store logs every wait that times out and every lost connection; the run reports these itself.
     """
     logging.getLogger("megatron").setLevel(logging.ERROR)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

@@ -121,9 +121,9 @@ def mode_options(function: F) -> F:
         (
             ("--optimizer", "optimizer_mode"),
             ("staggered", "global"),
-            "one step per stage when it is ready, or a barrier.",
+            "staggered: each stage steps when it is ready; global: all together.",
         ),
-        (("--backward",), ("split", "fused"), "input and weight gradient as two instructions, or as one."),
+        (("--backward",), ("split", "fused"), "split: input and weight gradient are two instructions; fused: one."),
     ):
         decorated = click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, help=text)(
             decorated
@@ -173,7 +173,7 @@ def form_option(function: F) -> F:
         type=click.Choice(["lowered", "compute"]),
         default="lowered",
         show_default=True,
-        help="Whether transfers, reductions and optimizer steps are added.",
+        help="lowered: with transfers, reductions and optimizer steps; compute: without.",
     )(function)
 
 
@@ -190,9 +190,11 @@ def search_options(function: F) -> F:
 
     decorated: Any = wrapper
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the search's random choices."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random search."),
         click.option(
-            "--moves", type=click.IntRange(1), help="Search for so many moves instead: the same on every machine."
+            "--moves",
+            type=click.IntRange(1),
+            help="Search for this many moves instead; gives the same plan on every machine.",
         ),
         click.option(
             "--budget",
@@ -200,7 +202,7 @@ def search_options(function: F) -> F:
             metavar="DURATION",
             default="2s",
             show_default=True,
-            help="Time for the improvement search of a plan.",
+            help="Time to search for a better plan.",
         ),
     ):
         decorated = option(decorated)

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 @mode_options
 @search_options
 @click.option(
-    "--prove", type=parse_seconds, metavar="DURATION", help="Then let the exact solver look for a proof for so long."
+    "--prove",
+    type=parse_seconds,
+    metavar="DURATION",
+    help="Time for the exact solver to prove or improve the plan afterwards.",
 )
 @form_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
@@ -63,10 +66,10 @@ def command(
 
     if prove:
         budget += f", {prove:g} s for a proof"
-    with progress_line("planning") as line:
+    with progress_line("planning") as show:
 
         def watch(period: int, bound: int) -> None:
-            line.show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
+            show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
 
         plan = make_plan(job, dead, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
     if output is not None:

@@ -17,7 +17,9 @@ FILE = click.Path(path_type=Path)
 @click.command("profile")
 @job_options
 @click.option("--model", "model_file", type=FILE, help="A TOML file with the size of the GPT.")
-@click.option("--repeats", type=click.IntRange(1), default=10, show_default=True, help="How often each thing is timed.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=10, show_default=True, help="How often each measurement is repeated."
+)
 @click.option("-o", "--output", type=FILE, required=True, help="Where to write the job file.")
 def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> None:
     """Measure what every stage of a GPT costs and holds on this machine, for the shape of JOB.

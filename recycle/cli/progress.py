@@ -1,7 +1,7 @@
 """The progress of a training run."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recycle.plan.plan import Plan
 from recycle.record.history import History
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TrainingProgress:
-    """One line that goes on: iteration, loss, tokens per second, view, retention. Evaluations and events stay above it.
+    """A line with iteration, loss, tokens per second, view and retention; evaluations and events stay above it.
 
     Args:
         console: where to.
@@ -23,7 +23,7 @@ class TrainingProgress:
         iterations: where training ends.
 
     Attributes:
-        history: what befell the run so far.
+        history: what has happened in the run so far.
     """
 
     def __init__(self, console: "Console", plan: Plan, tokens: int, iterations: int) -> None:
@@ -41,19 +41,18 @@ class TrainingProgress:
             BarColumn(20),
             TextColumn("{task.description}"),
             console=console,
+            disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=iterations)
 
     def __enter__(self) -> "TrainingProgress":
-        if self._console.is_terminal:
-            self._progress.start()
+        self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._console.is_terminal:
-            self._progress.stop()
+        self._progress.stop()
 
     def show(self, total: StepTotal) -> None:
         """Show a step's figures."""
@@ -66,7 +65,7 @@ class TrainingProgress:
             self._print(f"iteration {total.step + 1}/{self._iterations}: {text}")
 
     def note(self, line: Line) -> None:
-        """Take in what a server or the launcher says, and show it if it is news."""
+        """Take in what a server or the launcher reports, and show it if it is news."""
         news = self.history.add(line)
         if isinstance(line, ViewLine) and line is self.history.view:
             self._view = self._size(len(line.servers), line.retention)
@@ -74,7 +73,7 @@ class TrainingProgress:
             self._print(tell(news, self._servers, self.history.time_unit))
 
     def summarise(self) -> None:
-        """Say what befell the run, if anything did."""
+        """Say what happened in the run, if anything did."""
         for line in summarise(self.history, self._servers):
             self._print(line)
 
@@ -82,5 +81,4 @@ class TrainingProgress:
         return f"{live}/{self._servers} servers, retention {retention:.0%}"
 
     def _print(self, text: str) -> None:
-        printer: Any = self._progress.console if self._console.is_terminal else self._console
-        printer.print(text, markup=False)
+        self._console.print(text, markup=False)

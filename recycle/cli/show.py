@@ -27,19 +27,21 @@ FILES = {
 
 @click.command("show")
 @click.argument("path", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), help="Show another plan or run below, and what differs.")
+@click.option(
+    "--against", type=click.Path(path_type=Path), help="Draw another plan or run below, and print what differs."
+)
 @click.option(
     "--by",
     "grouping",
     type=click.Choice(["stage", "pipeline"]),
     default="stage",
     show_default=True,
-    help="Which servers stand together.",
+    help="Which servers are drawn together.",
 )
 @click.option(
     "--iterations",
     type=click.IntRange(1, 1000),
-    help="Over how many iterations a plan is unrolled (1), and how many of a run's last ones are shown (all).",
+    help="How many iterations of a plan to draw (default 1), or how many of the last ones of a run (default all).",
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")
 @click.option("--svg", type=click.Path(path_type=Path), help=FILES["svg"])
@@ -162,7 +164,7 @@ def print_charts(
 
 
 def print_history(subject: Subject) -> None:
-    """Say what befell a run: a line per event, and the sum."""
+    """Print what happened in a run: a line per event, and a summary."""
     from recycle.view.history import summarise, tell
 
     if subject.history is None:
@@ -188,7 +190,7 @@ def print_lists(subjects: Sequence[Subject]) -> None:
 
 
 def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
-    """What the head of a drawing says, for a program; times in the job's unit."""
+    """The figures at the head of a drawing, for other programs; times in the job's unit."""
     return {
         "name": subject.name,
         "source": subject.timeline.source if subject.timeline else None,
@@ -218,7 +220,7 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No search for cycles among the objects of a large plan: there are none, and it takes a third of the time."""
+    """Pause the garbage collector: a large plan has no cycles, and the search for them takes a third of the time."""
     gc.disable()
     try:
         yield

@@ -48,18 +48,22 @@ LONGEST_RUN = 24 * 3600.0
     type=parse_servers,
     default="",
     metavar="SERVERS",
-    help="Servers that are left out from the start: W1_2,W0_3.",
+    help="Servers that are dead from the start, for example W1_2,W0_3.",
 )
-@click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, help="Where training ends.")
+@click.option(
+    "--iterations", type=click.IntRange(1), default=20, show_default=True, help="How many iterations to train."
+)
 @click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )
 @click.option("--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="Ranks per server.")
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run's folder.")
+@click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.")
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
-@click.option("--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between looks at held-out text.")
+@click.option(
+    "--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between evaluations on held-out text."
+)
 @click.option(
     "--faults", "fault_file", type=click.Path(path_type=Path), help="What goes wrong: a fault file or a trace."
 )
@@ -67,29 +71,35 @@ LONGEST_RUN = 24 * 3600.0
     "--mtbf",
     type=parse_seconds,
     metavar="DURATION",
-    help="Kill servers at random, on average one in so long, and replace them.",
+    help="Kill and replace servers at random, with this mean time between failures.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random failures.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random failures.")
 @click.option(
     "--catalogue",
     type=click.Path(path_type=Path),
-    help="Plans for failures; without it, they are made when servers fail.",
+    help="Plans for failures; without it, they are made at the start and when servers fail.",
 )
 @click.option(
     "--silence",
     type=parse_seconds,
     default="3s",
     show_default=True,
-    help="A server that gives no sign of life for so long is declared dead.",
+    help="A server without a sign of life for this long is declared dead.",
 )
 @click.option(
-    "--address", default="127.0.0.1", show_default=True, help="Of this machine; the store and all servers bind to it."
+    "--address",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of this machine; the store and all servers bind to it.",
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option(
-    "--emulate", type=parse_seconds, metavar="DURATION", help="Train nothing: sleep the plan, a slot for so long."
+    "--emulate",
+    type=parse_seconds,
+    metavar="DURATION",
+    help="Train nothing: servers sleep their instructions, a slot lasting this long.",
 )
 def command(
     job: Job,
@@ -194,7 +204,7 @@ def command(
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
             raise RunFailed(
-                f"{failure}; {output / 'failure.txt'} says where. Go on from the last checkpoint with --resume, "
+                f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
                 "and with --dead if a server is gone"
             ) from failure
         finally:
@@ -209,7 +219,7 @@ def command(
 
 
 def ignore(*_: object) -> None:
-    """What is done with events that nobody wants to see."""
+    """Take events that are not shown."""
 
 
 def make_waiting(plan: Plan) -> Plan | None:
