@@ -7,6 +7,7 @@ import pytest
 
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
+from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
@@ -86,17 +87,17 @@ def test_a_full_disk_is_a_warning_until_the_last_checkpoint_and_leaves_the_one_b
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch):
-    save = GptServer._save
+    save = Checkpointing.save
 
-    def die_at_eight(server, step):
-        if step == 8 and server._server == Server(0, 1) and server.network.view.epoch == 0:
-            folder = server._run.checkpoints / ".step-00000008.partial" / "stage-1"
+    def die_at_eight(checkpointing, step, network):
+        if step == 8 and network.server == Server(0, 1) and network.view.epoch == 0:
+            folder = checkpointing._run.checkpoints / ".step-00000008.partial" / "stage-1"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "half").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
-        save(server, step)
+        save(checkpointing, step, network)
 
-    monkeypatch.setattr(GptServer, "_save", die_at_eight)
+    monkeypatch.setattr(Checkpointing, "save", die_at_eight)
     run = Trained(tmp_path / "run", checkpoint_every=4)
     run.require_same(reference)
     assert [each.server for each in run.of(DeathLine)][:1] == ["W0_1"]
@@ -109,7 +110,7 @@ def test_a_kill_during_the_evaluation(tmp_path, reference, monkeypatch):
 
     def die_at_four(server, step, *, save, settle):
         if step == 4 and server._server == Server(1, 1) and server.network.view.epoch == 0:
-            monkeypatch.setattr(server._stage, "evaluate", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            monkeypatch.setattr(server.training._stage, "evaluate", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         between(server, step, save=save, settle=settle)
 
     monkeypatch.setattr(GptServer, "between", die_at_four)

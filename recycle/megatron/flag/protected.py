@@ -1,4 +1,4 @@
-"""Plans executed by servers that outlive each other: whoever is left goes on by the plan without the dead."""
+"""Executes plans on servers that survive each other's death: those that are left go on by a plan without the dead."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ class Steps(Protocol):
 
 
 class ProtectedTraining(NamedTuple):
-    """What is trained by servers that outlive each other.
+    """What is trained by servers that survive each other's death.
 
     Attributes:
         plan: with all servers.
@@ -85,7 +85,7 @@ class ProtectedExecution:
     Args:
         training: what is trained.
         server: which server this is.
-        protection: what it needs to outlive others.
+        protection: what it needs to survive the death of others.
         groups: all process groups of this rank.
         make_steps: from this, the stage, and the number of iterations that are done.
 
@@ -141,7 +141,7 @@ class ProtectedExecution:
             training.plans,
             ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr),
         )
-        # Until now everybody has set up as it liked, and from now on nobody waits for long.
+        # Setting up may take any time; from now on, nobody waits for long.
         torch.distributed.barrier()
         if torch.distributed.get_rank() == 0:
             names = tuple(map(str, View.of(training.plan).members))
@@ -181,7 +181,7 @@ class ProtectedExecution:
         self._stage.drop()
         self._ready.evaluate()
         self.share_losses(self.network)
-        # Who comes through here knows that all have what they need.
+        # When this returns, all servers have what they need.
         self.network.barrier()
         return []
 
@@ -222,7 +222,7 @@ class ProtectedExecution:
         self._ready.entered()
 
     def recover(self, error: ViewBroken) -> None:
-        """The same, and get as far there as the training code believes that this server is."""
+        """Enter the next view, and get as far there as the training code believes that this server is."""
         self.enter_next_view(error)
         self._ready.catch_up()
 

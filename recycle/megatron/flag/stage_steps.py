@@ -1,7 +1,7 @@
 """Steps that each stage makes itself with Megatron's optimizer, at the end of its own list.
 
 So stages do not wait for each other at the optimizer, and sums of gradients can be exact. The training code goes on
-before it is known whether a step was right: when it looks at something that depends on that, it waits.
+before it is known whether a step was right, and waits only when it looks at something that depends on that.
 """
 
 import math

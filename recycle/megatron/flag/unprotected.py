@@ -1,4 +1,4 @@
-"""A plan executed where every server lives as long as the run, so that Megatron's own groups work.
+"""Executes a plan on servers that all live as long as the run, so that Megatron's own groups work.
 
 The optimizer is Megatron's, which steps when the schedule returns.
 """

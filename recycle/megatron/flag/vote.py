@@ -1,9 +1,8 @@
 """Steps that Megatron makes when the schedule returns, as without recycle, after a vote.
 
-An iteration ends with a vote in two rounds. When all servers have made their gradients whole, all say so once, and once
-more. Who has heard everybody once knows that all gradients are whole, and who has heard everybody twice knows that all
-others know it. Only then does the training code step its optimizer: so no step ever has to be taken back, and no
-version but the present one is kept.
+An iteration ends with a vote in two rounds. In the first, each server says that its gradients are whole; in the second,
+that it has heard this from all others. Only then does the training code step its optimizer: so no step ever has to be
+taken back, and no version but the present one is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,7 +96,7 @@ class Vote:
         return step
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """Nothing: who lacks the version of a verdict has its gradients all the same."""
+        """Nothing: a server that has not heard of a version has its gradients all the same."""
         return {}
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from recycle.errors import RunFailed, UserError
 from recycle.job import Server
+from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
 from recycle.megatron.gpt.run import Run
@@ -23,22 +23,13 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import (
-    VERSION,
-    Manifest,
-    checkpoints,
-    complete,
-    folder_of,
-    read_manifest,
-    write_stage,
-)
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import Method, TorchUpdate
 
 
 class GptServer:
-    """Trains one stage of a GPT, iteration by iteration; Connectable, Durable and a Loop.
+    """Trains one stage of a GPT, iteration by iteration; Connectable, and a Loop.
 
     Args:
         run: what to do.
@@ -51,6 +42,7 @@ class GptServer:
 
     Attributes:
         training: of its stage.
+        checkpoints: of it.
         network: of the view in which it works now.
         recorder: what it executed.
     """
@@ -69,18 +61,18 @@ class GptServer:
         self.recorder = Recorder(server)
         self.network: Network | None = None
         self._run = run
-        self._settings = run.settings | {"text": text.fingerprint}
         self._server = server
         self._tensor_rank = tensor_rank
         self._reporter = reporter
         groups = join_server(world, server, run.plan.job.depth, tensor_rank, run.tensor_parallel)
         stage = make_stage(run, server.stage, text, groups)
         self.training = StageTraining(stage, make_update(run, stage, server.stage, keep), self.recorder)
+        self.checkpoints = Checkpointing(run, text.fingerprint, server, tensor_rank, self.training, reporter)
 
     @property
     def trainee(self) -> Trainee:
         """What recovery gets of it."""
-        return Trainee(versions=self.training, connection=self, durable=self, followed=self.training)
+        return Trainee(versions=self.training, connection=self, durable=self.checkpoints, followed=self.training)
 
     @property
     def gradients(self) -> Sequence[torch.Tensor]:
@@ -97,21 +89,6 @@ class GptServer:
         """See Connectable."""
         return self.training.newest >= self.last
 
-    def load(self, step: int) -> None:
-        """See Durable.
-
-        Raises:
-            RunError: it cannot be read, or is of another model.
-        """
-        folder = folder_of(self._run.checkpoints, step)
-        read_manifest(folder, self._settings)
-        self.training.read(step, folder, self._shard)
-
-    def durable(self) -> int | None:
-        """See Durable."""
-        found = checkpoints(self._run.checkpoints)
-        return read_manifest(found[-1], self._settings).step if found else None
-
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Connectable."""
         self.network = network
@@ -127,8 +104,8 @@ class GptServer:
         looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
         if due or save or looks or settle:
             self.training.settle(step)
-        if step and (due or save) and not folder_of(run.checkpoints, step).exists():
-            self._save(step)
+        if step and (due or save):
+            self.checkpoints.save(step, self._connected)
         if step == run.iterations and self.training.update.speculation is not None and self._leads:
             self._reporter.tell(InstantLine("norm", now(), str(self._server), self.training.update.summary))
         if looks:
@@ -148,50 +125,17 @@ class GptServer:
         self._reporter.tell(line, self.recorder.spans(0))
 
     @property
+    def _connected(self) -> Network:
+        assert self.network is not None, "it is in no view"
+        return self.network
+
+    @property
     def _leads(self) -> bool:
-        assert self.network is not None
-        return self._server == self.network.view.servers[0] and self._tensor_rank == 0
+        return self._server == self._connected.view.servers[0] and self._tensor_rank == 0
 
     @property
     def _epoch(self) -> int:
-        assert self.network is not None
-        return self.network.view.epoch
-
-    @property
-    def _shard(self) -> str:
-        """The name of this rank's part of the model in a checkpoint."""
-        return f"stage-{self._server.stage}/tensor-{self._tensor_rank}"
-
-    def _save(self, step: int) -> None:
-        assert self.network is not None
-        view = self.network.view
-        failures = torch.zeros(1)
-        if self._server == view.peers(self._server.stage)[0]:
-            try:
-                write_stage(self._run.checkpoints, step, self._shard, dict(self.training.state()))
-            except RunFailed as error:
-                failures += 1
-                if step == self._run.iterations:
-                    raise  # there is no later one
-                self._warn(str(error))
-        if not self._sum(failures) and self._leads:
-            try:
-                complete(self._run.checkpoints, Manifest(VERSION, step, self._settings))
-            except UserError as error:
-                self._warn(str(error))
-        self._sum(torch.zeros(1))
-
-    def _warn(self, text: str) -> None:
-        self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
-
-    def _sum(self, tensor: torch.Tensor) -> float:
-        """Over all ranks: those of one place in their servers meet, and then those of each server."""
-        assert self.network is not None
-        self.network.all.sum(tensor)
-        if self._run.tensor_parallel > 1:
-            torch.distributed.all_reduce(tensor)
-            self.network.all.sum(tensor)
-        return tensor.item()
+        return self._connected.view.epoch
 
 
 def make_stage(run: Run, number: int, text: TokenText, groups: Any) -> MegatronStage:

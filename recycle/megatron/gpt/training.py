@@ -205,7 +205,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     trained = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
     training = trained.training
     if newest is not None:
-        trained.load(newest)
+        trained.checkpoints.load(newest)
     network = connect(store, view, server, tensor_rank=tensor_rank)
     training.enter(network, training.newest)
     trained.connect(run.plan, network, (), None)

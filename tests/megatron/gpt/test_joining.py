@@ -25,7 +25,7 @@ class Reached(GptServer):
 
     @property
     def trainee(self):
-        return Trainee(versions=self, connection=self, durable=self, followed=self)
+        return Trainee(versions=self, connection=self, durable=self.checkpoints, followed=self)
 
     @property
     def newest(self):

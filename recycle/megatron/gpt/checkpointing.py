@@ -1,0 +1,101 @@
+"""A server's part in the checkpoints of a run."""
+
+import torch
+
+from recycle.errors import RunFailed, UserError
+from recycle.job import Server
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.stage_training import StageTraining
+from recycle.record.recording import InstantLine
+from recycle.record.reporting import Reporter
+from recycle.runtime.net.network import Network
+from recycle.runtime.recover.view_reports import now
+from recycle.runtime.step.checkpoint import (
+    VERSION,
+    Manifest,
+    checkpoints,
+    complete,
+    folder_of,
+    read_manifest,
+    write_stage,
+)
+
+
+class Checkpointing:
+    """Writes and reads one rank's part of checkpoints; it is Durable.
+
+    Args:
+        run: whose checkpoints.
+        text: tells apart what is trained on.
+        server: which server this is.
+        tensor_rank: the rank's place in the server.
+        training: of its stage.
+        reporter: is told where one cannot be written.
+    """
+
+    def __init__(
+        self, run: Run, text: str, server: Server, tensor_rank: int, training: StageTraining, reporter: Reporter
+    ) -> None:
+        self._run = run
+        self._settings = run.settings | {"text": text}
+        self._server = server
+        self._shard = f"stage-{server.stage}/tensor-{tensor_rank}"
+        self._first_rank = tensor_rank == 0
+        self._training = training
+        self._reporter = reporter
+
+    def load(self, step: int) -> None:
+        """See Durable.
+
+        Raises:
+            RunError: it cannot be read, or is of another model.
+        """
+        folder = folder_of(self._run.checkpoints, step)
+        read_manifest(folder, self._settings)
+        self._training.read(step, folder, self._shard)
+
+    def durable(self) -> int | None:
+        """See Durable."""
+        found = checkpoints(self._run.checkpoints)
+        return read_manifest(found[-1], self._settings).step if found else None
+
+    def save(self, step: int, network: Network) -> None:
+        """Write the present version, if there is no such checkpoint; all ranks of the view come here.
+
+        Args:
+            step: which version it is.
+            network: of the view.
+
+        Raises:
+            RunFailed: the last one of the run cannot be written.
+            ViewBroken: somebody is gone.
+        """
+        if folder_of(self._run.checkpoints, step).exists():
+            return
+        view = network.view
+        failures = torch.zeros(1)
+        if self._server == view.peers(self._server.stage)[0]:
+            try:
+                write_stage(self._run.checkpoints, step, self._shard, dict(self._training.state()))
+            except RunFailed as error:
+                failures += 1
+                if step == self._run.iterations:
+                    raise  # there is no later one
+                self._warn(str(error))
+        if not self._sum(network, failures) and self._first_rank and self._server == view.servers[0]:
+            try:
+                complete(self._run.checkpoints, Manifest(VERSION, step, self._settings))
+            except UserError as error:
+                self._warn(str(error))
+        self._sum(network, torch.zeros(1))
+
+    def _warn(self, text: str) -> None:
+        self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
+
+    def _sum(self, network: Network, tensor: torch.Tensor) -> float:
+        """Over all ranks: those of one place in their servers meet, and then those of each server."""
+        network.all.sum(tensor)
+        if self._run.tensor_parallel > 1:
+            torch.distributed.all_reduce(tensor)
+            network.all.sum(tensor)
+        return tensor.item()
