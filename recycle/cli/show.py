@@ -1,7 +1,7 @@
 """``recycle show``."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,22 @@ import click
 
 from recycle.cli.console import make_console, print_json
 from recycle.cli.options import json_option
-from recycle.errors import IllegalPlan, UserError
+from recycle.errors import IllegalPlan
 from recycle.files import write_whole
-from recycle.record.timeline import Timeline
-from recycle.view.chart import Chart, Grouping, make_chart
-from recycle.view.compare import Comparison, compare, describe
+from recycle.view.chart import Chart, Grouping
+from recycle.view.compare import describe
+from recycle.view.files import FILE_VIEWS
+from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject
 
-FILES = {
-    "svg": "Write a picture.",
-    "figure": "Write a picture as PNG or PDF, by the file's ending.",
-    "html": "Write a page to explore in a browser.",
-    "trace": "Write a trace for Perfetto or chrome://tracing.",
-}
+Command = Callable[..., None]
+
+
+def file_options(command: Command) -> Command:
+    """An option for each view that is a file."""
+    for view in reversed(FILE_VIEWS):
+        command = click.option(f"--{view.option}", type=click.Path(path_type=Path), help=view.help)(command)
+    return command
 
 
 @click.command("show")
@@ -44,10 +47,7 @@ FILES = {
     help="How many iterations of a plan to draw (default 1), or how many of the last ones of a run (default all).",
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")
-@click.option("--svg", type=click.Path(path_type=Path), help=FILES["svg"])
-@click.option("--figure", type=click.Path(path_type=Path), help=FILES["figure"])
-@click.option("--html", type=click.Path(path_type=Path), help=FILES["html"])
-@click.option("--trace", type=click.Path(path_type=Path), help=FILES["trace"])
+@file_options
 @click.option("--strict", is_flag=True, help="Refuse an illegal plan with exit status 1 instead of drawing it.")
 @click.option("--no-color", is_flag=True, help="Letters instead of colours.")
 @json_option
@@ -67,100 +67,47 @@ def command(
     Without a file to write, it is drawn in the terminal: a row per server, a column per time quantum, and at the end of
     each row its bubble and its peak memory. An illegal plan is drawn with the wrong instructions marked.
     """
-    wanted = {kind: target for kind, target in files.items() if target is not None}
+    wanted = [(view, target) for view in FILE_VIEWS if (target := files[view.option]) is not None]
     with uncollected():
         subjects = [load_subject(each, iterations) for each in ([path, against] if against else [path])]
         if strict:
             for subject in subjects:
                 if subject.violations:
                     raise IllegalPlan(f"{subject.name} is illegal: {subject.problems[0]}")
-        timelines = [each.timeline for each in subjects if each.timeline is not None]
         stuck = [each.name for each in subjects if each.timeline is None]
         if stuck and wanted:
             raise IllegalPlan(
                 f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order"
             )
-        charts = [] if stuck else [make_chart(*each, grouping) for each in zip(subjects, timelines, strict=True)]
-        comparison = compare(*timelines) if len(charts) == 2 else None
-        for kind, target in wanted.items():
-            write_whole(target, encode(kind, target, subjects, charts, timelines, comparison))
+        panels = [] if stuck else make_panels(subjects, grouping)
+        for view, target in wanted:
+            write_whole(target, view.encode(panels, target))
         if as_json:
+            charts = [panel.chart for panel in panels]
             print_json([summary(subject, charts[place] if charts else None) for place, subject in enumerate(subjects)])
         elif as_list or stuck:
             print_lists(subjects)
         elif not wanted:
-            print_charts(subjects, charts, timelines, comparison, color=not no_color)
+            print_panels(panels, color=not no_color)
             for subject in subjects:
                 print_history(subject)
 
 
-def encode(
-    kind: str,
-    target: Path,
-    subjects: Sequence[Subject],
-    charts: Sequence[Chart],
-    timelines: Sequence[Timeline],
-    comparison: Comparison | None,
-) -> bytes:
-    """The content of a file of one kind.
-
-    Raises:
-        UserError: the kind of file cannot be made of this.
-    """
-    pace = comparison.pace if comparison else 1.0
-    if kind == "svg":
-        from recycle.view.svg import draw
-
-        return draw(charts, pace).encode()
-    if kind == "html":
-        from recycle.view.html import Panel, page
-
-        panels = [
-            Panel(subject.name, chart, timeline, comparison if place else None)
-            for place, (subject, chart, timeline) in enumerate(zip(subjects, charts, timelines, strict=True))
-        ]
-        return page(panels).encode()
-    if kind == "trace":
-        from recycle.view.trace import Part, encode, microseconds
-
-        scale = microseconds(timelines[0].time_unit)
-        return encode(
-            [
-                Part(subject.name if len(charts) > 1 else "", chart, timeline, scale / (pace if place else 1.0))
-                for place, (subject, chart, timeline) in enumerate(zip(subjects, charts, timelines, strict=True))
-            ]
-        )
-    from recycle.view.figure import FORMATS, draw_figure
-
-    form = target.suffix.lstrip(".").lower()
-    if form not in FORMATS:
-        raise UserError(f"{target}: a figure is a PNG or a PDF; end its name in .png or .pdf, or use --svg or --html")
-    if len(charts) > 1:
-        raise UserError("--figure draws one schedule; use --svg or --html to draw two")
-    return draw_figure(charts[0], form)
-
-
-def print_charts(
-    subjects: Sequence[Subject],
-    charts: Sequence[Chart],
-    timelines: Sequence[Timeline],
-    comparison: Comparison | None,
-    *,
-    color: bool,
-) -> None:
+def print_panels(panels: Sequence[Panel], *, color: bool) -> None:
     """Draw in the terminal; letters where it has no colours."""
     from recycle.view.terminal import draw
 
     console = make_console(color=color)
     color = color and console.color_system is not None and not console.no_color
-    for subject, chart in zip(subjects, charts, strict=True):
-        if len(charts) > 1:
-            console.print(f"{subject.name}:", style="bold", markup=False)
-        for line in draw(chart, console.width, color):
+    for panel in panels:
+        if len(panels) > 1:
+            console.print(f"{panel.name}:", style="bold", markup=False)
+        for line in draw(panel.chart, console.width, color):
             console.print(line)
-    if comparison:
-        for text in describe(comparison, *timelines):
-            console.print(text, markup=False)
+    for panel in panels:
+        if panel.comparison:
+            for text in describe(panel.comparison, panels[0].timeline, panel.timeline):
+                console.print(text, markup=False)
 
 
 def print_history(subject: Subject) -> None:
@@ -170,8 +117,8 @@ def print_history(subject: Subject) -> None:
     if subject.history is None:
         return
     console, history = make_console(), subject.history
-    for news in history.news:
-        console.print(tell(news, history.servers, history.time_unit), markup=False)
+    for event in history.events:
+        console.print(tell(event, history.servers, history.time_unit), markup=False)
     for line in summarise(history, history.servers):
         console.print(line, markup=False)
 

@@ -19,9 +19,10 @@ from recycle.record.recording import (
 
 
 class ViewRecovery(msgspec.Struct, frozen=True):
-    """What a change of views took, from the last sign of life of who died last; lengths in the run's time unit.
+    """What a change of views took as a whole; lengths in the run's time unit.
 
-    Where nobody died, it begins when the first server knew of the change.
+    It begins with the last sign of life of the server that died last or, where none died, when the first server knew of
+    the change. What it took on one server is a ``RecoveryLine``.
 
     Attributes:
         epoch: of the new view.
@@ -58,10 +59,10 @@ class Change(msgspec.Struct, frozen=True):
 
     Attributes:
         view: the new one.
-        deaths: of those who were in the one before and died.
-        joined: who came, and which of its lives that is.
+        deaths: of the servers of the view before that died.
+        joined: the servers that came, each with the number of its life.
         again: how many iterations are made again.
-        recovery: what it took; None until all servers that went through it have told.
+        recovery: what it took; None until all servers that went through it have reported.
     """
 
     view: ViewLine
@@ -71,11 +72,11 @@ class Change(msgspec.Struct, frozen=True):
     recovery: ViewRecovery | None
 
 
-ForkEvent = DeathLine | Change | ViewRecovery | InstantLine
+RunEvent = DeathLine | Change | ViewRecovery | InstantLine
 
 
 class History:
-    """Collects the lines of all servers, which come in any order, each perhaps several times.
+    """Puts together the lines of all servers, which come in any order, each perhaps several times.
 
     Attributes:
         time_unit: what one unit of the lines' times is: microseconds, unless a recording's head says otherwise.
@@ -87,12 +88,16 @@ class History:
         self._views: dict[int, ViewLine] = {}
         self._recoveries: dict[int, dict[str, RecoveryLine]] = {}
         self._furthest: dict[int, int] = {}
-        self._told: dict[str, set[str | None]] = {}
+        self._said_by: dict[str, set[str | None]] = {}
         self._absent: set[str] = set()
         self._instants: list[InstantLine] = []
 
-    def add(self, line: Line) -> ForkEvent | None:
-        """Take in a line of a recording; what a person should hear of, if it says something new."""
+    def add(self, line: Line) -> RunEvent | None:
+        """Take in a line of a recording.
+
+        Returns:
+            What a person should be told, if the line says something new.
+        """
         match line:
             case RunLine():
                 self.time_unit = line.time_unit
@@ -116,7 +121,7 @@ class History:
 
     @property
     def deaths(self) -> Sequence[DeathLine]:
-        """Who died, by time."""
+        """All deaths, by time."""
         return sorted(self._deaths.values(), key=lambda death: death.time)
 
     @property
@@ -125,15 +130,15 @@ class History:
         return [self._change(self._views[epoch]) for epoch in sorted(self._views)[1:]]
 
     @property
-    def news(self) -> Sequence[ForkEvent]:
-        """All that a person should hear of, in the order of time."""
-        told: list[tuple[float, ForkEvent]] = [(death.time, death) for death in self._deaths.values()]
+    def events(self) -> Sequence[RunEvent]:
+        """All that a person should be told, by time."""
+        found: list[tuple[float, RunEvent]] = [(death.time, death) for death in self._deaths.values()]
         for change in self.changes:
-            told.append((change.view.time, change))
+            found.append((change.view.time, change))
             if change.recovery:
-                told.append((change.recovery.began + change.recovery.pause, change.recovery))
-        told += [(line.time, line) for line in self._instants]
-        return [news for _, news in sorted(told, key=lambda each: each[0])]
+                found.append((change.recovery.began + change.recovery.pause, change.recovery))
+        found += [(line.time, line) for line in self._instants]
+        return [event for _, event in sorted(found, key=lambda each: each[0])]
 
     @property
     def view(self) -> ViewLine | None:
@@ -142,7 +147,7 @@ class History:
 
     @property
     def servers(self) -> int:
-        """How many servers were heard of, alive or dead."""
+        """How many servers the recordings name, alive or dead."""
         live = {server for view in self._views.values() for server in view.servers}
         return len(live | self._absent | {server for server, _ in self._deaths})
 
@@ -154,7 +159,7 @@ class History:
             if any(name == server for name, _ in self._deaths)
         }
         furthest = max((step for epoch, step in self._furthest.items() if epoch < view.epoch), default=-1)
-        # Who joins is let in between two iterations; otherwise one was in flight.
+        # A server that joins is let in between two iterations; otherwise one was in flight.
         interrupted = bool(deaths) or not view.joined
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
@@ -166,10 +171,10 @@ class History:
 
     def _recovery(self, epoch: int) -> ViewRecovery | None:
         view = self._views.get(epoch)
-        told = self._recoveries.get(epoch, {})
-        if view is None or not told or not told.keys() >= set(view.servers) - set(view.joined):
+        reported = self._recoveries.get(epoch, {})
+        if view is None or not reported or not reported.keys() >= set(view.servers) - set(view.joined):
             return None
-        lines = told.values()
+        lines = reported.values()
         deaths = self._died(view)
         began = max((death.time for death in deaths), default=min(line.noticed for line in lines))
         resumed = min(line.resumed for line in lines)
@@ -188,12 +193,12 @@ class History:
         return ViewRecovery(epoch, view.step, len(deaths), began, detect, agree, rebuild, restore, start, redo)
 
     def _is_new(self, line: InstantLine) -> bool:
-        """What several servers say in the same words is one event, until one of them says it again."""
-        told = self._told.setdefault(line.text, set())
-        fresh = not told or line.server in told
-        if line.server in told:
-            told.clear()
-        told.add(line.server)
+        """Several servers that say the same are one event, until one of them says it again."""
+        said = self._said_by.setdefault(line.text, set())
+        fresh = not said or line.server in said
+        if line.server in said:
+            said.clear()
+        said.add(line.server)
         return fresh
 
 

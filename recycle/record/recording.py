@@ -64,7 +64,7 @@ class SampleLine(msgspec.Struct, frozen=True, tag="sample", tag_field="type", fo
 
 
 class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="type", forbid_unknown_fields=True):
-    """What a server says at the end of an iteration.
+    """What a server reports at the end of an iteration.
 
     Attributes:
         server: whose.
@@ -72,7 +72,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
         seconds: how long it took there.
         losses: of all micro-batches of all pipelines, from the servers of the last stage; empty from the others.
         peak_memory: the most that was held for micro-batches, in the job's unit.
-        epoch: of the view in which it was made; an iteration that is made again is told again.
+        epoch: of the view in which it was made; an iteration that is made again is reported again.
     """
 
     server: str
@@ -106,7 +106,7 @@ class DeathLine(msgspec.Struct, frozen=True, tag="death", tag_field="type", forb
         server: which.
         incarnation: which of its lives.
         time: of its last sign of life.
-        reason: how it died, as one says it after its name.
+        reason: how it died, in words that follow its name.
         noticed: by its agent, by missing heartbeats, or because it did not answer an alarm.
         epoch: of the first view without it.
     """
@@ -125,8 +125,8 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
     Attributes:
         epoch: its number.
         time: when it was agreed on.
-        servers: who is in it.
-        joined: who was not in the one before.
+        servers: of the view.
+        joined: those of them that were not in the view before.
         step: the iteration that it begins with.
         cause: why there is a new view.
         restore: where the state of that step comes from: memory or checkpoint.

@@ -1,4 +1,4 @@
-"""The figures of a whole step, put together from the events of all servers, whatever befalls them meanwhile."""
+"""The figures of a whole step, put together from the events of all servers, also while servers die and come back."""
 
 import math
 from collections import defaultdict
@@ -34,11 +34,11 @@ class Totals:
     """Collects events, and passes on the total of each step, once and in order.
 
     A step counts in the newest view that begins at it or before it: what an older view had begun of it is thrown away.
-    It is passed on when all servers of that view have told of it. Where a newer view has begun behind it, it is known
+    It is passed on when all servers of that view have reported it. Where a newer view has begun behind it, it is known
     to be finished, and its losses are enough: some of its servers may be dead.
 
-    Each server's events come in its own order; between servers, and between them and whoever tells of views, there is
-    none, but the first view comes before all others. Views and evaluations may be told more than once.
+    The events of one server come in order. Between servers, and between them and views, there is no order, except that
+    the first view comes before everything else. Views and evaluations may be reported more than once.
 
     Args:
         receivers: what is called with every total.
@@ -47,7 +47,7 @@ class Totals:
     def __init__(self, *receivers: Callable[[StepTotal], None]) -> None:
         self._receivers = receivers
         self._views: dict[int, ViewLine] = {}
-        self._told: dict[tuple[int, int], dict[str, IterationLine]] = defaultdict(dict)
+        self._reported: dict[tuple[int, int], dict[str, IterationLine]] = defaultdict(dict)
         self._evaluations: dict[int, EvaluationLine] = {}
         self._next = 0
         self._evaluated = -1
@@ -60,7 +60,7 @@ class Totals:
             case ViewLine():
                 self._begin(line)
             case IterationLine() if line.step >= self._next or line.epoch not in self._views:
-                self._told[line.epoch, line.step][line.server] = line
+                self._reported[line.epoch, line.step][line.server] = line
             case EvaluationLine() if line.losses and self._counts(line):
                 self._evaluations.setdefault(line.step, line)
             case _:
@@ -68,8 +68,8 @@ class Totals:
         self._advance()
 
     def finish(self) -> None:
-        """Nobody tells any more: pass on what is known, and leave out steps whose losses died with who knew them."""
-        for step in sorted({step for _, step in self._told}):
+        """There will be no more events: pass on what is known, without steps whose losses died with their servers."""
+        for step in sorted({step for _, step in self._reported}):
             self._next = max(self._next, step)
             self._advance(finished=True)
 
@@ -95,15 +95,15 @@ class Totals:
             self._pass_on_evaluations()
             step = self._next
             epoch = max((each for each, view in self._views.items() if view.step <= step), default=max(self._views))
-            told = self._told.get((epoch, step), {})
-            losses = next((each.losses for each in told.values() if each.losses), None)
-            enough = finished or epoch < max(self._views) or told.keys() >= set(self._views[epoch].servers)
+            reported = self._reported.get((epoch, step), {})
+            losses = next((each.losses for each in reported.values() if each.losses), None)
+            enough = finished or epoch < max(self._views) or reported.keys() >= set(self._views[epoch].servers)
             if losses is None or not enough:
                 return
-            seconds = max(each.seconds for each in told.values())
+            seconds = max(each.seconds for each in reported.values())
             self._pass_on(StepTotal(step, _mean(losses), seconds, again=step < self._furthest))
-            for older in [key for key in self._told if key[0] <= epoch and key[1] <= step]:
-                del self._told[older]
+            for older in [key for key in self._reported if key[0] <= epoch and key[1] <= step]:
+                del self._reported[older]
             self._next += 1
             self._furthest = max(self._furthest, self._next)
 

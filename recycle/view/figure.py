@@ -1,18 +1,35 @@
 """The paper view: PNG or PDF through matplotlib, which the ``figures`` extra installs."""
 
 import math
+from collections.abc import Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from recycle.errors import UserError
 from recycle.plan.instruction import Op
 from recycle.view.chart import Chart, fate, share, units
+from recycle.view.panel import Panel
 from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color
 
 FORMATS = ("png", "pdf")
 ROW = 0.26
 WIDTH = 11.0
 LABELLED = 2000
+
+
+def encode(panels: Sequence[Panel], target: Path) -> bytes:
+    """The picture as a file, in the format that the file's ending says.
+
+    Raises:
+        UserError: there is no such format, there are two schedules, or matplotlib is not installed.
+    """
+    form = target.suffix.lstrip(".").lower()
+    if form not in FORMATS:
+        raise UserError(f"{target}: a figure is a PNG or a PDF; end its name in .png or .pdf, or use --svg or --html")
+    if len(panels) > 1:
+        raise UserError("--figure draws one schedule; use --svg or --html to draw two")
+    return draw_figure(panels[0].chart, form)
 
 
 def draw_figure(chart: Chart, form: str) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from recycle.record.history import Change, ForkEvent, History, ViewRecovery
+from recycle.record.history import Change, History, RunEvent, ViewRecovery
 from recycle.record.recording import DeathLine
 from recycle.view.chart import printable
 from recycle.view.trace import microseconds
@@ -16,31 +16,31 @@ NOTICED = {
 PHASES = ("detect", "agree", "rebuild", "restore", "start")
 
 
-def tell(news: ForkEvent, servers: int, time_unit: str) -> str:
+def tell(event: RunEvent, servers: int, time_unit: str) -> str:
     """One line about an event.
 
     Args:
-        news: what happened.
+        event: what happened.
         servers: how many servers the job has.
         time_unit: what one unit of its times is.
     """
-    match news:
+    match event:
         case DeathLine():
-            text = f"{news.server} died: {news.reason}, {NOTICED.get(news.noticed, news.noticed)}"
+            text = f"{event.server} died: {event.reason}, {NOTICED.get(event.noticed, event.noticed)}"
         case Change():
-            text = _change(news, servers)
+            text = _change(event, servers)
         case ViewRecovery():
-            done = "recovered" if news.deaths else "changed views"
-            pause, redo = length(news.pause, time_unit), length(news.redo, time_unit)
-            text = f"{done} in {pause}: {split([news], time_unit)}, redo {redo}"
+            done = "recovered" if event.deaths else "changed views"
+            pause, redo = length(event.pause, time_unit), length(event.redo, time_unit)
+            text = f"{done} in {pause}: {split([event], time_unit)}, redo {redo}"
         case _:
-            prefix = {"fault": "fault: ", "warning": "warning: "}.get(news.kind, "")
-            text = f"{prefix}{news.text}"
+            prefix = {"fault": "fault: ", "warning": "warning: "}.get(event.kind, "")
+            text = f"{prefix}{event.text}"
     return printable(text)
 
 
 def summarise(history: History, servers: int) -> list[str]:
-    """What befell a run, in a few lines; none if nothing did.
+    """What happened in a run, in a few lines; none if there was no failure and no new view.
 
     Args:
         history: of the whole run.

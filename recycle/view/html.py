@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -20,10 +21,10 @@ import msgspec
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.recording import SampleLine
-from recycle.record.timeline import Span, Timeline
-from recycle.view.chart import Chart, Row, number, phases, share, whereabouts
-from recycle.view.compare import Comparison
+from recycle.record.timeline import Span
+from recycle.view.chart import Row, number, phases, share, whereabouts
 from recycle.view.modules import link
+from recycle.view.panel import Panel
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
 
 PAGE = resources.files("recycle.view") / "page"
@@ -33,20 +34,9 @@ OPS = tuple(Op)
 MOST_PROBLEMS = 50
 
 
-class Panel(msgspec.Struct, frozen=True):
-    """One of the schedules of a page.
-
-    Attributes:
-        name: what to call it beside another one.
-        chart: how it is laid out.
-        timeline: where its memory comes from.
-        comparison: how it differs from the panel above it, if there is one.
-    """
-
-    name: str
-    chart: Chart
-    timeline: Timeline
-    comparison: Comparison | None = None
+def encode(panels: Sequence[Panel], target: Path) -> bytes:
+    """The page as a file."""
+    return page(panels).encode()
 
 
 def page(panels: Sequence[Panel]) -> str:
@@ -102,7 +92,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "facts": chart.facts,
         "problems": chart.problems[:MOST_PROBLEMS],
         "moreProblems": max(0, len(chart.problems) - MOST_PROBLEMS),
-        "pace": panel.comparison.pace if panel.comparison else 1,
+        "pace": panel.pace,
         "end": chart.end,
         "barrier": chart.barrier,
         "timeUnit": chart.time_unit,

@@ -15,7 +15,7 @@ FONT = "font-family:system-ui,sans-serif;font-size:12px;fill:#333"
 
 
 class Mark(NamedTuple):
-    """Something that befell a run.
+    """Something that happened in a run.
 
     Attributes:
         step: before which step.
@@ -60,7 +60,7 @@ def draw_losses(
     Args:
         title: what stands above.
         curves: per name, the (step, loss) points by step; the later ones are painted over those before them.
-        marks: what befell the run, as lines across the picture.
+        marks: what happened in the run, as lines across the picture.
         dashed: the names of curves through which those below are seen.
     """
     points = [point for curve in curves.values() for point in curve]
@@ -107,8 +107,8 @@ def draw_losses(
         Xml.SubElement(picture, "polyline", line | ({"stroke-dasharray": "6 6"} if name in dashed else {}))
         if len(places) <= 40:
             for (across, down), (step, loss) in zip(places, curve, strict=True):
-                group = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
-                dot = Xml.SubElement(picture, "group", group)
+                circle = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
+                dot = Xml.SubElement(picture, "circle", circle)
                 Xml.SubElement(dot, "title").text = f"{name}, iteration {step:g}: {loss:.4f}"
         _text(picture, WIDTH - RIGHT - 8, TOP + 14 + 18 * number, name, f"text-anchor:end;fill:{color};font-weight:600")
     return Xml.tostring(picture, encoding="unicode") + "\n"

@@ -22,7 +22,7 @@ class Subject(msgspec.Struct, frozen=True):
         plan: the plan; None for a measured run.
         timeline: None if the plan's order deadlocks, so that its instructions have no times.
         violations: what the checker objects to.
-        history: what befell a run; None for a plan.
+        history: what happened in a run; None for a plan.
     """
 
     name: str

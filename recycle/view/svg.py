@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from recycle.plan.instruction import Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span
 from recycle.view.chart import Chart, Row, RowGroup, number, phases, plural, share, whereabouts
+from recycle.view.panel import Panel
 from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color
 
 BOX = 22.0
@@ -56,6 +58,11 @@ class Canvas:
     def line(self, x1: float, y1: float, x2: float, y2: float, classes: str) -> None:
         """Paint a straight line."""
         self.parts.append(f'<path d="M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}" class="{classes}"/>')
+
+
+def encode(panels: Sequence[Panel], target: Path) -> bytes:
+    """The picture as a file."""
+    return draw([panel.chart for panel in panels], panels[-1].pace).encode()
 
 
 def draw(charts: Sequence[Chart], pace: float = 1.0) -> str:

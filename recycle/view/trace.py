@@ -2,6 +2,7 @@
 
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import Chart, Row, steps
+from recycle.view.panel import Panel
 from recycle.view.style import MEANING
 
 MICROSECONDS = {
@@ -57,11 +59,13 @@ def microseconds(unit: str) -> float:
     return MICROSECONDS.get(unit.lower(), ABSTRACT)
 
 
-def encode(parts: Sequence[Part]) -> bytes:
+def encode(panels: Sequence[Panel], target: Path) -> bytes:
     """A trace of one schedule, or of several side by side: a process per server, lanes for compute and transfers."""
     events: list[Event] = []
-    for number, part in enumerate(parts):
-        events += _events(part, number)
+    scale = microseconds(panels[0].timeline.time_unit)
+    for number, panel in enumerate(panels):
+        name = panel.name if len(panels) > 1 else ""
+        events += _events(Part(name, panel.chart, panel.timeline, scale / panel.pace), number)
     return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}) + b"\n"
 
 

@@ -1,5 +1,7 @@
 """Plans and runs that only the views' tests need."""
 
+from pathlib import Path
+
 import msgspec
 
 from harness.examples import QUICK
@@ -11,12 +13,13 @@ from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.figure import draw_figure
-from recycle.view.html import Panel, page
+from recycle.view.html import page
+from recycle.view.panel import Panel
 from recycle.view.subject import subject_of
 from recycle.view.svg import draw as draw_svg
 from recycle.view.terminal import draw as draw_terminal
 from recycle.view.terminal import listing
-from recycle.view.trace import Part, encode, microseconds
+from recycle.view.trace import encode
 
 PROVENANCE = Provenance("test", 0, "none", "nobody", "bounded")
 SCRIPT = '<script>alert("&")</script>'
@@ -78,7 +81,7 @@ def all_views(subject, grouping="stage"):
     drawn = {
         "svg": draw_svg([chart]),
         "html": page([Panel(subject.name, chart, subject.timeline)]),
-        "trace": encode([Part("", chart, subject.timeline, microseconds(chart.time_unit))]).decode(),
+        "trace": encode([Panel("", chart, subject.timeline)], Path("trace.json")).decode(),
         "list": "\n".join(listing(subject)),
     }
     for width in (20, 80):

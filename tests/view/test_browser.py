@@ -10,7 +10,8 @@ from recycle.job import Server
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
-from recycle.view.html import Panel, page
+from recycle.view.html import page
+from recycle.view.panel import Panel
 from recycle.view.subject import Subject, load_subject, subject_of
 from tests.view.disturbed import DEATH, VIEW, write_disturbed
 from tests.view.samples import DEAD, SCRIPT, chart_of, measured, small

@@ -8,7 +8,8 @@ import pytest
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
-from recycle.view.html import OPS, Panel, page
+from recycle.view.html import OPS, page
+from recycle.view.panel import Panel
 from recycle.view.subject import Subject, subject_of
 from tests.view.samples import SCRIPT, chart_of, measured
 

@@ -10,7 +10,7 @@ def test_a_curve_per_name_with_a_mark_per_point():
     picture = Xml.fromstring(draw_losses("two", curves))
     lines = picture.findall(f"{NAMESPACE}polyline")
     assert [len(line.get("points").split()) for line in lines] == [3, 2]
-    assert [mark.find(f"{NAMESPACE}title").text for mark in picture.findall(f"{NAMESPACE}group")][:2] == [
+    assert [mark.find(f"{NAMESPACE}title").text for mark in picture.findall(f"{NAMESPACE}circle")][:2] == [
         "training, iteration 0: 5.5000",
         "training, iteration 1: 5.0000",
     ]

@@ -10,6 +10,7 @@ from harness.recordings import save_recording
 from recycle.job import Server
 from recycle.plan.document import save_plan
 from recycle.plan.instruction import Op
+from recycle.view.files import FILE_VIEWS
 from tests.view.conftest import SCHEDULES
 from tests.view.samples import measured, small
 
@@ -137,7 +138,7 @@ def test_an_unreadable_file_is_one_line(run, tmp_path, content):
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", ["--svg", "--html", "--trace", "--figure"])
+@pytest.mark.parametrize("option", [f"--{view.option}" for view in FILE_VIEWS])
 def test_an_unwritable_target_is_one_line(run, tmp_path, option):
     target = tmp_path / "nowhere" / "a.png"
     status, out, err = run("show", STAGGERED, option, target)

@@ -1,11 +1,13 @@
 import json
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
 from recycle.view.chart import make_chart
+from recycle.view.panel import Panel
 from recycle.view.subject import Subject, subject_of
-from recycle.view.trace import Part, encode, lanes, microseconds
+from recycle.view.trace import encode, lanes, microseconds
 from tests.view.samples import measured, small
 
 NEEDED = {
@@ -19,11 +21,8 @@ NEEDED = {
 
 
 def events_of(*subjects):
-    parts = [
-        Part(each.name, make_chart(each, each.timeline), each.timeline, microseconds(each.timeline.time_unit))
-        for each in subjects
-    ]
-    return json.loads(encode(parts))["traceEvents"]
+    panels = [Panel(each.name, make_chart(each, each.timeline), each.timeline) for each in subjects]
+    return json.loads(encode(panels, Path("trace.json")))["traceEvents"]
 
 
 def check(events):

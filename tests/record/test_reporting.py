@@ -1,0 +1,85 @@
+import io
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from recycle.errors import UserError
+from recycle.job import Server
+from recycle.plan.instruction import Instruction, Op
+from recycle.record.reading import load_lines, load_recording
+from recycle.record.recording import InstantLine, IterationLine, RunLine, ViewLine
+from recycle.record.reporting import ConsoleReporter, EventFile, FileReporter, SilentReporter
+from recycle.record.timeline import Span
+
+FIRST, SECOND = Server(0, 0), Server(1, 0)
+ITERATION = IterationLine("W0_0", 3, 0.5, [1.0], 2)
+SPAN = Span(FIRST, "compute", Instruction(Op.F, 0, 0, 1), 10.0, 14.0, 3, 7)
+
+
+def view(epoch, servers=("W0_0", "W1_0")):
+    return ViewLine(epoch, 0.0, list(servers), [], 3, "W2_0 died", "memory", 30, 0.9, "the catalogue")
+
+
+def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_events(tmp_path):
+    sent = []
+    with closing(EventFile(tmp_path, "W0_0", "a run")) as file:
+        reporter = FileReporter(file, sent.append)
+        reporter.tell(ITERATION, [SPAN])
+        reporter.tell(view(1))
+    lines = list(load_lines(tmp_path))
+    assert lines == [RunLine("recycle run", 1, "a run", "us", "measured"), SPAN.line(), ITERATION, view(1)]
+    assert [msgspec.json.decode(each, type=IterationLine | ViewLine) for each in sent] == [ITERATION, view(1)]
+    line = load_recording(tmp_path)
+    assert line.spans == (msgspec.structs.replace(SPAN, start=0, end=4),)
+
+
+def test_servers_that_are_dead_from_the_start_are_recorded_once_when_the_clock_is_known(tmp_path):
+    with closing(EventFile(tmp_path, "W0_0", "a run", [SECOND])) as file:
+        file.write(view(0))
+        file.write(ITERATION, [SPAN])
+        file.write(ITERATION, [SPAN])
+    dead = [line for line in load_lines(tmp_path) if isinstance(line, InstantLine)]
+    assert dead == [InstantLine("failure", 10.0, "W1_0", "W1_0 is dead")]
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_run(tmp_path):
+    (tmp_path / "W0_0.jsonl").symlink_to("/dev/full")
+    sent = []
+    with closing(EventFile(tmp_path, "W0_0", "a run")) as file:
+        FileReporter(file, sent.append).tell(ITERATION, [SPAN])
+    assert len(sent) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_said_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="choose another folder"):
+        EventFile(tmp_path / "file" / "events", "W0_0", "a run")
+
+
+@pytest.mark.parametrize(("server", "lines"), [(FIRST, 1), (SECOND, 0)])
+def test_the_first_server_of_a_view_tells_the_user_of_it_but_not_of_the_view_that_a_run_begins_with(server, lines):
+    console = io.StringIO()
+    reporter = ConsoleReporter(server, lambda text: True, console)
+    reporter.tell(view(0))
+    reporter.tell(ITERATION, [SPAN])
+    reporter.tell(view(1))
+    assert console.getvalue() == lines * (
+        "recycle: W2_0 died; training goes on with 2 servers and 90% of the throughput\n"
+    )
+
+
+def test_what_another_process_has_said_is_not_said_again():
+    console, said = io.StringIO(), set()
+
+    def is_first(text):
+        return not (text in said or said.add(text))
+
+    for server in (FIRST, SECOND):
+        ConsoleReporter(server, is_first, console).tell(InstantLine("warning", 1.0, str(server), "the store is lost"))
+    assert console.getvalue() == "recycle: the store is lost\n"
+
+
+def test_a_process_that_does_not_speak_for_its_server_says_nothing(capsys):
+    SilentReporter().tell(ITERATION, [SPAN])
+    assert capsys.readouterr() == ("", "")
