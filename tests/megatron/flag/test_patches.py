@@ -55,7 +55,7 @@ def test_a_patched_tree_has_the_flag_and_trains_with_it_and_without(tree, tmp_pa
     stock = train(dataset, start=(script,), iterations=3)
     dead = ("--pipeline-schedule", "recycle", "--recycle-dead", "W0_1", "--recycle-budget", "1s")
     flagged = train(dataset, *dead, start=(script,), iterations=3)
-    assert "recycle_dead .................................... W0_1" in flagged.output
+    assert f"recycle_dead {36 * '.'} W0_1" in flagged.output
     assert "pipeline_schedule ............................... stock" in stock.output
     assert sorted(flagged.trained) == [1, 2, 3]
     for number, (loss, _) in flagged.trained.items():
