@@ -17,11 +17,11 @@ import torch
 
 from benchmarks.equivalence import job, plan
 from recycle.control.view import View
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.world import Place, join_server
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.world import Place, join_server
 from recycle.plan.mode import Mode
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.worker import Worker

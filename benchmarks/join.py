@@ -18,7 +18,7 @@ from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 from recycle.record.recording import Line, RecoveryLine, ViewLine
 
 LOST = Server(1, 0)

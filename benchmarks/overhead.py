@@ -21,12 +21,12 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from benchmarks.equivalence import job, plan
 from benchmarks.pairs import judge
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.flag.schedule import PlanSchedule, this_server
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
+from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.plan.mode import Mode
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.launch.local import LocalProcess, launch

@@ -30,15 +30,15 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import improve
-from recycle.planner.bounds import lower_bound
 from recycle.planner.catalogue import make_catalogue
-from recycle.planner.evaluate import value
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.published import one_forward_one_backward, zero_bubble_orders
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.problem import Problem, make_problem
-from recycle.planner.stopping import MaxSeconds
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import Problem, make_problem
+from recycle.planner.model.stopping import MaxSeconds
 
 TWO_SECONDS = Effort((MaxSeconds(2.0),), "2 s")
 FUSED, SPLIT, STAGGERED = Mode("fused", "global"), Mode("split", "global"), Mode()

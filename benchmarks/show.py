@@ -20,7 +20,7 @@ from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 
 ZOOM = """
 const [factor, done] = arguments;

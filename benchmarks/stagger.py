@@ -21,7 +21,7 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 from recycle.runtime.emulate.run import Emulation, emulate
 
 EXPECTED, ALLOWED, MOST_LOSS = 30, 0.03, 0.02

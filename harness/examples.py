@@ -3,7 +3,7 @@
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 
 DEAD = (Server(1, 2),)
 QUICK = Effort((MaxMoves(2000),), "2000 moves")

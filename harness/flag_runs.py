@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt.text import standard_library
+from recycle.megatron.shared.cpu import run_on_cpu
 
 SCRIPT = Path(__file__).parent / "scripts" / "pretrain_small_gpt.py"
 NEEDED = ("megatron.training", "yaml", "six", "regex", "pydantic")

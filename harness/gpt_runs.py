@@ -17,7 +17,6 @@ from megatron.core.utils import get_attr_wrapped_model
 from harness.examples import paper_job
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.schedule import PlanSchedule, this_server
 from recycle.megatron.flag.script_data import ScriptData
@@ -25,9 +24,10 @@ from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.gpt.text import ByteText, standard_library
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.ties import Tie
-from recycle.megatron.world import Place, join_server
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.ties import Tie
+from recycle.megatron.shared.world import Place, join_server
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker

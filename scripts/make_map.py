@@ -20,7 +20,9 @@ DIVIDED = ("recycle.runtime", "recycle.megatron", "recycle.planner")
 """Folders whose folders are rooms of their own."""
 FOUNDATION = "job"
 """What the modules directly in the package are called together: the job, and how files and errors are handled."""
-WIDTH, HEIGHT, GAP, FLOOR, MARGIN, LINE = 172, 74, 18, 58, 24, 13
+FAMILIES = ("planner", "megatron", "cli", "runtime", "control", "faults", "record", "view")
+"""From left to right on a floor."""
+WIDTH, HEIGHT, GAP, FLOOR, MARGIN, LINE = 196, 78, 22, 56, 24, 13
 INK, PAPER, EDGE, SHARED = "#1f2933", "#ffffff", "#8795a1", "#eef2f6"
 
 Arrows = Mapping[str, frozenset[str]]
@@ -63,7 +65,10 @@ def floors(arrows: Arrows) -> list[list[str]]:
     level: dict[str, int] = {}
     for room in TopologicalSorter(arrows).static_order():
         level[room] = 1 + max((level[each] for each in arrows[room]), default=-1)
-    return [sorted(room for room in level if level[room] == floor) for floor in range(max(level.values()), -1, -1)]
+    return [
+        sorted((room for room in level if level[room] == floor), key=_side)
+        for floor in range(max(level.values()), -1, -1)
+    ]
 
 
 def draw(arrows: Arrows) -> str:
@@ -128,6 +133,12 @@ def _box(svg: ElementTree.Element, room: str, x: float, y: float) -> None:
             svg, "text", {"x": f"{x + 9:.0f}", "y": f"{y + 33 + number * LINE:.0f}", "font-size": "10.5", "fill": INK}
         )
         text.text = line
+
+
+def _side(room: str) -> tuple[int, str]:
+    """By which rooms of a floor are ordered."""
+    family = room.split(".")[0]
+    return (FAMILIES.index(family) if family in FAMILIES else len(FAMILIES), room)
 
 
 def _purpose(room: str) -> str:

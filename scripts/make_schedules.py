@@ -12,7 +12,7 @@ from recycle.jobfile import load_job
 from recycle.plan.document import encode_plan
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 
 SCHEDULES = Path(__file__).resolve().parent.parent / "schedules"
 DEAD = (Server(1, 2),)

@@ -16,7 +16,7 @@ from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch

@@ -6,8 +6,8 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.routing import ROUTING_RULES
 from recycle.planner.greedy.list_scheduler import list_schedule
-from recycle.planner.lowering import instructions
-from recycle.planner.problem import make_problem
+from recycle.planner.model.lowering import instructions
+from recycle.planner.model.problem import make_problem
 
 
 @st.composite

@@ -13,7 +13,7 @@ from recycle.plan.normalise import Counts
 from recycle.plan.plan import Form, Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.stopping import StoppingCriterion
+    from recycle.planner.model.stopping import StoppingCriterion
 
 
 @click.command("catalogue")

@@ -187,7 +187,7 @@ def search_options(function: F) -> F:
 
     @wraps(function)
     def wrapper(budget: float, moves: int | None, **arguments: Any) -> Any:
-        from recycle.planner.stopping import MaxMoves, MaxSeconds
+        from recycle.planner.model.stopping import MaxMoves, MaxSeconds
 
         if moves is not None:
             return function(stop=MaxMoves(moves), budget=f"{moves} moves", **arguments)

@@ -23,7 +23,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan
 
 if TYPE_CHECKING:
-    from recycle.planner.stopping import StoppingCriterion
+    from recycle.planner.model.stopping import StoppingCriterion
 
 
 @click.command("plan")

@@ -8,10 +8,10 @@ from recycle.job import Job, Server
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction
 from recycle.plan.plan import Form, Plan, Provenance
-from recycle.planner.evaluate import timing
 from recycle.planner.greedy.published import fault_free_problem, one_forward_one_backward
-from recycle.planner.lowering import lower
-from recycle.planner.problem import Problem, make_problem
+from recycle.planner.model.evaluate import timing
+from recycle.planner.model.lowering import lower
+from recycle.planner.model.problem import Problem, make_problem
 
 
 def assemble(

@@ -9,8 +9,8 @@ from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.planner.bounds import Rule, lower_bound, period
-from recycle.planner.problem import make_problem
+from recycle.planner.model.bounds import Rule, lower_bound, period
+from recycle.planner.model.problem import make_problem
 
 
 class Remedy(msgspec.Struct, frozen=True):

@@ -10,11 +10,11 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.anneal.improve import improve
 from recycle.planner.assemble import assemble
-from recycle.planner.bounds import lower_bound, period
 from recycle.planner.greedy.batches import schedule_large
-from recycle.planner.lowering import instructions
-from recycle.planner.problem import Problem, Programs, make_problem
-from recycle.planner.stopping import StoppingCriterion
+from recycle.planner.model.bounds import lower_bound, period
+from recycle.planner.model.lowering import instructions
+from recycle.planner.model.problem import Problem, Programs, make_problem
+from recycle.planner.model.stopping import StoppingCriterion
 
 Watch = Callable[[int, int], None]
 

@@ -14,13 +14,13 @@ from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
 from recycle.planner.assemble import assemble
-from recycle.planner.bounds import lower_bound, period
 from recycle.planner.catalogue import failure_vectors, make_catalogue
 from recycle.planner.greedy.published import one_forward_one_backward
-from recycle.planner.lowering import instructions
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.problem import make_problem
-from recycle.planner.stopping import MaxMoves, MaxSeconds
+from recycle.planner.model.bounds import lower_bound, period
+from recycle.planner.model.lowering import instructions
+from recycle.planner.model.problem import make_problem
+from recycle.planner.model.stopping import MaxMoves, MaxSeconds
 
 MOVES_BEFORE, MOVES_IN_RECOVERY = 20_000, 2_000
 """Moves of a search before a run, and of one for which training stands still."""

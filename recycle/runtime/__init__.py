@@ -1,1 +1,1 @@
-"""How a plan is run: executor, transport, stages, reduction, and the worker that ties them together."""
+"""How a plan is run on the servers of a view, and what may go wrong in it."""

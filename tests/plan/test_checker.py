@@ -12,7 +12,7 @@ from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
-from recycle.planner.lowering import lower
+from recycle.planner.model.lowering import lower
 from tests.strategies import scheduled
 
 PLAN = paper_plan()

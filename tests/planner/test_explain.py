@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from harness.examples import QUICK, paper_job, paper_plan
 from recycle.job import Server
 from recycle.plan.mode import Mode
-from recycle.planner.bounds import Rule
 from recycle.planner.explain import ARGUMENTS, explain
 from recycle.planner.make import make_plan
+from recycle.planner.model.bounds import Rule
 from tests.strategies import scheduled
 from tests.view.samples import plan_of
 

@@ -10,7 +10,7 @@ from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.planner.assemble import baseline_period
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 
 
 def test_a_plan_says_what_it_was_made_for_and_how_good_it_is():

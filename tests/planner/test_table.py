@@ -7,7 +7,7 @@ from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.stopping import MaxMoves
 
 FUSED = Mode("fused", "global")
 SPLIT = Mode("split", "global")

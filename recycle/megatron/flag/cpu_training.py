@@ -1,6 +1,6 @@
 """Megatron's own training code without CUDA: what it asks of a device before, around and after its schedules.
 
-Only for machines that have no CUDA; ``recycle.megatron.cpu`` does the same for what is below it.
+Only for machines that have no CUDA; ``recycle.megatron.shared.cpu`` does the same for what is below it.
 """
 
 import importlib.util
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.patching import replace
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.patching import replace
 
 KERNELS = "megatron.core.transformer.custom_layers.batch_invariant_kernels"
 

@@ -25,9 +25,9 @@ from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.flag.vote import Vote
-from recycle.megatron.patching import replace
-from recycle.megatron.release import require_known_release
-from recycle.megatron.stage import MegatronStage
+from recycle.megatron.shared.patching import replace
+from recycle.megatron.shared.release import require_known_release
+from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
 
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.ties import tie_of
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.ties import tie_of
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network

@@ -18,7 +18,7 @@ from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import BEAT, SILENCE, Protection
 from recycle.megatron.flag.roles import Roles
 from recycle.megatron.flag.torch_calls import hand_over
-from recycle.megatron.stage import MegatronStage
+from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.reporting import ConsoleReporter

@@ -12,7 +12,7 @@ from megatron.core import parallel_state
 
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.megatron.patching import replace
+from recycle.megatron.shared.patching import replace
 
 
 class Roles:

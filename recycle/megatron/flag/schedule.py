@@ -10,8 +10,8 @@ from megatron.core.utils import get_model_config
 from recycle.job import Server
 from recycle.megatron.flag.requirements import only, require_micro_batches, require_supported
 from recycle.megatron.flag.script_data import ScriptData
-from recycle.megatron.stage import ForwardStep, MegatronStage, timed
-from recycle.megatron.world import Place
+from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
+from recycle.megatron.shared.world import Place
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from recycle.megatron.flag.ddp_parameters import DdpParameters
 from recycle.megatron.flag.protected import ProtectedExecution
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.stage_training import StageTraining
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.stage_training import StageTraining
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.execute.executor import Hooks

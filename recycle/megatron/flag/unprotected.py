@@ -12,7 +12,7 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.flag.gradients import WholeGradients
 from recycle.megatron.flag.loss_reports import LossExchange
-from recycle.megatron.stage import MegatronStage
+from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.worker import Worker

@@ -12,7 +12,7 @@ import torch
 
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
-from recycle.megatron.stage import MegatronStage
+from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks

@@ -5,7 +5,7 @@ import torch
 from recycle.errors import RunFailed, UserError
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.stage_training import StageTraining
+from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.net.network import Network

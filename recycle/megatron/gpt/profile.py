@@ -13,12 +13,12 @@ import torch
 
 from recycle.control.view import View
 from recycle.job import Job, Server, Stage
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.gpt.text import TokenText
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.world import Place, join_server
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.world import Place, join_server
 from recycle.runtime.execute.stage import MicroBatch, TensorSpec
 from recycle.runtime.launch.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect

@@ -12,9 +12,9 @@ from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.text import TokenText
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.stage_training import StageTraining
-from recycle.megatron.world import Place, join_server
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.stage_training import StageTraining
+from recycle.megatron.shared.world import Place, join_server
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine

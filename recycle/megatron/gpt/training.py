@@ -17,12 +17,12 @@ from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import TokenText
+from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.plan import Plan
 from recycle.record.history import load_history

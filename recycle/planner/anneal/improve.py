@@ -7,14 +7,14 @@ from random import Random
 import msgspec
 
 from recycle.planner.anneal.walk import Walk
-from recycle.planner.bounds import lower_bound
-from recycle.planner.evaluate import value
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.published import zero_bubble_orders
-from recycle.planner.problem import Problem, Programs
-from recycle.planner.routing import balanced_routes
-from recycle.planner.stopping import Progress, StoppingCriterion
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import Problem, Programs
+from recycle.planner.model.routing import balanced_routes
+from recycle.planner.model.stopping import Progress, StoppingCriterion
 
 BATCH = 64
 """Changes between two looks at the stops."""

@@ -11,9 +11,9 @@ from random import Random
 from typing import NamedTuple
 
 from recycle.job import Server
-from recycle.planner.evaluate import timing
-from recycle.planner.problem import Problem, Programs
-from recycle.planner.routing import movable
+from recycle.planner.model.evaluate import timing
+from recycle.planner.model.problem import Problem, Programs
+from recycle.planner.model.routing import movable
 
 LONG_AGO = -(1 << 60)
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from recycle.planner.bounds import lower_bound
-from recycle.planner.evaluate import value
 from recycle.planner.greedy.list_scheduler import list_schedule
-from recycle.planner.problem import Problem, Programs
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import Problem, Programs
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

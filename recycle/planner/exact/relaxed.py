@@ -6,7 +6,7 @@ are on one server at each stage, every server keeps the same tasks at the same t
 """
 
 from recycle.planner.exact.timeline import TimelineModel
-from recycle.planner.problem import Problem
+from recycle.planner.model.problem import Problem
 
 
 def pool_stages(problem: Problem, lower: int, upper: int) -> TimelineModel:

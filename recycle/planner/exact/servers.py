@@ -7,7 +7,7 @@ from ortools.sat.python import cp_model
 
 from recycle.job import Server
 from recycle.planner.exact.timeline import Spot, TimelineModel
-from recycle.planner.problem import Problem, Programs
+from recycle.planner.model.problem import Problem, Programs
 
 
 class ServerModel(TimelineModel):

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 from ortools.sat.python import cp_model
 
-from recycle.planner.bounds import heads, round_trips
-from recycle.planner.problem import Problem
+from recycle.planner.model.bounds import heads, round_trips
+from recycle.planner.model.problem import Problem
 
 MOST_UNITS = 2**12
 """Memory units of a server at most: the solver's 64 bits hold products of times and memory, summed over all tasks."""

@@ -14,9 +14,9 @@ from itertools import count
 from typing import NamedTuple
 
 from recycle.job import Server
-from recycle.planner.bounds import lower_bound, round_trips
-from recycle.planner.problem import Problem, Programs
-from recycle.planner.routing import Routes, dealt_routes
+from recycle.planner.model.bounds import lower_bound, round_trips
+from recycle.planner.model.problem import Problem, Programs
+from recycle.planner.model.routing import Routes, dealt_routes
 
 EFFORT = 200_000
 """How many tasks of the whole problem may be simulated in search of a better policy, beyond the first simulation."""

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from recycle.job import Server
-from recycle.planner.problem import Problem, Programs
-from recycle.planner.routing import Routes, balanced_routes
+from recycle.planner.model.problem import Problem, Programs
+from recycle.planner.model.routing import Routes, balanced_routes
 
 
 class GreedyPolicy(msgspec.Struct, frozen=True):

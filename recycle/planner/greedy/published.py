@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
-from recycle.planner.problem import Problem, Programs, make_problem
+from recycle.planner.model.problem import Problem, Programs, make_problem
 
 
 def one_forward_one_backward(problem: Problem) -> Programs:

@@ -6,11 +6,11 @@ import pytest
 from harness.examples import QUICK
 from recycle.control.view import Member
 from recycle.job import Server
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import ByteText
+from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.step.trainee import Trainee

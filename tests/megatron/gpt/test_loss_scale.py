@@ -12,8 +12,8 @@ from harness.examples import paper_job
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
-from recycle.megatron.cpu import run_on_cpu
-from recycle.megatron.stage import MegatronStage
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.mode import Mode
 from recycle.runtime.errors import RunError
 from recycle.runtime.step.loss_scale import LossScale, ScaleRule

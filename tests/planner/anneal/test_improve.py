@@ -5,11 +5,11 @@ from harness.examples import paper_job
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import improve
-from recycle.planner.bounds import lower_bound
-from recycle.planner.evaluate import value
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
-from recycle.planner.problem import make_problem
-from recycle.planner.stopping import MaxMoves, MaxSeconds, Reached
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import make_problem
+from recycle.planner.model.stopping import MaxMoves, MaxSeconds, Reached
 from tests.planner.legality import assert_legal
 from tests.strategies import problems
 

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle.planner.anneal.walk import Walk
-from recycle.planner.evaluate import value
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
+from recycle.planner.model.evaluate import value
 from tests.planner.legality import assert_legal
 from tests.strategies import problems
 

@@ -10,13 +10,13 @@ from harness.examples import paper_job
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import improve
-from recycle.planner.bounds import lower_bound
-from recycle.planner.evaluate import value
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.list_scheduler import list_schedule
-from recycle.planner.problem import make_problem
-from recycle.planner.routing import balanced_routes
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import make_problem
+from recycle.planner.model.routing import balanced_routes
+from recycle.planner.model.stopping import MaxMoves
 from tests.planner.legality import assert_legal
 from tests.planner.test_table import STAGGERED, TABLE
 from tests.strategies import problems
@@ -167,7 +167,7 @@ import os, signal, threading, time
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.exact.prove import solve
-from recycle.planner.problem import make_problem
+from recycle.planner.model.problem import make_problem
 from tests.planner.exact.test_prove import uneven_job
 
 problem = make_problem(uneven_job(4, 0), [Server(1, 2)], Mode("split", "global"))

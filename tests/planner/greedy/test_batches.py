@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from harness.examples import paper_job
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
-from recycle.planner.bounds import lower_bound
-from recycle.planner.evaluate import value
 from recycle.planner.greedy.batches import POLICIES, schedule_large, simulate
-from recycle.planner.problem import make_problem
-from recycle.planner.routing import dealt_routes
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import make_problem
+from recycle.planner.model.routing import dealt_routes
 from tests.planner.legality import assert_legal
 from tests.strategies import problems
 

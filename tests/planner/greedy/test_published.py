@@ -5,11 +5,11 @@ from recycle.plan.checker import check_plan
 from recycle.plan.clock import run_clock
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
-from recycle.planner.bounds import lower_bound
-from recycle.planner.evaluate import value
 from recycle.planner.greedy.published import one_forward_one_backward, zero_bubble_orders
-from recycle.planner.lowering import instructions
-from recycle.planner.problem import make_problem
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.lowering import instructions
+from recycle.planner.model.problem import make_problem
 
 
 def legal(problem, programs):

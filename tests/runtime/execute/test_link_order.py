@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.plan import Plan, Provenance
-from recycle.planner.lowering import lower
+from recycle.planner.model.lowering import lower
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import Held, Redo, TensorSpec
 from recycle.runtime.execute.worker import Worker

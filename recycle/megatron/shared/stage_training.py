@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.ties import Tie, tie_of
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.ties import Tie, tie_of
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from recycle.planner.problem import Problem
+from recycle.planner.model.problem import Problem
 
 Rule: TypeAlias = Literal["work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich"]
 

@@ -5,7 +5,7 @@ from recycle.job import Server
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
-from recycle.planner.lowering import add_transfers, add_updates, fuse, lower
+from recycle.planner.model.lowering import add_transfers, add_updates, fuse, lower
 from tests.strategies import scheduled
 
 

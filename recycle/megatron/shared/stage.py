@@ -9,8 +9,8 @@ from megatron.core.pipeline_parallel import schedules
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_model_config
 
-from recycle.megatron.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
-from recycle.megatron.world import Place
+from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
+from recycle.megatron.shared.world import Place
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt.model import ModelOptions, transformer_config
-from recycle.megatron.patching import replace
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.patching import replace
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.local import launch
 

@@ -2,8 +2,8 @@
 
 from recycle.plan.clock import activity_network
 from recycle.plan.timing import Timing, global_timing, staggered_timing
-from recycle.planner.lowering import instructions
-from recycle.planner.problem import Problem, Programs
+from recycle.planner.model.lowering import instructions
+from recycle.planner.model.problem import Problem, Programs
 
 
 def timing(problem: Problem, programs: Programs) -> Timing:

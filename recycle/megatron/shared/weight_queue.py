@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.tensor_parallel import layers
 
-from recycle.megatron.patching import replace
+from recycle.megatron.shared.patching import replace
 from recycle.runtime.errors import RunError
 
 Function = layers.LinearWithGradAccumulationAndAsyncCommunication

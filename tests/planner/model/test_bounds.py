@@ -8,10 +8,10 @@ from harness.examples import paper_job
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import improve
-from recycle.planner.bounds import breakdown, heads, lower_bound, period, round_trips
-from recycle.planner.evaluate import value
-from recycle.planner.problem import make_problem
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.bounds import breakdown, heads, lower_bound, period, round_trips
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import make_problem
+from recycle.planner.model.stopping import MaxMoves
 from tests.planner.test_table import TABLE
 from tests.strategies import problems
 

@@ -7,7 +7,7 @@ import pytest
 from megatron import core
 
 from harness.flag_runs import missing, needs_training
-from recycle.megatron.release import EXECUTION, RELEASES, TRAINER, parameters_of, require_known_release
+from recycle.megatron.shared.release import EXECUTION, RELEASES, TRAINER, parameters_of, require_known_release
 from recycle.runtime.errors import RunError
 
 TRAINING = not missing

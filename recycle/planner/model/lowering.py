@@ -8,7 +8,7 @@ from recycle.job import Job, Server
 from recycle.plan.clock import Clock, activity_network
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.timing import global_timing
-from recycle.planner.problem import Problem, Programs
+from recycle.planner.model.problem import Problem, Programs
 
 Lists = dict[Server, list[Instruction]]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from recycle.planner.problem import Problem
+from recycle.planner.model.problem import Problem
 
 Routes: TypeAlias = Sequence[Sequence[int]]
 """``routes[stage][home * M + m]``: the pipeline whose server of this stage executes micro-batch (home, m)."""

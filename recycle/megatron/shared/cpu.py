@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from recycle.megatron.patching import replace
+from recycle.megatron.shared.patching import replace
 
 FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "zeros_like", "ones_like", "empty_like", "rand")
 

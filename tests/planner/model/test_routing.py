@@ -19,10 +19,10 @@ from recycle.planner.assemble import assemble
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.list_scheduler import list_schedule
-from recycle.planner.lowering import instructions
-from recycle.planner.problem import make_problem
-from recycle.planner.routing import balanced_routes, dealt_routes, movable
-from recycle.planner.stopping import MaxMoves
+from recycle.planner.model.lowering import instructions
+from recycle.planner.model.problem import make_problem
+from recycle.planner.model.routing import balanced_routes, dealt_routes, movable
+from recycle.planner.model.stopping import MaxMoves
 from tests.planner.legality import assert_legal
 from tests.strategies import problems
 

@@ -6,11 +6,11 @@ import torch
 
 from harness.gpt_runs import OPTIONS, text
 from recycle.job import Server
-from recycle.megatron.cpu import run_on_cpu
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
-from recycle.megatron.stage import MegatronStage
-from recycle.megatron.world import Place, join_server
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.world import Place, join_server
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.launch.local import launch
