@@ -39,6 +39,7 @@ from recycle.runtime.launch.report_channel import connect_to_launcher
 from recycle.runtime.launch.supervisor import RunAccess, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.training_loop import TrainingLoop
 
 APART = 24
 SLOT = 0.004
@@ -103,7 +104,7 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
         plans = Plans(plan, None, plan_maker(job, plan.mode))
         survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks)
-        return survivor.run(trainee)
+        return TrainingLoop(survivor, trainee).run()
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 

@@ -18,6 +18,9 @@ from recycle.control.messages import Death, Verdict
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 
+DONE = 0
+"""The exit status of a worker whose training is done."""
+
 FENCED = 75
 """The exit status of a worker that has left the run because the others go on without it."""
 
@@ -106,10 +109,10 @@ class _Agent:
         """Report the members that are watched from here and have fallen silent."""
         try:
             board = self._reach()
-            verdict = board.verdict()
+            verdict = board.verdicts.newest()
             if verdict is not self._verdict:
                 self._choose(verdict)
-            silent = self._watchlist.observe(time.monotonic(), board.beats(self._watched))
+            silent = self._watchlist.observe(time.monotonic(), board.beats.counts(self._watched))
             for member, since in silent.items():
                 reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
                 self._declare_dead(member, reason, "heartbeat", since)
@@ -139,19 +142,19 @@ class _Agent:
             self._board = None
 
     def _is_in_view(self) -> bool:
-        verdict = self._reach().verdict()
+        verdict = self._reach().verdicts.newest()
         return verdict is not None and self._member in verdict.view.members
 
     def _declare_dead(
         self, member: Member, reason: str, noticed: Literal["agent", "heartbeat"], last_sign: float
     ) -> None:
         board = self._reach()
-        board.publish_death(Death(str(member), reason, noticed, last_sign))
+        board.failures.publish_death(Death(str(member), reason, noticed, last_sign))
         # A verdict that still names the member may be made at this moment, by somebody who has not seen the death. So
         # the alarm is raised until the newest view is one that has heard it or does not need it.
         epoch = 0
-        while (verdict := board.verdict(epoch)) is not None and member in verdict.view.members:
-            board.alarm(verdict.epoch, f"{member} {reason}", f"agent of {self._member}")
+        while (verdict := board.verdicts.newest(epoch)) is not None and member in verdict.view.members:
+            board.failures.raise_alarm(verdict.epoch, f"{member} {reason}", f"agent of {self._member}")
             epoch = verdict.epoch + 1
 
     def _reach(self) -> Board:

@@ -19,7 +19,7 @@ class Heartbeat:
     as soon as there is one.
 
     Args:
-        member: whose heart it is.
+        member: whose signs they are.
         connect: makes a connection to the store, or raises StoreLost.
         token: the run's.
         beat: seconds between two signs.
@@ -40,7 +40,7 @@ class Heartbeat:
         self._beat = beat
         self._look = look
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"heart of {member}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {member}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -55,7 +55,7 @@ class Heartbeat:
             try:
                 board = board or Board(self._connect(), self._token)
                 count += 1
-                board.beat(self._member, count)
+                board.beats.give(self._member, count)
                 if self._look is not None:
                     self._look(board)
             except StoreLost:

@@ -1,7 +1,5 @@
 """What a membership machine is told, and what it answers."""
 
-from typing import Literal
-
 import msgspec
 
 from recycle.control.messages import Death, Report, Verdict
@@ -16,6 +14,11 @@ class Event(msgspec.Struct, frozen=True, tag=True):
     """
 
     id: str
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch in which it counts; None for what counts in every epoch: deaths, verdicts, and the store's fate."""
+        return None
 
 
 class Noticed(Event, frozen=True):
@@ -163,7 +166,7 @@ class Action(msgspec.Struct, frozen=True, tag=True):
 
 
 class RaiseAlarm(Action, frozen=True):
-    """Tell all that the epoch cannot go on.
+    """Tell all that the epoch cannot go on; while HALTING, bring the main thread to a safe point, and say Halted.
 
     Attributes:
         epoch: which.
@@ -172,16 +175,6 @@ class RaiseAlarm(Action, frozen=True):
 
     epoch: int
     cause: str
-
-
-class Unblock(Action, frozen=True):
-    """Make the main thread return from whatever it waits for in the groups of an epoch; while HALTING, then say Halted.
-
-    Attributes:
-        epoch: whose groups.
-    """
-
-    epoch: int
 
 
 class PublishReport(Action, frozen=True):
@@ -221,14 +214,10 @@ class Rebuild(Action, frozen=True):
     has that: until Resume, the members may still have to agree on another one.
 
     Attributes:
-        view: the new view.
-        step: the version.
-        restore: from the members' memory, or from the checkpoint of this step.
+        verdict: which view, which version, and where both its plan and the state of who lacks it come from.
     """
 
-    view: View
-    step: int
-    restore: Literal["memory", "checkpoint"]
+    verdict: Verdict
 
 
 class Resume(Action, frozen=True):
@@ -266,11 +255,7 @@ class WaitForJoiners(Action, frozen=True):
 
 
 class WarnUnprotected(Action, frozen=True):
-    """Tell the user that from now on a failure ends the run."""
-
-
-class SaveCheckpoint(Action, frozen=True):
-    """Save a checkpoint at the next boundary."""
+    """Tell the user that from now on a failure ends the run; a checkpoint is due at the next boundary."""
 
 
 class Exit(Action, frozen=True):

@@ -4,7 +4,7 @@ Its owner tells it what happened and does what it answers. Everything is bound t
 than the machine's is left alone, and can be told again once the machine has come there.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, ClassVar
 
@@ -30,11 +30,9 @@ from recycle.control.events import (
     Rebuild,
     Reported,
     Resume,
-    SaveCheckpoint,
     Stop,
     StoreBack,
     StoreGone,
-    Unblock,
     WaitForJoiners,
     WarnUnprotected,
 )
@@ -79,13 +77,11 @@ class Machine:
     Attributes:
         state: what the member is doing.
         view: the view that it is in, or that of the run while it is joining.
-        log: what it was told and what it answered, for ``replay``. It grows until its owner clears it.
     """
 
     def __init__(self, me: Member, job: Job) -> None:
         self.me = me
         self.state = State.JOINING
-        self.log: list[tuple[Event, Actions]] = []
         self._job = job
         self._enter(View(-1, ()), step=0)
 
@@ -96,12 +92,14 @@ class Machine:
 
     def handle(self, event: Event) -> Actions:
         """Take notice of an event, and say what is to be done about it."""
-        if event.id in self._seen or getattr(event, "epoch", self.view.epoch) != self.view.epoch:
+        if not self._counts(event):
             return ()
         self._seen.add(event.id)
-        actions = self.TABLE[self.state, type(event)](self, event)
-        self.log.append((event, actions))
-        return actions
+        return self.TABLE[self.state, type(event)](self, event)
+
+    def _counts(self, event: Event) -> bool:
+        """Whether an event is news, and of this epoch or of every one."""
+        return event.id not in self._seen and event.epoch in (None, self.view.epoch)
 
     def _enter(self, view: View, step: int) -> None:
         self.view = view
@@ -130,7 +128,7 @@ class Machine:
             return self._stop(f"{cause}, and without a store no failure can be survived")
         if self.state in (State.TRAINING, State.REBUILDING):
             self.state = State.HALTING
-        alarm: Actions = () if self._alarmed else (RaiseAlarm(self.view.epoch, cause), Unblock(self.view.epoch))
+        alarm: Actions = () if self._alarmed else (RaiseAlarm(self.view.epoch, cause),)
         self._alarmed = True
         return (*alarm, *self._consider())
 
@@ -202,7 +200,7 @@ class Machine:
         if not named:
             return (Prepare(view),)
         self.state = State.REBUILDING
-        return (Rebuild(view, verdict.step, verdict.restore),)
+        return (Rebuild(verdict),)
 
     def _built(self, event: Built) -> Actions:
         self.state = State.TRAINING
@@ -212,7 +210,7 @@ class Machine:
 
     def _unprotect(self, event: StoreGone) -> Actions:
         self.state = State.UNPROTECTED
-        return WarnUnprotected(), SaveCheckpoint()
+        return (WarnUnprotected(),)
 
     def _protect(self, event: StoreBack) -> Actions:
         if event.verdict.view != self.view:
@@ -229,7 +227,7 @@ class Machine:
 
     def _stop(self, reason: str) -> Actions:
         self.state = State.STOPPED
-        return Unblock(self.view.epoch), Stop(reason)
+        return (Stop(reason),)
 
     def _ignore(self, event: Event) -> Actions:
         return ()
@@ -256,9 +254,3 @@ class Machine:
     TABLE: ClassVar[Mapping[tuple[State, type[Event]], Callable[[Any, Any], Actions]]] = {
         (state, event): handler for event, row in _ROWS.items() for state, handler in zip(State, row, strict=True)
     }
-
-
-def replay(me: Member, job: Job, events: Iterable[Event]) -> list[Actions]:
-    """What a new machine answers to the events of a log."""
-    machine = Machine(me, job)
-    return [machine.handle(event) for event in events]

@@ -96,6 +96,40 @@ class Alarm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cause: Line
 
 
+class FirstPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="first"):
+    """The plan that the run started with."""
+
+    def __str__(self) -> str:
+        return "the first plan"
+
+
+class CataloguePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="catalogue"):
+    """A plan of the catalogue that every member has."""
+
+    def __str__(self) -> str:
+        return "the catalogue"
+
+
+class PublishedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="published"):
+    """A plan that was made for this view.
+
+    Attributes:
+        author: who made it, and has published it for the epoch.
+    """
+
+    author: MemberName
+
+    def __post_init__(self) -> None:
+        Member.parse(self.author)
+
+    def __str__(self) -> str:
+        return f"made now by {self.author}"
+
+
+ChosenPlan = FirstPlan | CataloguePlan | PublishedPlan
+"""Where the plan of a view is; its text form is for people."""
+
+
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The one decision that begins an epoch: who is in it, and where it takes up the work.
 
@@ -106,7 +140,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         restore: where a member that lacks the version gets it: from a peer's memory, or all from the checkpoint.
         deaths: of the members of the epoch before that are not in this one.
         joined: the members that were not in the epoch before.
-        plan: where the plan of this view is, in the runtime's words.
+        plan: where the plan of this view is; None as long as nobody has chosen one.
         stop: why the run cannot go on; empty if it can.
     """
 
@@ -116,7 +150,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restore: Literal["memory", "checkpoint"] = "memory"
     deaths: Annotated[tuple[Death, ...], msgspec.Meta(max_length=100_000)] = ()
     joined: Names = ()
-    plan: Line = ""
+    plan: ChosenPlan | None = None
     stop: Line = ""
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ class StageTraining:
 
     def listen(self, listener: Listener | None) -> None:
         """See Followable."""
-        self.update.listener = listener
+        self.update.feed.listener = listener
 
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
         """See Followable."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from recycle.control.store import MemoryStore, Store
+from harness.memory_store import MemoryStore
+from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore, listen, serve
 
 

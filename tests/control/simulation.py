@@ -7,6 +7,7 @@ which it was computed. So it shows if a stage steps twice, skips a step, or goes
 from collections.abc import Iterator
 from itertools import pairwise
 
+from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.events import (
     Accuse,
@@ -30,11 +31,9 @@ from recycle.control.events import (
     Reported,
     Resume,
     Stop,
-    Unblock,
 )
-from recycle.control.machine import Machine, State
+from recycle.control.machine import Actions, Machine, State
 from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
-from recycle.control.store import MemoryStore
 from recycle.control.view import Member
 from recycle.job import Job, Server
 
@@ -58,7 +57,7 @@ class World:
         self.agents: list[Iterator[None]] = []
         self.everyone: list[Simulated] = []
         members = [Member(server, 0) for server in job.servers()]
-        self.board.propose(Verdict(0, tuple(map(str, members)), 0))
+        self.board.verdicts.propose(Verdict(0, tuple(map(str, members)), 0))
         for member in members:
             Simulated(self, member).held[0] = ()
         self.look()
@@ -71,7 +70,7 @@ class World:
         return next(each for each in self.everyone if each.member == member)
 
     def newest(self) -> Verdict:
-        verdict = self.board.verdict()
+        verdict = self.board.verdicts.newest()
         assert verdict is not None
         return verdict
 
@@ -84,12 +83,12 @@ class World:
 
     def declare_dead(self, member: Member, noticed: str) -> Iterator[None]:
         """What an agent does, one request after the other."""
-        self.board.publish_death(Death(str(member), "died", noticed, 0.0))
+        self.board.failures.publish_death(Death(str(member), "died", noticed, 0.0))
         yield
         epoch = 0
-        while (verdict := self.board.verdict(epoch)) is not None and member in verdict.view.members:
+        while (verdict := self.board.verdicts.newest(epoch)) is not None and member in verdict.view.members:
             yield
-            self.board.alarm(verdict.epoch, f"{member} died", "agent")
+            self.board.failures.raise_alarm(verdict.epoch, f"{member} died", "agent")
             yield
             epoch = verdict.epoch + 1
 
@@ -107,11 +106,31 @@ class World:
             self.durable[version] = next(each.held[version] for each in members if version in each.held)
 
     def join(self, server: Server) -> None:
-        Simulated(self, Member(server, self.board.new_incarnation(server)))
+        Simulated(self, Member(server, self.board.joining.new_incarnation(server)))
 
     def vacant(self) -> list[Server]:
         taken = {member.server for member in self.newest().view.members if self.of(member).alive}
         return [server for server in self.job.servers() if server not in taken]
+
+
+class LoggedMachine(Machine):
+    """A machine that writes down which events it took notice of, and what it answered."""
+
+    def __init__(self, me: Member, job: Job) -> None:
+        super().__init__(me, job)
+        self.log: list[tuple[Event, Actions]] = []
+
+    def handle(self, event: Event) -> Actions:
+        counts = self._counts(event)
+        actions = super().handle(event)
+        if counts:
+            self.log.append((event, actions))
+        return actions
+
+    def require_same_again(self, job: Job) -> None:
+        """Another machine answers the same to the same events."""
+        other = Machine(self.me, job)
+        assert [other.handle(event) for event, _ in self.log] == [actions for _, actions in self.log]
 
 
 class Simulated:
@@ -120,7 +139,7 @@ class Simulated:
     def __init__(self, world: World, member: Member) -> None:
         self.world = world
         self.member = member
-        self.machine = Machine(member, world.job)
+        self.machine = LoggedMachine(member, world.job)
         self.alive = True
         self.hung = False
         self.held: dict[int, History] = {}
@@ -144,19 +163,19 @@ class Simulated:
         """Everything that the store has to say to this member now."""
         board, epoch, members = self.world.board, self.machine.view.epoch, self.machine.view.members
         events: list[Event] = []
-        if alarm := board.alarm_of(max(epoch, 0)):
+        if alarm := board.failures.alarm(max(epoch, 0)):
             events.append(Noticed(f"alarm/{alarm.epoch}", alarm.epoch, alarm.cause))
         for member in {*members, self.member}:
-            if death := board.death(member):
+            if death := board.failures.death(member):
                 events.append(Died(f"death/{member}", death))
         for member in members:
-            if report := board.report(epoch, member):
+            if report := board.failures.report(epoch, member):
                 events.append(Reported(f"report/{epoch}/{member}", report))
-        for request in board.joins():
-            report = board.report(epoch, Member.parse(request.member)) if epoch >= 0 else None
+        for request in board.joining.requests():
+            report = board.failures.report(epoch, Member.parse(request.member)) if epoch >= 0 else None
             if report and request.state == "synced":
                 events.append(JoinReady(f"join/{epoch}/{request.member}", report))
-        if verdict := board.verdict(epoch + 1):
+        if verdict := board.verdicts.newest(epoch + 1):
             events.append(Decided(f"view/{verdict.epoch}", verdict))
         return sorted(events, key=lambda event: event.id)
 
@@ -187,7 +206,7 @@ class Simulated:
             self.tell(Noticed(self.new_id(), self.iteration[0], "an operation failed"))
         elif self.rebuild is not None and not self.to_do:
             self.interrupted = True
-            self.tell(BuildFailed(self.new_id(), self.rebuild.view.epoch, "the groups cannot be built"))
+            self.tell(BuildFailed(self.new_id(), self.rebuild.verdict.epoch, "the groups cannot be built"))
 
     def come_to_safe_point(self) -> bool:
         """The main thread was interrupted, and says what it holds."""
@@ -202,10 +221,10 @@ class Simulated:
         """The groups stand, and the version is there or copied: from a peer that has it, or the checkpoint."""
         if self.rebuild is None or self.interrupted:
             return False
-        view, step = self.rebuild.view, self.rebuild.step
+        view, step = self.rebuild.verdict.view, self.rebuild.verdict.step
         if self.world.building[view.epoch] != set(view.members):
             return False
-        if self.rebuild.restore == "checkpoint":
+        if self.rebuild.verdict.restore == "checkpoint":
             self.held = {step: self.world.durable[step]}
         elif step not in self.held:
             holders = [
@@ -240,22 +259,21 @@ class Simulated:
         action, board = self.to_do.pop(0), self.world.board
         match action:
             case RaiseAlarm(epoch=epoch, cause=cause):
-                board.alarm(epoch, cause, str(self.member))
-            case Unblock():
+                board.failures.raise_alarm(epoch, cause, str(self.member))
                 self.interrupted = self.machine.state is State.HALTING
             case PublishReport(report=report):
-                board.publish_report(report)
+                board.failures.publish_report(report)
                 if self.machine.state is State.JOINING:
-                    board.request_join(JoinRequest(report.member, report.epoch, state="synced"))
+                    board.joining.request(JoinRequest(report.member, report.epoch, state="synced"))
             case Propose(verdict=verdict):
-                board.propose(verdict)
+                board.verdicts.propose(verdict)
                 self.world.look()
             case Accuse(member=member):
-                board.publish_death(Death(str(member), "did not answer", "answer", 0.0))
+                board.failures.publish_death(Death(str(member), "did not answer", "answer", 0.0))
             case Rebuild():
                 assert self.iteration is None
                 self.rebuild = action
-                self.world.building.setdefault(action.view.epoch, set()).add(self.member)
+                self.world.building.setdefault(action.verdict.epoch, set()).add(self.member)
             case Resume(epoch=epoch, step=step):
                 if not self.interrupted:
                     self._resume(epoch, step)

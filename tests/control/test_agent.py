@@ -39,7 +39,7 @@ class Run:
         self.connect = store.clone
         self.agents: dict[Member, ForkProcess] = {}
         self.workers: dict[Member, int] = {}
-        self.board.propose(verdict(0))
+        self.board.verdicts.propose(verdict(0))
 
     def start(self, member: Member, work: Callable[[], int] = sleep, connect: Callable | None = None) -> None:
         connect = connect or self.connect
@@ -83,10 +83,10 @@ def run(served_apart) -> Iterator[Run]:
 def test_a_killed_worker_is_reported_and_the_alarm_raised(run: Run) -> None:
     run.start(FIRST)
     os.kill(run.workers[FIRST], signal.SIGKILL)
-    alarm = run.board.wait_alarm(0, 30)
+    alarm = run.board.failures.wait_alarm(0, 30)
     assert alarm is not None
     assert alarm.cause == "W0_0#0 was killed by signal 9 (SIGKILL)"
-    death = run.board.death(FIRST)
+    death = run.board.failures.death(FIRST)
     assert death is not None
     assert (death.reason, death.noticed) == ("was killed by signal 9 (SIGKILL)", "agent")
     assert run.ended(FIRST) == signal.SIGKILL
@@ -96,7 +96,7 @@ def test_a_killed_worker_is_reported_and_the_alarm_raised(run: Run) -> None:
 def test_a_worker_of_the_view_that_ends_is_reported_whatever_it_says(run: Run, status: int) -> None:
     run.start(FIRST, lambda: status)
     assert run.ended(FIRST) == status
-    death, alarm = run.board.death(FIRST), run.board.alarm_of(0)
+    death, alarm = run.board.failures.death(FIRST), run.board.failures.alarm(0)
     assert death is not None
     assert death.reason == f"ended with status {status}"
     assert alarm is not None
@@ -108,65 +108,65 @@ def test_a_worker_that_raises_ends_with_status_1(run: Run, capfd: pytest.Capture
 
     run.start(FIRST, fail)
     assert run.ended(FIRST) == 1
-    death = run.board.death(FIRST)
+    death = run.board.failures.death(FIRST)
     assert death is not None
     assert death.reason == "ended with status 1"
     assert "this is what happened" in capfd.readouterr().err
 
 
 def test_a_run_that_ended_well_and_a_fenced_worker_are_no_failures(run: Run) -> None:
-    run.board.propose(verdict(1, SECOND, THIRD))
+    run.board.verdicts.propose(verdict(1, SECOND, THIRD))
     run.start(FIRST, lambda: FENCED)
     run.start(SECOND, lambda: 0)
     assert (run.ended(FIRST), run.ended(SECOND)) == (FENCED, 0)
-    assert (run.board.death(FIRST), run.board.death(SECOND)) == (None, None)
-    assert (run.board.alarm_of(0), run.board.alarm_of(1)) == (None, None)
+    assert (run.board.failures.death(FIRST), run.board.failures.death(SECOND)) == (None, None)
+    assert (run.board.failures.alarm(0), run.board.failures.alarm(1)) == (None, None)
 
 
 def test_the_alarm_is_raised_in_the_newest_view_that_names_the_dead(run: Run) -> None:
-    run.board.propose(verdict(1))
+    run.board.verdicts.propose(verdict(1))
     run.start(SECOND, lambda: 3)
     assert run.ended(SECOND) == 3
-    assert run.board.alarm_of(1) is not None
+    assert run.board.failures.alarm(1) is not None
 
 
 def test_a_worker_dies_with_its_agent_and_others_notice_the_silence(run: Run, eventually: Eventually) -> None:
     run.start(FIRST)
     run.start(FOURTH)
-    eventually(lambda: run.board.beats([FIRST])[FIRST] > 0)
+    eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
     run.agents[FIRST].kill()
     eventually(lambda: not run.is_running(FIRST))
-    eventually(lambda: run.board.death(FIRST) is not None)
-    death = run.board.death(FIRST)
+    eventually(lambda: run.board.failures.death(FIRST) is not None)
+    death = run.board.failures.death(FIRST)
     assert death is not None
     assert death.noticed == "heartbeat"
-    assert run.board.wait_alarm(0, 30) is not None
+    assert run.board.failures.wait_alarm(0, 30) is not None
 
 
 def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, eventually: Eventually) -> None:
     for member in MEMBERS:
         run.start(member)
-    eventually(lambda: all(run.board.beats(MEMBERS).values()))
+    eventually(lambda: all(run.board.beats.counts(MEMBERS).values()))
     os.kill(run.workers[SECOND], signal.SIGSTOP)
-    eventually(lambda: run.board.death(SECOND) is not None)
-    death, alarm = run.board.death(SECOND), run.board.wait_alarm(0, 30)
+    eventually(lambda: run.board.failures.death(SECOND) is not None)
+    death, alarm = run.board.failures.death(SECOND), run.board.failures.wait_alarm(0, 30)
     assert death is not None
     assert alarm is not None
     assert alarm.cause.startswith("W0_1#0 has given no sign of life for 5.")
-    assert [run.board.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
+    assert [run.board.failures.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
 
 
 def test_the_watch_goes_beyond_neighbours_that_died_together(run: Run, eventually: Eventually) -> None:
     run.start(FIRST)
-    eventually(lambda: all(run.board.death(member) is not None for member in (SECOND, THIRD, FOURTH)))
-    assert run.board.death(FIRST) is None
+    eventually(lambda: all(run.board.failures.death(member) is not None for member in (SECOND, THIRD, FOURTH)))
+    assert run.board.failures.death(FIRST) is None
 
 
 def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_apart, eventually: Eventually) -> None:
     run.start(FIRST)
     served_apart[1]()
     with pytest.raises(StoreLost):
-        run.board.verdict()
+        run.board.verdicts.newest()
     time.sleep(4 * DURATIONS.beat)
     assert run.agents[FIRST].is_alive()
     assert run.is_running(FIRST)

@@ -1,9 +1,10 @@
 from collections.abc import Callable
 
+from harness.memory_store import MemoryStore
 from recycle.control.beats import Heartbeat, Watchlist, watched
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
-from recycle.control.store import MemoryStore, Store
+from recycle.control.store import Store
 from recycle.control.view import Member, View
 
 A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
@@ -62,18 +63,18 @@ def test_a_heart_beats_until_it_is_stopped_and_finds_the_store_again(
         return store.clone()
 
     heart = Heartbeat(A, connect, "token", 0.001)
-    eventually(lambda: Board(first, "token").beats([A])[A] > 2)
+    eventually(lambda: Board(first, "token").beats.counts([A])[A] > 2)
     first.lose()
-    eventually(lambda: Board(second, "token").beats([A])[A] > 2)
+    eventually(lambda: Board(second, "token").beats.counts([A])[A] > 2)
     heart.stop()
-    count = Board(second, "token").beats([A])[A]
-    assert Board(second, "token").beats([A])[A] == count
+    count = Board(second, "token").beats.counts([A])[A]
+    assert Board(second, "token").beats.counts([A])[A] == count
 
 
 def test_with_every_beat_something_else_can_be_looked_at(eventually: Callable[[Callable[[], bool]], None]) -> None:
     store = MemoryStore()
     seen: list[int] = []
-    heart = Heartbeat(A, store.clone, "token", 0.001, lambda board: seen.append(board.beats([A])[A]))
+    heart = Heartbeat(A, store.clone, "token", 0.001, lambda board: seen.append(board.beats.counts([A])[A]))
     eventually(lambda: len(seen) > 2)
     heart.stop()
     assert seen == list(range(1, len(seen) + 1))

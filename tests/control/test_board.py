@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.examples import paper_job
+from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
 from recycle.control.messages import Death, Description, JoinRequest, Report, Verdict
-from recycle.control.store import MemoryStore, Store
+from recycle.control.store import Store
 from recycle.control.view import Member
 from recycle.job import Server
 
@@ -28,26 +29,28 @@ def verdict(epoch: int, step: int = 0, *members: Member) -> Verdict:
 def test_what_is_written_is_read_by_another_connection(store: Store, board: Board) -> None:
     other = Board(store.clone(), TOKEN)
     report, death = Report(str(A), 2, 5, 4, 3), Death(str(B), "died", "agent", 1.0)
-    assert (other.report(2, A), other.death(B), other.alarm_of(2), other.plan(2, A)) == (None,) * 4
-    board.publish_report(report)
-    board.publish_death(death)
-    board.alarm(2, "cause", "source")
-    board.publish_plan(2, A, b"\0plan\xff")
-    assert other.report(2, A) == report
-    assert other.report(1, A) is None
-    assert other.death(B) == death
-    alarm = other.alarm_of(2)
+    assert (other.failures.report(2, A), other.failures.death(B), other.failures.alarm(2), other.plans.find(2, A)) == (
+        None,
+    ) * 4
+    board.failures.publish_report(report)
+    board.failures.publish_death(death)
+    board.failures.raise_alarm(2, "cause", "source")
+    board.plans.publish(2, A, b"\0plan\xff")
+    assert other.failures.report(2, A) == report
+    assert other.failures.report(1, A) is None
+    assert other.failures.death(B) == death
+    alarm = other.failures.alarm(2)
     assert alarm is not None
     assert (alarm.epoch, alarm.cause, alarm.source) == (2, "cause", "source")
-    assert other.plan(2, A) == b"\0plan\xff"
-    assert other.plan(2, B) is None
+    assert other.plans.find(2, A) == b"\0plan\xff"
+    assert other.plans.find(2, B) is None
 
 
 def test_the_first_alarm_death_and_description_stay(board: Board) -> None:
-    board.alarm(1, "first", "a")
-    assert board.alarm(1, "second", "b").cause == "first"
-    board.publish_death(Death(str(A), "first", "agent", 1.0))
-    assert board.publish_death(Death(str(A), "second", "answer", 2.0)).reason == "first"
+    board.failures.raise_alarm(1, "first", "a")
+    assert board.failures.raise_alarm(1, "second", "b").cause == "first"
+    board.failures.publish_death(Death(str(A), "first", "agent", 1.0))
+    assert board.failures.publish_death(Death(str(A), "second", "answer", 2.0)).reason == "first"
     first = Description({"model": "a"}, paper_job())
     assert (
         board.describe(first)
@@ -58,99 +61,99 @@ def test_the_first_alarm_death_and_description_stay(board: Board) -> None:
 
 
 def test_a_verdict_that_is_read_again_is_the_same_object_until_there_is_another(store: Store, board: Board) -> None:
-    assert board.verdict() is None
+    assert board.verdicts.newest() is None
     other = Board(store.clone(), TOKEN)
-    other.propose(verdict(0))
-    first = board.verdict()
+    other.verdicts.propose(verdict(0))
+    first = board.verdicts.newest()
     assert first is not None
-    assert board.verdict() is first
-    other.propose(verdict(1))
-    assert board.verdict() == verdict(1)
-    assert board.verdict(2) is None
+    assert board.verdicts.newest() is first
+    other.verdicts.propose(verdict(1))
+    assert board.verdicts.newest() == verdict(1)
+    assert board.verdicts.newest(2) is None
 
 
 def test_an_epoch_has_one_verdict_however_late_one_proposes(board: Board) -> None:
-    assert board.verdict() is None
-    assert board.propose(verdict(0)) == verdict(0)
-    assert board.propose(verdict(1, 5)) == verdict(1, 5)
-    assert board.propose(verdict(1, 6)) == verdict(1, 5)
-    assert board.propose(verdict(2, 7)) == verdict(2, 7)
+    assert board.verdicts.newest() is None
+    assert board.verdicts.propose(verdict(0)) == verdict(0)
+    assert board.verdicts.propose(verdict(1, 5)) == verdict(1, 5)
+    assert board.verdicts.propose(verdict(1, 6)) == verdict(1, 5)
+    assert board.verdicts.propose(verdict(2, 7)) == verdict(2, 7)
     board.forget(2, [A, B])
-    assert board.propose(verdict(1, 6)) == verdict(2, 7)
-    assert board.verdict(1) == board.verdict() == verdict(2, 7)
-    assert board.verdict(3) is None
+    assert board.verdicts.propose(verdict(1, 6)) == verdict(2, 7)
+    assert board.verdicts.newest(1) == board.verdicts.newest() == verdict(2, 7)
+    assert board.verdicts.newest(3) is None
 
 
 def test_of_many_who_propose_one_wins_and_all_are_told(store: Store, board: Board) -> None:
-    board.propose(verdict(0))
+    board.verdicts.propose(verdict(0))
     barrier = threading.Barrier(8)
 
     def propose(step: int) -> Verdict:
         connection = Board(store.clone(), TOKEN)
         barrier.wait()
-        return connection.propose(verdict(1, step))
+        return connection.verdicts.propose(verdict(1, step))
 
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(propose, range(8)))
-    assert all(each == board.verdict() for each in told)
+    assert all(each == board.verdicts.newest() for each in told)
 
 
 def test_a_store_that_comes_back_empty_takes_the_epoch_of_the_run(board: Board) -> None:
-    assert board.propose(verdict(7, 3)) == verdict(7, 3)
-    assert board.propose(verdict(7, 4)) == verdict(7, 3)
+    assert board.verdicts.propose(verdict(7, 3)) == verdict(7, 3)
+    assert board.verdicts.propose(verdict(7, 4)) == verdict(7, 3)
 
 
 def test_waiting_ends_with_the_alarm_and_with_the_verdict(store: Store, board: Board) -> None:
-    assert board.wait_alarm(0, 0.01) is None
-    assert board.wait_verdict(0, 0.01) is None
+    assert board.failures.wait_alarm(0, 0.01) is None
+    assert board.verdicts.wait(0, 0.01) is None
     with ThreadPoolExecutor(2) as pool:
-        alarm = pool.submit(Board(store.clone(), TOKEN).wait_alarm, 0, 60)
-        decided = pool.submit(Board(store.clone(), TOKEN).wait_verdict, 0, 60)
+        alarm = pool.submit(Board(store.clone(), TOKEN).failures.wait_alarm, 0, 60)
+        decided = pool.submit(Board(store.clone(), TOKEN).verdicts.wait, 0, 60)
         time.sleep(0.05)
-        board.alarm(0, "cause", "source")
-        board.propose(verdict(0))
+        board.failures.raise_alarm(0, "cause", "source")
+        board.verdicts.propose(verdict(0))
         assert alarm.result().cause == "cause"
         assert decided.result() == verdict(0)
 
 
 def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board) -> None:
-    board.propose(verdict(0))
+    board.verdicts.propose(verdict(0))
     store.delete("bell/0")
-    assert board.wait_verdict(0, 60) == verdict(0)
+    assert board.verdicts.wait(0, 60) == verdict(0)
 
 
 def test_beats_are_counted_per_member(board: Board) -> None:
-    board.beat(A, 1)
-    board.beat(A, 2)
-    assert board.beats([A, B]) == {A: 2, B: 0}
+    board.beats.give(A, 1)
+    board.beats.give(A, 2)
+    assert board.beats.counts([A, B]) == {A: 2, B: 0}
 
 
 def test_every_life_of_a_server_has_its_own_number(store: Store, board: Board) -> None:
     with ThreadPoolExecutor(4) as pool:
-        lives = list(pool.map(lambda _: Board(store.clone(), TOKEN).new_incarnation(Server(1, 2)), range(8)))
+        lives = list(pool.map(lambda _: Board(store.clone(), TOKEN).joining.new_incarnation(Server(1, 2)), range(8)))
     assert sorted(lives) == list(range(1, 9))
-    assert board.new_incarnation(Server(1, 3)) == 1
+    assert board.joining.new_incarnation(Server(1, 3)) == 1
 
 
 def test_requests_to_join_are_listed_and_foreign_ones_are_not(store: Store, board: Board) -> None:
-    board.request_join(JoinRequest(str(C), 4))
-    Board(store.clone(), "another token").request_join(JoinRequest("W1_0#1", 4))
-    assert board.joins() == (JoinRequest(str(C), 4),)
-    board.request_join(JoinRequest(str(C), 4, 2, "synced"))
-    assert [(request.attempt, request.state) for request in board.joins()] == [(2, "synced")]
+    board.joining.request(JoinRequest(str(C), 4))
+    Board(store.clone(), "another token").joining.request(JoinRequest("W1_0#1", 4))
+    assert board.joining.requests() == (JoinRequest(str(C), 4),)
+    board.joining.request(JoinRequest(str(C), 4, 2, "synced"))
+    assert [(request.attempt, request.state) for request in board.joining.requests()] == [(2, "synced")]
 
 
 def test_who_lacks_the_token_is_not_believed(store: Store, board: Board) -> None:
-    board.propose(verdict(0))
+    board.verdicts.propose(verdict(0))
     stranger = Board(store.clone(), "another token")
     with pytest.raises(ControlError, match="was not made with this run's token"):
-        stranger.propose(verdict(1, 5, C))
+        stranger.verdicts.propose(verdict(1, 5, C))
     with pytest.raises(ControlError, match="was not made with this run's token"):
-        stranger.verdict()
-    assert board.verdict() == verdict(0)
-    stranger.publish_report(Report(str(A), 0, 5, 5))
+        stranger.verdicts.newest()
+    assert board.verdicts.newest() == verdict(0)
+    stranger.failures.publish_report(Report(str(A), 0, 5, 5))
     with pytest.raises(ControlError, match="was not made with this run's token"):
-        board.report(0, A)
+        board.failures.report(0, A)
 
 
 def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
@@ -159,19 +162,19 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
     sizes = []
     for epoch in range(5):
         gone, lives = Member(Server(1, 1), epoch), (A, B, Member(Server(1, 1), epoch + 1))
-        board.propose(verdict(epoch, epoch, *lives))
+        board.verdicts.propose(verdict(epoch, epoch, *lives))
         store.set(f"epoch/{epoch}/tensor/0/all/0", b"an address")
         for member in (gone, *lives):
-            board.beat(member, 1)
-            board.publish_report(Report(str(member), epoch, epoch, epoch))
-            board.request_join(JoinRequest(str(member), 4))
-        board.publish_death(Death(str(gone), "died", "agent", 0.0))
-        board.alarm(epoch, "cause", "source")
-        board.publish_plan(epoch, A, b"plan")
+            board.beats.give(member, 1)
+            board.failures.publish_report(Report(str(member), epoch, epoch, epoch))
+            board.joining.request(JoinRequest(str(member), 4))
+        board.failures.publish_death(Death(str(gone), "died", "agent", 0.0))
+        board.failures.raise_alarm(epoch, "cause", "source")
+        board.plans.publish(epoch, A, b"plan")
         board.forget(epoch, lives)
         sizes.append(len(store.keys("")))
-        assert board.report(epoch, A) is not None
-        assert board.report(epoch - 1, A) is None
-        assert board.death(gone) is None
-        assert board.beats([A])[A] == 1
+        assert board.failures.report(epoch, A) is not None
+        assert board.failures.report(epoch - 1, A) is None
+        assert board.failures.death(gone) is None
+        assert board.beats.counts([A])[A] == 1
     assert len(set(sizes)) == 1

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from harness.examples import paper_job
 from recycle.control.events import Decided
-from recycle.control.machine import State, replay
+from recycle.control.machine import State
 from tests.control.simulation import Simulated, World
 
 ANY = st.integers(0, 999)
@@ -146,8 +146,7 @@ class Protocol(RuleBasedStateMachine):
         else:
             raise AssertionError([(str(one.member), one.machine.state, one.machine.view) for one in self.world.running])
         for one in self.world.everyone:
-            log = one.machine.log
-            assert replay(one.member, self.world.job, [event for event, _ in log]) == [actions for _, actions in log]
+            one.machine.require_same_again(self.world.job)
 
     def has_recovered(self) -> bool:
         verdict, running = self.world.newest(), self.world.running

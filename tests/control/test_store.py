@@ -2,8 +2,9 @@ import threading
 
 import pytest
 
+from harness.memory_store import MemoryStore
 from recycle.control.errors import ControlError, StoreLost
-from recycle.control.store import MemoryStore, Store
+from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore, listen
 
 BYTES = bytes(range(256))

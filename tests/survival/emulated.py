@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from harness.examples import QUICK, paper_job
-from recycle.control.agent import run_agent
+from recycle.control.agent import DONE, run_agent
 from recycle.control.durations import Durations
+from recycle.control.events import Event as MachineEvent
+from recycle.control.messages import Verdict
 from recycle.control.view import Member, View
 from recycle.errors import UserError
 from recycle.faults.fired import FiredFile, FiredLine, load_fired
@@ -30,7 +32,9 @@ from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.report_channel import connect_to_launcher
 from recycle.runtime.launch.supervisor import FIRED, RunAccess, Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
-from recycle.runtime.recover.survivor import DONE, Survivor
+from recycle.runtime.recover.rebuilding import Rebuilding
+from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.training_loop import TrainingLoop
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
 STAGGERED, GLOBAL = Mode(), Mode("fused", "global")
@@ -237,14 +241,6 @@ class Once:
             self.act()
 
 
-class _Survivor(Survivor):
-    trainee: ScenarioServer
-
-    def _rebuild(self, *arguments: Any) -> None:
-        self.trainee.meet("rebuild")
-        super()._rebuild(*arguments)
-
-
 class Scenario:
     """A run to be.
 
@@ -361,7 +357,15 @@ class Scenario:
                 trainee.meet("make")
                 return make_plan(JOB, failed, self.mode, QUICK)
 
-            survivor = _Survivor(
+            rebuild = Rebuilding.rebuild
+
+            def meet_and_rebuild(rebuilding: Rebuilding, verdict: Verdict) -> list[MachineEvent]:
+                trainee.meet("rebuild")
+                return rebuild(rebuilding, verdict)
+
+            # In this process, which is this worker's alone.
+            Rebuilding.rebuild = meet_and_rebuild
+            survivor = Survivor(
                 member,
                 JOB,
                 trainee.trainee,
@@ -371,9 +375,8 @@ class Scenario:
                 reporter,
                 [Injector(mine, tell, lambda: (), ports)],
             )
-            survivor.trainee = trainee
             trainee.meet("start")
-            status = survivor.run(trainee)
+            status = TrainingLoop(survivor, trainee).run()
             (self.folder / "ends").mkdir(exist_ok=True)
             (self.folder / "ends" / str(member)).write_text(f"{status} {trainee.newest}")
             return status

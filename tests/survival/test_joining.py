@@ -11,12 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from recycle.control.agent import FENCED
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.tcp_store import TorchStore
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.server import GptServer
@@ -78,7 +77,7 @@ def when_ready(folder, path):
             try:
                 door = JoinFile.read(folder / JOIN_FILE)
                 board = Board(TorchStore(door.host, door.port), door.token)
-                while not any(each.member == f"{JOINER}#1" for each in board.joins()):
+                while not any(each.member == f"{JOINER}#1" for each in board.joining.requests()):
                     time.sleep(0.02)
                 path.touch()
                 return
@@ -234,4 +233,4 @@ def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_return
     assert [len(each.servers) for each in run.views] == [6, 5, 6, 5]
     fenced = next(each for each in run.of(DeathLine) if each.incarnation == 1)
     assert (fenced.server, fenced.noticed) == ("W1_0", "heartbeat")
-    assert statuses == [FENCED]
+    assert statuses == [RunFailed.exit_status]

@@ -145,7 +145,7 @@ class ProtectedExecution:
         torch.distributed.barrier()
         if torch.distributed.get_rank() == 0:
             names = tuple(map(str, View.of(training.plan).members))
-            Board(endpoint.connect(), endpoint.token).propose(Verdict(0, names, version, plan=FIRST))
+            Board(endpoint.connect(), endpoint.token).verdicts.propose(Verdict(0, names, version, plan=FIRST))
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
             hand_over(group, self._collectives, tuple(self._protection.servers[rank] for rank in ranks))

@@ -73,13 +73,13 @@ class Protection(NamedTuple):
 
 def _was_kept(board: Board) -> bool | None:
     """Whether all who were left have reached the end of the run; None as long as they are on their way."""
-    verdict = board.verdict()
+    verdict = board.verdicts.newest()
     if verdict is None or verdict.stop:
         return False
     members = verdict.view.members
-    if not board.need_nobody(verdict.epoch, members):
+    if not board.end.need_nobody(verdict.epoch, members):
         return None
-    return any(board.death(each) is None for each in members)
+    return any(board.failures.death(each) is None for each in members)
 
 
 def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str, str]) -> Protection | str:

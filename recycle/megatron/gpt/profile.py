@@ -136,9 +136,9 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
                 for series, seconds in zip(times, (forward, input_gradient, weight_gradient, step), strict=True):
                     series.append(seconds)
         forward, input_gradient, weight_gradient, step = map(statistics.median, times)
-        size = sum(each.nbytes for each in update.gradients.buffers) * (2 if options.exact else 1)
+        size = sum(each.nbytes for each in update.sums.collected.buffers) * (2 if options.exact else 1)
         measured = StageProfile(
-            forward, input_gradient, weight_gradient, step, max(held, kept, 1), kept, size, update.state_bytes()
+            forward, input_gradient, weight_gradient, step, max(held, kept, 1), kept, size, _state_bytes(update)
         )
         member.report(msgspec.json.encode(measured))
 
@@ -231,3 +231,11 @@ def _timed(act: Callable[[], object]) -> float:
 
 def _micro(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
+
+
+def _state_bytes(update: TorchUpdate) -> int:
+    """What a stage holds from its first step on: parameters, moments, gradients, exact sums, and their copies."""
+    moments = [each for state in update.optimizer.state.values() for each in state.values()]
+    tensors = [*update.main.tensors(), *moments, *update.versions.copies, *update.sums.tensors()]
+    storages = [each.untyped_storage() for each in tensors if isinstance(each, torch.Tensor)]
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

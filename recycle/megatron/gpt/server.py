@@ -24,6 +24,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.optimizers import steps_made
 from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import Method, TorchUpdate
 
@@ -77,7 +78,7 @@ class GptServer:
     @property
     def gradients(self) -> Sequence[torch.Tensor]:
         """Where gradients are added up now."""
-        return self.training.update.gradients.buffers
+        return self.training.update.sums.collected.buffers
 
     @property
     def last(self) -> int:
@@ -107,7 +108,7 @@ class GptServer:
         if step and (due or save):
             self.checkpoints.save(step, self._connected)
         if step == run.iterations and self.training.update.speculation is not None and self._leads:
-            self._reporter.tell(InstantLine("norm", now(), str(self._server), self.training.update.summary))
+            self._reporter.tell(InstantLine("norm", now(), str(self._server), _summary(self.training.update)))
         if looks:
             losses = list(self.training.evaluate())
             self._reporter.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
@@ -178,3 +179,11 @@ def make_update(run: Run, stage: MegatronStage, number: int, keep: bool) -> Torc
     if update.loss_scale is not None:
         stage.config.grad_scale_func = update.loss_scale.apply
     return update
+
+
+def _summary(update: TorchUpdate) -> str:
+    """What is worth knowing at the end of a run in which steps were validated."""
+    if update.loss_scale is None:
+        return str(update.speculation)
+    skipped = update.versions.newest - steps_made(update.optimizer)
+    return f"{update.speculation}; the loss scale is {update.loss_scale.value:.0f}, and {skipped} steps were skipped"

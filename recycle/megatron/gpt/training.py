@@ -40,6 +40,7 @@ from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import FIRST, Maker, Plans
 from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import checkpoints, read_manifest
 
@@ -131,7 +132,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     endpoint = Endpoint(door.host, door.port, door.token, host)
     try:
         board = Board(endpoint.connect(3.0), door.token)
-        description, verdict = board.description(), board.verdict()
+        description, verdict = board.description(), board.verdicts.newest()
     except StoreLost as error:
         raise ControlError(f"{path}: {error}; no run is going on here") from error
     if description is None or verdict is None:
@@ -143,7 +144,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     if not vacant or (server is not None and server not in vacant):
         raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
     server = server or vacant[0]
-    member = Member(server, board.new_incarnation(server))
+    member = Member(server, board.joining.new_incarnation(server))
     del board
     return _serve(run, text, make, Faults(), member, RunAccess(endpoint, (door.host, door.watch)))
 
@@ -187,7 +188,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             reporter,
             hooks,
         )
-        return survivor.run(trained)
+        return TrainingLoop(survivor, trained).run()
 
     return run_and_tell(survive, send)
 
@@ -227,7 +228,9 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
 def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
     """What is told of the view that a run begins with."""
     servers = [str(each) for each in sorted(plan.programs)]
-    return ViewLine(epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, FIRST)
+    return ViewLine(
+        epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, str(FIRST)
+    )
 
 
 def _next_epoch(run: Run) -> int:

@@ -75,10 +75,10 @@ class Walk:
         self._update = [stage.update if problem.staggered else 0 for stage in problem.job.stages]
         hosts = [movable(problem, stage) for stage in range(depth)]
         self._movable = [list(units) for units in hosts]
-        self._hosts = [
-            {unit: [pipeline * depth + stage for pipeline in pipelines] for unit, pipelines in units.items()}
-            for stage, units in enumerate(hosts)
-        ]
+        self._hosts: list[dict[int, list[int]]] = []
+        for stage, units in enumerate(hosts):
+            servers = {each: [pipeline * depth + stage for pipeline in each] for each in set(units.values())}
+            self._hosts.append({unit: servers[each] for unit, each in units.items()})
         self._longest = max(self._cost)
         self._end = [LONG_AGO] * (none + 1)
         self._arrival = [LONG_AGO] * (none + 1)

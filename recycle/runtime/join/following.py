@@ -73,7 +73,7 @@ class Follower:
         meeting, versions = self._meeting, self._versions
         store = meeting.endpoint.connect(meeting.durations.rebuild)
         board = Board(store, meeting.endpoint.token)
-        while not board.wait_offer(meeting.epoch, meeting.joiner, meeting.attempt, meeting.durations.beat):
+        while not board.joining.wait_offer(meeting.epoch, meeting.joiner, meeting.attempt, meeting.durations.beat):
             if self._stopped:
                 return
         pair = meeting.accept(store.torch_store)
@@ -90,7 +90,7 @@ class Follower:
             if versions.newest != step:
                 raise ConnectionLost(f"who serves is at version {step}, and this is version {versions.newest}")
             if word is Word.LEVEL:
-                board.request_join(msgspec.structs.replace(self._request, state="synced"))
+                board.joining.request(msgspec.structs.replace(self._request, state="synced"))
             elif word is Word.END:
                 self.arrived = True
                 return
@@ -167,14 +167,14 @@ class Joining:
         self._tries += 1
         self._attempt += 1
         request = JoinRequest(str(self._member), self._view.epoch, self._attempt)
-        board.request_join(request)
+        board.joining.request(request)
         meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt)
         self._follower = Follower(meeting, self._versions, request)
 
     def _come_with_nothing(self, board: Board) -> None:
-        board.request_join(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced"))
+        board.joining.request(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced"))
         self.ready = True
 
     def _has_peer(self, board: Board) -> bool:
         stage = self._member.server.stage
-        return any(each.server.stage == stage and board.death(each) is None for each in self._view.members)
+        return any(each.server.stage == stage and board.failures.death(each) is None for each in self._view.members)

@@ -74,7 +74,7 @@ class Meeting(NamedTuple):
             StoreLost: there is no store.
         """
         store = self.endpoint.connect(self.durations.rebuild)
-        Board(store, self.endpoint.token).offer(self.epoch, self.joiner, self.attempt)
+        Board(store, self.endpoint.token).joining.offer(self.epoch, self.joiner, self.attempt)
         return self._pair(store.torch_store, first=True)
 
     def accept(self, store: torch.distributed.Store) -> PrivateLink:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from recycle.control.agent import FENCED, STOPPED
+from recycle.control.agent import DONE, FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
@@ -32,7 +32,6 @@ from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, Report
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import FIRST
-from recycle.runtime.recover.survivor import DONE
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2
@@ -182,7 +181,7 @@ class Supervisor:
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
             names = tuple(map(str, setting.view.members))
-            self._board.propose(Verdict(setting.view.epoch, names, setting.step, setting.restore, plan=FIRST))
+            self._board.verdicts.propose(Verdict(setting.view.epoch, names, setting.step, setting.restore, plan=FIRST))
         JoinFile(setting.host, self._port, self._inbox.address[1], self._token).write(setting.folder / JOIN_FILE)
 
     def _hear(self, received: Received) -> None:
@@ -227,7 +226,7 @@ class Supervisor:
 
     def _verdict(self) -> Verdict | None:
         try:
-            return self._board.verdict() if self._board and self._store_due is None else None
+            return self._board.verdicts.newest() if self._board and self._store_due is None else None
         except StoreLost:
             return None
 
@@ -290,7 +289,7 @@ class Supervisor:
             text = f"{server} cannot be replaced while the store is lost"
             self._tell(InstantLine("warning", now(), str(server), text))
             return
-        life = Member(server, self._board.new_incarnation(server))
+        life = Member(server, self._board.joining.new_incarnation(server))
         self._fork_server.start_server(str(life), self._port)
 
     def _replace_last(self, member: Member) -> None:

@@ -1,4 +1,4 @@
-"""The alarm_watch: a thread that waits for the alarm, and frees the main thread from whatever it waits in."""
+"""The alarm watch: a thread that waits for the alarm, and frees the main thread from whatever it waits in."""
 
 import os
 import threading
@@ -61,13 +61,13 @@ class AlarmWatch:
         self._changed = threading.Condition()
         self._epoch = -1
         self._network: Network | None = None
-        self._buried: list[Network] = []
+        self._discarded: list[Network] = []
         self._joins: tuple[JoinRequest, ...] = ()
         self._asked = (-1, 0)
         self._joiners = Watchlist(durations.silence)
         self._halted = False
         self._stopped = False
-        self._thread = threading.Thread(target=self._watch, name="alarm_watch", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="alarm watch", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -94,15 +94,15 @@ class AlarmWatch:
             self._network = network
             self._changed.notify_all()
 
-    def bury(self, network: Network | None) -> None:
+    def discard(self, network: Network | None) -> None:
         """Take a network that is of no use any more; its end takes its time, and the main thread has none."""
         if network is not None:
-            self._buried.append(network)
+            self._discarded.append(network)
 
-    def end_buried(self) -> None:
+    def end_discarded(self) -> None:
         """End them, now that nobody else has them."""
-        buried, self._buried = self._buried, []
-        threading.Thread(target=buried.clear, name="undertaker", daemon=True).start()
+        discarded, self._discarded = self._discarded, []
+        threading.Thread(target=discarded.clear, name="end of groups", daemon=True).start()
 
     def halt(self) -> None:
         """The main thread has left the iteration, and waits for nothing in its groups."""
@@ -138,12 +138,12 @@ class AlarmWatch:
         epoch = self._epoch
         if self.noticed or epoch < 0:
             return
-        asked = (epoch, board.asked())
+        asked = (epoch, board.joining.asked())
         if asked == self._asked and not self._joins:
             return
         # Before the requests are read: who is forgotten is forgotten as a joiner first, and then as dead.
-        dead = board.declared_dead()
-        joins = self._joins if asked == self._asked else board.joins()
+        dead = board.failures.declared_dead()
+        joins = self._joins if asked == self._asked else board.joining.requests()
         self._joins = tuple(each for each in joins if each.member not in dead)
         self._asked = asked
         network = self._network
@@ -151,20 +151,20 @@ class AlarmWatch:
         requests = {Member.parse(each.member): each for each in self._joins}
         joiners = [each for each, request in requests.items() if request.epoch == epoch and each.server not in taken]
         # Nobody is told by a joiner's agent that it died with its worker.
-        silent = self._joiners.observe(time.monotonic(), board.beats(joiners))
+        silent = self._joiners.observe(time.monotonic(), board.beats.counts(joiners))
         with self._changed:
             if epoch == self._epoch:
                 self.requests = tuple(requests[each] for each in joiners if each not in silent)
 
     def _watch(self) -> None:
         try:
-            self._look_out()
+            self._keep_watching()
         except BaseException:
             # Nobody else would free the main thread from a view that is over, so its agent has to report this process.
             traceback.print_exc()
             os._exit(1)
 
-    def _look_out(self) -> None:
+    def _keep_watching(self) -> None:
         board: Board | None = None
         while not self._stopped:
             try:
@@ -184,7 +184,7 @@ class AlarmWatch:
                 self._changed.wait(self._durations.beat)
                 return
         # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
-        alarm = board.wait_alarm(epoch, self._durations.beat * (1 if self.requests else CALM))
+        alarm = board.failures.wait_alarm(epoch, self._durations.beat * (1 if self.requests else CALM))
         if alarm is None:
             return
         with self._changed:

@@ -1,14 +1,16 @@
-"""Where the plan of a new view comes from: the run's first plan, a catalogue, or a planner that is asked now."""
+"""The source of plans: the run's first plan, a catalogue, or a planner that is put in from above and asked now."""
 
 from collections.abc import Callable
 
+from recycle.control.messages import CataloguePlan, ChosenPlan, FirstPlan, PublishedPlan
+from recycle.control.view import Member
 from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Server
 from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 
-FIRST, CATALOGUE, MADE = "the first plan", "the catalogue", "made now"
+FIRST = FirstPlan()
 
 Maker = Callable[[DeadServers], Plan]
 
@@ -28,8 +30,12 @@ class Plans:
         self._make = make
         self._found: Found | None = None
 
-    def choose(self, dead: DeadServers) -> tuple[str, bytes]:
-        """Choose for all: where the plan for these dead servers is, and its text if it has to be passed on.
+    def choose(self, dead: DeadServers, author: Member) -> tuple[ChosenPlan, bytes]:
+        """Choose for all: where the plan for these dead servers is, and its text if that has to be published.
+
+        Args:
+            dead: the dead servers.
+            author: who chooses.
 
         Raises:
             NoPlanError: there is none, and none can be made.
@@ -42,23 +48,25 @@ class Plans:
             except NoPlanError:
                 pass
             else:
-                return CATALOGUE, b""
-        return MADE, encode_plan(self._make(dead))
+                return CataloguePlan(), b""
+        return PublishedPlan(str(author)), encode_plan(self._make(dead))
 
-    def find(self, choice: str, dead: DeadServers, server: Server, text: bytes) -> Plan:
+    def find(self, chosen: ChosenPlan, dead: DeadServers, server: Server, text: bytes) -> Plan:
         """The plan that was chosen, with the list of at least one server.
 
         Args:
-            choice: where it is.
+            chosen: where it is.
             dead: the dead servers.
             server: whose list is needed.
-            text: what was passed on.
+            text: what was published; empty where nothing was.
         """
-        if choice == FIRST:
-            return self._first
-        if choice == CATALOGUE:
-            return self._look_up(dead).plan_of(server)
-        return decode_plan(text, MADE, server)
+        match chosen:
+            case FirstPlan():
+                return self._first
+            case CataloguePlan():
+                return self._look_up(dead).plan_of(server)
+            case PublishedPlan():
+                return decode_plan(text, str(chosen), server)
 
     def _look_up(self, dead: DeadServers) -> Found:
         assert self._catalogue is not None

@@ -1,6 +1,7 @@
 """How every member of a new view comes to hold the version that it begins with."""
 
 from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from recycle.control.board import Board
 from recycle.control.view import Member, View
@@ -12,28 +13,39 @@ from recycle.runtime.step.trainee import Trainee
 def find_holders(board: Board, view: View, stage: int, step: int) -> dict[Member, bool]:
     """Which of a stage's members have a version, as they reported before the view; before the first one, all do."""
     members = [each for each in view.members if each.server.stage == stage]
-    reports = {each: board.report(view.epoch - 1, each) for each in members}
+    reports = {each: board.failures.report(view.epoch - 1, each) for each in members}
     return {each: report is None or step in report.versions for each, report in reports.items()}
 
 
-def restore_state(
-    trainee: Trainee, member: Member, network: Network, step: int, restore: str, holders: Mapping[Member, bool]
-) -> None:
+class Restoration(NamedTuple):
+    """How a view's members come to hold the version that it begins with.
+
+    Attributes:
+        step: the version.
+        source: the members' memory, or the checkpoint of this step.
+        holders: who of the stage has the version in memory.
+    """
+
+    step: int
+    source: Literal["memory", "checkpoint"]
+    holders: Mapping[Member, bool]
+
+
+def restore_state(trainee: Trainee, member: Member, network: Network, restoration: Restoration) -> None:
     """Go back to a version, get it from a peer that has it, or give it to those that lack it.
 
     Args:
         trainee: whose state it is.
         member: who this is.
         network: of the new view.
-        step: the version.
-        restore: from the members' memory, or from the checkpoint of this step.
-        holders: who of the stage has the version in memory.
+        restoration: which version, and from where.
 
     Raises:
         ViewBroken: somebody is gone.
     """
+    step, source, holders = restoration
     versions = trainee.versions
-    if restore == "checkpoint":
+    if source == "checkpoint":
         assert trainee.durable is not None, f"nobody has said that there is a checkpoint of step {step}"
         trainee.durable.load(step)
     elif holders[member]:
@@ -41,16 +53,16 @@ def restore_state(
             versions.undo()
         assert versions.newest == step, f"{member} is at {versions.newest}, and said that it has {step}"
     step = versions.enter(network, step)
-    if restore == "checkpoint":
+    if source == "checkpoint":
         return
     lacking = [each for each, holds in holders.items() if not holds]
     sources = [each for each, holds in holders.items() if holds]
     pairs = [(sources[place % len(sources)], each) for place, each in enumerate(lacking)]
-    for source, receiver in pairs:
-        if source == member:
+    for sender, receiver in pairs:
+        if sender == member:
             # The state is at rest here, so a peer that lacks it can have it.
             send_state(network.link(receiver.server), step, versions.state())
         elif receiver == member:
-            received, state = receive_state(network.link(source.server))
-            assert received == step, f"{source} sent version {received} instead of {step}"
+            received, state = receive_state(network.link(sender.server))
+            assert received == step, f"{sender} sent version {received} instead of {step}"
             versions.adopt(step, state)

@@ -34,10 +34,12 @@ class ViewReports:
 
     Attributes:
         times: of the present change of views.
+        cause: why there is a new view, if nobody died.
     """
 
     def __init__(self, member: Member, reporter: Reporter) -> None:
         self.times = Times()
+        self.cause = "the run begins"
         self._member = member
         self._server = str(member.server)
         self._reporter = reporter
@@ -51,12 +53,11 @@ class ViewReports:
         """A view was decided; it may be over before it has begun."""
         self._verdicts.append(verdict)
 
-    def tell_view(self, plan: Plan, cause: str) -> None:
+    def tell_view(self, plan: Plan) -> None:
         """The last view that was decided has begun; what became of servers in those that never did is told with it.
 
         Args:
             plan: that it works by.
-            cause: why there is a new view, if nobody died.
         """
         verdicts, self._verdicts = self._verdicts, []
         verdict = verdicts[-1]
@@ -76,11 +77,11 @@ class ViewReports:
                 [str(each) for each in verdict.view.servers],
                 [str(Member.parse(name).server) for name in joined],
                 verdict.step,
-                causes or cause,
+                causes or self.cause,
                 verdict.restore,
                 plan.period,
                 plan.retention,
-                verdict.plan,
+                str(verdict.plan),
             )
         )
 

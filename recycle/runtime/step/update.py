@@ -9,12 +9,12 @@ import torch
 from recycle.runtime.errors import NotFinite
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network
-from recycle.runtime.step.exact_sums import NOTHING, ExactSums
-from recycle.runtime.step.gradients import FlatGradients, square
-from recycle.runtime.step.listener import Listener
+from recycle.runtime.step.exact_sums import NOTHING
+from recycle.runtime.step.gradient_sums import GradientSums
+from recycle.runtime.step.listener import StepFeed
 from recycle.runtime.step.loss_scale import LossScale, ScaleRule
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.optimizers import require_supported, steps_made
+from recycle.runtime.step.optimizers import require_supported
 from recycle.runtime.step.speculation import Speculation
 from recycle.runtime.step.validation import GradientVerdict, Validation
 from recycle.runtime.step.versions import Versions
@@ -73,8 +73,9 @@ class TorchUpdate:
         method: how gradients become steps.
 
     Attributes:
-        listener: hears of every step when it is surely right; None for nobody.
         loss_scale: what losses are multiplied by before they are differentiated; None where they are not.
+        feed: tells who listens of every step, when it is surely right.
+        sums: the gradients of this iteration, and those that the last step was made with.
 
     Raises:
         RunError: nobody knows how to undo a step of this optimizer.
@@ -95,27 +96,19 @@ class TorchUpdate:
         self.loss_scale = None if method.scale is None else LossScale(method.scale)
         scale = [] if self.loss_scale is None else [self.loss_scale.state]
         self.versions = Versions([*self.main, *scale], self.optimizer)
-        self.listener: Listener | None = None
+        self.sums = GradientSums(self.main, method.validated and method.staggered, method.addends)
+        self.feed = StepFeed()
         self._method = method
         self._pipelines = pipelines
         self._stage = stage
         self._count: Callable[[], int] = lambda: self._pipelines
         self._validation: Validation | None = None
-        self._sums: ExactSums | None = None
-        self.gradients = self._reduced = FlatGradients(self.main)
         guessing = method.validated and method.staggered
-        if guessing or method.addends:
-            self._reduced = FlatGradients(self.main)
         if method.validated:
             self._validation = Validation(stage, depth, method.clip, guessing)
-        if method.addends:
-            self._sums = ExactSums(self.gradients.views, method.addends)
         self._keeps = method.keep or guessing
-        self._bounds: list[int] = []
         self._verdict: GradientVerdict | None = None
         self._pending = False
-        self._waiting: Listener | None = None
-        self.main.use(self.gradients.views)
 
     @property
     def speculation(self) -> Speculation | None:
@@ -126,23 +119,6 @@ class TorchUpdate:
     def norm(self) -> float:
         """Of the last gradient of which it is known; no number where nobody looks at it."""
         return self._validation.norm if self._validation else math.nan
-
-    @property
-    def summary(self) -> str:
-        """What is worth knowing at the end of a run, where something had to be validated."""
-        if self.loss_scale is None:
-            return str(self.speculation)
-        skipped = self.versions.newest - steps_made(self.optimizer)
-        return f"{self.speculation}; the loss scale is {self.loss_scale.value:.0f}, and {skipped} steps were skipped"
-
-    def state_bytes(self) -> int:
-        """What it holds from its first step on: parameters, moments, gradients, exact sums, and their copies."""
-        moments = [each for state in self.optimizer.state.values() for each in state.values()]
-        gradients = [*self.gradients.buffers, *self._reduced.buffers]
-        sums = [] if self._sums is None else [self._sums.totals]
-        tensors = [*self.main.tensors(), *moments, *self.versions.copies, *gradients, *sums]
-        storages = [each.untyped_storage() for each in tensors if isinstance(each, torch.Tensor)]
-        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
     @property
     def waits(self) -> bool:
@@ -202,8 +178,7 @@ class TorchUpdate:
 
     def collect(self) -> None:
         """A micro-batch's gradients, or a part of them, were added."""
-        if self._sums is not None:
-            self._sums.collect()
+        self.sums.collect()
 
     def reduce(self) -> None:
         """Sum over the peers.
@@ -213,25 +188,23 @@ class TorchUpdate:
         """
         if not self._method.staggered and self._validation is None:
             self._network.barrier()
-        fits = self._sum_exactly(self._sums) if self._sums is not None else self._sum()
-        self.main.use(self._reduced.views)
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
+        # Divided by this, the sum over all micro-batches is the gradient of the whole batch.
+        fits = self.sums.reduce(self._network.peers, self._count() * scale)
         self._after_reduction()
         if self._validation is None:
-            if not self._reduced.are_finite():
+            if not self.sums.are_finite():
                 raise NotFinite(f"the gradient of stage {self._stage} is not finite")
             return
-        finite = self._sums is None or self._sums.finite
-        part = square(self.main.counted(self._reduced.views)) if fits else 0.0
         guesses = self._validation.guesses
-        self._validation.tell(self.versions.newest, part if finite else math.inf, fits)
+        self._validation.tell(self.versions.newest, self.sums.square(fits), fits)
         self._verdict = None if guesses else self._validation.hear(guessed=False)
 
     def step(self) -> Redo:
         """Update the parameters, and set the gradients to zero; unless it is known that nobody can."""
         if self._verdict is None:
             self._pending = self._validation is not None
-            # Who begins to listen while it is pending has the state after it already.
-            self._waiting = self.listener if self._pending else None
+            self.feed.guess()
             self._apply(1.0)
         elif self._verdict.fits:
             self._apply(self._verdict.factor)
@@ -249,17 +222,14 @@ class TorchUpdate:
 
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
         """Make the step of a peer whose listener got these."""
-        *gradients, bounds, steps = parts
-        self.main.use(self._reduced.views)
-        for own, other in zip(self._reduced.buffers, gradients, strict=True):
-            own.copy_(other)
-        self._bounds = bounds.tolist()
+        *sums, steps = parts
+        self.sums.take(sums)
         self._apply(1.0 if bool(steps) else 0.0)
 
     def undo(self) -> None:
         """Take the last step back."""
         self._pending = False
-        self._tell_undone()
+        self.feed.undone()
         self.versions.undo()
         self.main.copy_back()
         if self._validation is not None:
@@ -269,17 +239,17 @@ class TorchUpdate:
         """Make the last step what it should have been."""
         self._pending = False
         if verdict.as_guessed:
-            if self._waiting is self.listener:
+            if self.feed.heard_before:
                 self._tell(1.0)
             return Redo.NOTHING
-        if self._waiting is not self.listener:
-            self._tell_undone()
+        if not self.feed.heard_before:
+            self.feed.undone()
         self.versions.undo()
         self.main.copy_back()
         if not verdict.fits:
             self._repeat()
             return Redo.LAST
-        self.main.use(self._reduced.views)
+        self.sums.use_reduced()
         self._apply(verdict.factor)
         return Redo.THIS
 
@@ -287,7 +257,7 @@ class TorchUpdate:
         """Begin the iteration again, with bounds that its addends fit."""
         assert self._validation is not None
         self._validation.forget(self.versions.newest)
-        self._begin(self._bounds)
+        self._begin(self.sums.bounds)
 
     def adopt(self, step: int) -> None:
         """The main parameters and the optimizer's state were replaced by those of a step."""
@@ -302,46 +272,22 @@ class TorchUpdate:
 
     def _tell(self, factor: float) -> None:
         """Tell of a step with the reduced gradient as it is, or of one that is only counted, if the factor is 0."""
-        if self.listener is not None:
-            bounds, steps = torch.tensor(self._bounds, dtype=torch.int64), torch.tensor([factor != 0])
-            self.listener.stepping((*self._reduced.buffers, bounds, steps))
-
-    def _tell_undone(self) -> None:
-        if self.listener is not None:
-            self.listener.undone()
-
-    def _divisor(self) -> float:
-        """What makes the gradient of the whole batch of the sum over all micro-batches."""
-        return self._count() * (1.0 if self.loss_scale is None else self.loss_scale.value)
-
-    def _sum(self) -> bool:
-        for buffer in self.gradients.buffers:
-            self._network.peers.sum(buffer)
-        divisor = self._divisor()
-        if divisor > 1:
-            self.gradients.scale(1 / divisor)
-        self.gradients, self._reduced = self._reduced, self.gradients
-        return True
-
-    def _sum_exactly(self, sums: ExactSums) -> bool:
-        sums.reduce(self._network.peers)
-        sums.mean(self._divisor(), self._reduced.views)
-        self._bounds = sums.next_bounds()
-        return sums.fits
+        if self.feed.listener is not None:
+            self.feed.listener.stepping((*self.sums.parts(), torch.tensor([factor != 0])))
 
     def _apply(self, factor: float) -> None:
         """Make a step with the reduced gradient times a factor; with 0, only count it."""
         if self._keeps:
             self.versions.keep()
         if factor not in (0.0, 1.0):
-            self._reduced.scale(factor)
+            self.sums.scale(factor)
         if not self._pending:
             self._tell(factor)
         if factor:
             if self._method.prepare is not None:
                 self._method.prepare(self.optimizer, self.versions.newest)
             self.main.step(self.optimizer)
-            for parameter, bound in zip(self.main, self._bounds, strict=False):
+            for parameter, bound in zip(self.main, self.sums.bounds, strict=False):
                 # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
                 self.optimizer.state[parameter]["bound"] = torch.tensor(bound)
         if self.loss_scale is not None:
@@ -356,8 +302,6 @@ class TorchUpdate:
             bounds: of the addends; those of the present version if None.
         """
         self._verdict = None
-        self.gradients.zero()
-        self.main.use(self.gradients.views)
-        if self._sums is not None:
-            states = (self.optimizer.state.get(each, {}) for each in self.main)
-            self._sums.start(bounds or [int(state.get("bound", NOTHING)) for state in states])
+        if self._method.addends and not bounds:
+            bounds = [int(self.optimizer.state.get(each, {}).get("bound", NOTHING)) for each in self.main]
+        self.sums.begin(bounds or [])

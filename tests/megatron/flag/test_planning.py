@@ -3,6 +3,8 @@
 import pytest
 
 from harness.examples import QUICK, paper_job
+from recycle.control.messages import CataloguePlan, PublishedPlan
+from recycle.control.view import Member
 from recycle.errors import NoPlanError, UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import Flags
@@ -10,10 +12,11 @@ from recycle.megatron.flag.planning import Shape, Source
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.source import megatron_plan
-from recycle.runtime.recover.plans import CATALOGUE, FIRST, MADE, Plans
+from recycle.runtime.recover.plans import FIRST, Plans
 
 SHAPE = Shape(2, 2, 3)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=3)
+AUTHOR = Member(Server(0, 0), 0)
 
 
 def never(*_):
@@ -44,8 +47,8 @@ def test_without_a_catalogue_what_is_put_in_makes_the_plans():
     mode = Mode(optimizer="global")
     assert asked == [((), mode, 0.2), ((Server(1, 0),), mode, 0.2)]
     assert whole.provenance.planner == "1F1B"
-    choice, text = Plans(whole, plans.catalogue, plans.plan).choose(around.dead)
-    assert choice == MADE
+    choice, text = Plans(whole, plans.catalogue, plans.plan).choose(around.dead, AUTHOR)
+    assert choice == PublishedPlan(str(AUTHOR))
     assert text
 
 
@@ -54,10 +57,10 @@ def test_the_plans_of_a_catalogue_are_said_to_be_its_own_and_none_is_made(catalo
     plans = source(catalogue, make=never)
     dead = JOB.dead_servers([Server(0, 1)])
     found = Plans(first, plans.catalogue, plans.plan)
-    assert found.choose(first.dead) == (FIRST, b"")
-    assert found.choose(dead) == (CATALOGUE, b"")
+    assert found.choose(first.dead, AUTHOR) == (FIRST, b"")
+    assert found.choose(dead, AUTHOR) == (CataloguePlan(), b"")
     live = Server(1, 1)
-    assert found.find(CATALOGUE, dead, live, b"").programs[live] == plans.plan(dead).programs[live]
+    assert found.find(CataloguePlan(), dead, live, b"").programs[live] == plans.plan(dead).programs[live]
 
 
 def test_what_a_catalogue_has_no_plan_for_is_not_made(catalogue):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
 from harness.flag_runs import children
+from harness.memory_store import MemoryStore
 from recycle.control.agent import FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
-from recycle.control.store import MemoryStore
 from recycle.control.tcp_store import listen, serve
 from recycle.control.view import Member
 from recycle.errors import UserError
@@ -70,10 +70,10 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
     assert len(endpoint.token) == 64
     assert endpoint.address == "127.0.0.1"
     board = Board(endpoint.connect(), endpoint.token)
-    board.publish_death(Death("W0_0#0", "was lost", "agent", 0.0))
+    board.failures.publish_death(Death("W0_0#0", "was lost", "agent", 0.0))
     again = protection(environment | {"TORCHELASTIC_RESTART_COUNT": "again"}).endpoint
     assert again.token != endpoint.token
-    assert Board(again.connect(), again.token).death(Member.parse("W0_0#0")) is None
+    assert Board(again.connect(), again.token).failures.death(Member.parse("W0_0#0")) is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def verdict(epoch, members=MEMBERS, stop=""):
 
 
 def lay_dead(board, member):
-    board.publish_death(Death(str(member), "was lost", "agent", 0.0))
+    board.failures.publish_death(Death(str(member), "was lost", "agent", 0.0))
 
 
 DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before", "on its way"
@@ -130,12 +130,12 @@ DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before
 def test_a_run_was_kept_if_anybody_was_left_and_all_of_them_reached_its_end(fates, stop):
     board = Board(MemoryStore(), TOKEN)
     assert _was_kept(board) is False
-    board.propose(verdict(3, stop="no live server" if stop else ""))
+    board.verdicts.propose(verdict(3, stop="no live server" if stop else ""))
     for member, fate in zip(MEMBERS, fates, strict=True):
         if fate in (FINISHED, BEHIND):
-            board.finish(3 if fate == FINISHED else 2, member)
+            board.end.reach(3 if fate == FINISHED else 2, member)
         elif fate == DEAD:
-            board.finish(3, member)
+            board.end.reach(3, member)
             lay_dead(board, member)
     alive = [fate for fate in fates if fate != DEAD]
     expected = None if set(alive) & {BEHIND, GOING} else bool(alive)
@@ -159,7 +159,7 @@ class Rank:
 
     def wait_for_death(self) -> None:
         deadline = time.monotonic() + 60
-        while self.board.death(self.member) is None:
+        while self.board.failures.death(self.member) is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
@@ -194,7 +194,7 @@ def start_in_view(start) -> Callable[..., Rank]:
             work()
 
         rank = start(wait_and_work, **where)
-        rank.board.propose(verdict(0))
+        rank.board.verdicts.propose(verdict(0))
         ready.set()
         return rank
 
@@ -248,12 +248,12 @@ def test_a_rank_whose_work_has_died_ends_well_as_soon_as_all_others_have_reached
     rank.wait_for_death()
     first, second, third = [member for member in MEMBERS if member != rank.member]
     # One of them dies as well, in the view that goes on without this rank.
-    rank.board.propose(verdict(1, (first, second, third)))
+    rank.board.verdicts.propose(verdict(1, (first, second, third)))
     lay_dead(rank.board, first)
-    rank.board.finish(1, second)
+    rank.board.end.reach(1, second)
     # It looks twice a second: it has looked while one was still on its way.
     assert rank.is_there_after(1.2)
-    rank.board.finish(1, third)
+    rank.board.end.reach(1, third)
     assert rank.ended() == 0
 
 
@@ -262,7 +262,7 @@ def test_a_rank_whose_work_was_stopped_waits_for_nobody(start_in_view):
 
 
 def make_stop(rank):
-    rank.board.propose(verdict(1, MEMBERS[:2], stop="no live server of stage 0 is left"))
+    rank.board.verdicts.propose(verdict(1, MEMBERS[:2], stop="no live server of stage 0 is left"))
 
 
 def make_all_die(rank):

@@ -57,7 +57,7 @@ class Stage:
         self.update.adopt(step)
 
     def listen(self, listener):
-        self.update.listener = listener
+        self.update.feed.listener = listener
 
     def follow(self, parts):
         time.sleep(self.pause)
@@ -65,7 +65,7 @@ class Stage:
 
     def train(self, steps):
         for _ in range(steps):
-            for buffer in self.update.gradients.buffers:
+            for buffer in self.update.sums.collected.buffers:
                 buffer.normal_()
             self.update.step()
 
@@ -106,7 +106,7 @@ def request(attempt=1):
 
 
 def is_ready(board):
-    return any(each.state == "synced" for each in board.joins())
+    return any(each.state == "synced" for each in board.joining.requests())
 
 
 def assert_equal(one, other):
@@ -213,12 +213,12 @@ def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, DURATIONS)
     peer.train(2)
-    serving.look(VIEW, board.joins())
+    serving.look(VIEW, board.joining.requests())
     peer.train(1)
     serving.abort()
-    while board.joins()[0].attempt == 1:
+    while board.joining.requests()[0].attempt == 1:
         joining.wait(board)
-    serving.look(VIEW, board.joins())
+    serving.look(VIEW, board.joining.requests())
     peer.train(1)
     while not is_ready(board):
         joining.wait(board)
@@ -237,8 +237,8 @@ def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(boar
     serving = Serving(PEER, peer, door, DURATIONS)
     seen = set()
     while not joining.ready:
-        seen.add(board.joins()[0].attempt)
-        serving.look(VIEW, board.joins())
+        seen.add(board.joining.requests()[0].attempt)
+        serving.look(VIEW, board.joining.requests())
         serving.abort()
         joining.wait(board)
     assert seen == set(range(1, ATTEMPTS + 1))
@@ -251,7 +251,7 @@ def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
     joining.begin(VIEW, board)
     joining.wait(board)
     assert not joining.ready
-    board.publish_death(Death(str(PEER), "fell over", "agent", 0.0))
+    board.failures.publish_death(Death(str(PEER), "fell over", "agent", 0.0))
     while not joining.ready:
         joining.wait(board)
     assert is_ready(board)
@@ -263,14 +263,14 @@ def test_a_new_view_ends_what_was_begun_and_the_joiner_asks_in_it(board, door):
     joining = Joining(JOINER, joiner, door, DURATIONS)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, DURATIONS)
-    serving.look(VIEW, board.joins())
+    serving.look(VIEW, board.joining.requests())
     while not is_ready(board):
         joining.wait(board)
     next_view = View(5, VIEW.members)
     joining.begin(next_view, board)
-    assert [each.state for each in board.joins()] == ["asking"]
+    assert [each.state for each in board.joining.requests()] == ["asking"]
     serving.abort()
-    serving.look(next_view, board.joins())
+    serving.look(next_view, board.joining.requests())
     peer.train(1)
     serving.finish()
     while not joining.ready:
@@ -290,8 +290,8 @@ def test_joiners_of_a_stage_are_spread_over_its_servers_and_served_in_turn(board
     for expected in (others[0], others[2]):
         for _ in range(2):
             serving.look(view, requests)
-            service = peer.update.listener
+            service = peer.update.feed.listener
             assert service.meeting.joiner == expected
         service.abort()
     serving.look(view, requests)
-    assert peer.update.listener is None  # all these requests were met already
+    assert peer.update.feed.listener is None  # all these requests were met already

@@ -23,6 +23,7 @@ from recycle.runtime.launch.report_channel import connect_to_launcher
 from recycle.runtime.launch.supervisor import Setting, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.training_loop import TrainingLoop
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 DURATIONS = Durations(beat=0.1, silence=10.0, rebuild=5.0)
@@ -136,7 +137,7 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
             trainee.prepare(member, folder, ends, trouble)
             plans = Plans(plan, None, lambda failed: make_plan(job, failed, Mode(), QUICK))
             survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks(trainee))
-            return survivor.run(trainee)
+            return TrainingLoop(survivor, trainee).run()
 
         return run_and_tell(survive, send)
 

@@ -4,6 +4,7 @@ from harness.examples import paper_plan
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
 from recycle.record.recording import DeathLine, ViewLine
+from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import ViewReports
 
 EVERYBODY = ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
@@ -24,15 +25,16 @@ def death(name, second):
 def verdict(epoch, *dead, joined=()):
     members = tuple(name for name in EVERYBODY if name not in dead)
     deaths = (death(dead[-1], epoch),) if dead else ()
-    return Verdict(epoch, members, step=7, deaths=deaths, joined=joined, plan="made")
+    return Verdict(epoch, members, step=7, deaths=deaths, joined=joined, plan=FIRST)
 
 
 def told(*verdicts, member="W0_0#0"):
     listener = Listener()
     view_reports = ViewReports(Member.parse(member), listener)
+    view_reports.cause = "somebody came"
     for each in verdicts:
         view_reports.decide(each)
-    view_reports.tell_view(paper_plan(), "somebody came")
+    view_reports.tell_view(paper_plan())
     return view_reports, listener.lines
 
 
@@ -56,7 +58,7 @@ def test_everything_is_told_once_and_by_the_first_members_only():
     view_reports, lines = told(verdict(1, "W1_0#0"))
     assert len(lines) == 2
     view_reports.decide(verdict(2, joined=("W1_0#0",)))
-    view_reports.tell_view(paper_plan(), "somebody came")
+    view_reports.tell_view(paper_plan())
     (view,) = lines[2:]
     assert (view.cause, view.joined) == ("somebody came", ["W1_0"])
     assert told(verdict(1, "W1_0#0"), member="W2_1#0")[1] == []

@@ -1,0 +1,88 @@
+"""A store without a network."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from recycle.control.errors import StoreLost
+
+
+class _Contents:
+    """What all connections to one store in memory share."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+        self.lost = False
+
+
+class MemoryStore:
+    """A store in this process's memory."""
+
+    def __init__(self, contents: _Contents | None = None) -> None:
+        self._contents = contents or _Contents()
+
+    def set(self, key: str, value: bytes) -> None:
+        """See Store."""
+        with self._changing() as values:
+            values[key] = value
+
+    def get(self, key: str) -> bytes | None:
+        """See Store."""
+        with self._changing() as values:
+            return values.get(key)
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """See Store."""
+        with self._changing() as values:
+            if values.get(key, b"") == expected:
+                values[key] = desired
+            return values.get(key, b"")
+
+    def wait(self, key: str, timeout: float) -> bool:
+        """See Store."""
+        contents = self._contents
+        with self._changing() as values:
+            contents.changed.wait_for(lambda: contents.lost or key in values, timeout)
+            self._require_alive()
+            return key in values
+
+    def add(self, key: str, amount: int) -> int:
+        """See Store."""
+        with self._changing() as values:
+            total = int(values.get(key, b"0")) + amount
+            values[key] = str(total).encode()
+            return total
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        with self._changing() as values:
+            values.pop(key, None)
+
+    def keys(self, prefix: str) -> list[str]:
+        """See Store."""
+        with self._changing() as values:
+            return sorted(key for key in values if key.startswith(prefix))
+
+    def clone(self) -> Self:
+        """See Store."""
+        return type(self)(self._contents)
+
+    def lose(self) -> None:
+        """From now on every connection finds the store gone."""
+        contents = self._contents
+        with contents.changed:
+            contents.lost = True
+            contents.changed.notify_all()
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, bytes]]:
+        with self._contents.changed:
+            self._require_alive()
+            yield self._contents.values
+            self._contents.changed.notify_all()
+
+    def _require_alive(self) -> None:
+        if self._contents.lost:
+            raise StoreLost("the store in memory was taken away")

@@ -1,0 +1,127 @@
+"""Admission: what members do for those who join, and what who joins does to be admitted."""
+
+import time
+from collections.abc import Iterator
+
+from recycle.control.events import JoinReady
+from recycle.control.messages import Report, Verdict
+from recycle.control.view import Member, View
+from recycle.runtime.errors import ViewBroken
+from recycle.runtime.join.following import Joining
+from recycle.runtime.join.serving import Serving
+from recycle.runtime.recover.alarm_watch import AlarmWatch
+from recycle.runtime.recover.store_connection import StoreConnection
+from recycle.runtime.step.trainee import Followable
+
+# Seconds between two looks at who is ready.
+LOOK = 0.001
+
+
+class AdmissionPause(ViewBroken):
+    """Nothing is broken: all halt at a boundary, so that others can come in."""
+
+
+class Admission:
+    """A member's part in it, where its training can be followed; without, nobody is served.
+
+    Args:
+        member: who this is.
+        followed: its training, as it is served to a joiner; None where nobody can join.
+        store: where members meet.
+        alarm_watch: knows who asks to be let in.
+    """
+
+    def __init__(
+        self, member: Member, followed: Followable | None, store: StoreConnection, alarm_watch: AlarmWatch
+    ) -> None:
+        endpoint, durations = store.endpoint, store.durations
+        self._store = store
+        self._alarm_watch = alarm_watch
+        self._serving = None if followed is None else Serving(member, followed, endpoint, durations)
+        self._joining = None if followed is None else Joining(member, followed, endpoint, durations)
+
+    # A member, while it trains.
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody is ready, so that all should pause to let it in."""
+        return any(each.state == "synced" for each in self._alarm_watch.requests)
+
+    def serve(self, view: View) -> None:
+        """Begin to serve who asks for it; between two iterations."""
+        if self._serving is not None:
+            self._serving.look(view, self._alarm_watch.requests)
+
+    def finish(self) -> None:
+        """All members pause here, so who is served gets what it lacks."""
+        if self._serving is not None:
+            self._serving.finish()
+
+    def abort(self) -> None:
+        """Serve nobody any more."""
+        if self._serving is not None:
+            self._serving.abort()
+
+    # A member, in a pause or a recovery.
+
+    def ready(self, epoch: int) -> Iterator[JoinReady]:
+        """Those who are ready to be let in, and have reported."""
+        for joiner, report in self._announced(epoch):
+            if report is not None:
+                yield JoinReady(f"join/{epoch}/{joiner}", report)
+
+    def await_ready(self, epoch: int) -> Iterator[JoinReady]:
+        """The same, after all who are ready have reported; or an alarm came, or they were silent for too long."""
+        deadline = time.monotonic() + self._store.durations.silence
+        missing = True
+        while missing and time.monotonic() < deadline and not self._alarm_watch.noticed:
+            missing = any(report is None for _, report in self._announced(epoch))
+            time.sleep(LOOK)
+        yield from self.ready(epoch)
+
+    def _announced(self, epoch: int) -> Iterator[tuple[Member, Report | None]]:
+        board = self._store.board
+        for request in board.joining.requests():
+            joiner = Member.parse(request.member)
+            if (request.state, request.epoch) == ("synced", epoch) and board.failures.death(joiner) is None:
+                yield joiner, board.failures.report(epoch, joiner)
+
+    # Who joins.
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether this member can be admitted to a view that it is not in."""
+        return self._joining is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be admitted in the view that it asked in, be it with nothing."""
+        return self._joining is not None and self._joining.ready
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether it holds the version before whose iteration the members pause."""
+        return self._joining is not None and self._joining.arrived
+
+    def prepare(self, view: View) -> None:
+        """Ask to be let into the run, which is in a view now."""
+        assert self._joining is not None, "nobody can join this training"
+        self._joining.begin(view, self._store.board)
+
+    def follow(self) -> bool:
+        """Wait a moment while the state comes; whether this member is ready after it."""
+        assert self._joining is not None, "nobody can join this training"
+        return self._joining.wait(self._store.board)
+
+    def verdict(self, epoch: int) -> Verdict | None:
+        """The verdict that has followed an epoch, if there is one."""
+        return self._store.board.verdicts.newest(epoch + 1)
+
+    def await_verdict(self, epoch: int) -> Verdict | None:
+        """The same, after a moment of waiting for it."""
+        return self._store.board.verdicts.wait(epoch + 1, self._store.durations.beat)
+
+    def end_joining(self) -> None:
+        """There is a new verdict: the training is free."""
+        if self._joining is not None:
+            self._joining.stop()

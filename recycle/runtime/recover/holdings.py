@@ -1,0 +1,57 @@
+"""What a member holds of its stage's state between two views, as it tells the others."""
+
+from recycle.control.messages import NOTHING
+from recycle.control.view import Member
+from recycle.runtime.net.network import Network
+from recycle.runtime.recover.restore import Restoration, restore_state
+from recycle.runtime.step.trainee import Trainee
+
+
+class Holdings:
+    """The versions that a member can bring into the next view.
+
+    Args:
+        member: who this is; in any life but its first, it holds nothing yet.
+        trainee: its training.
+
+    Attributes:
+        empty: whether it holds no version, so that its training's own counts for nothing.
+    """
+
+    def __init__(self, member: Member, trainee: Trainee) -> None:
+        self.empty = member.incarnation > 0
+        self._member = member
+        self._trainee = trainee
+
+    @property
+    def newest(self) -> int:
+        """The newest version, or NOTHING."""
+        return NOTHING if self.empty else self._trainee.versions.newest
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version, or NOTHING."""
+        return NOTHING if self.empty else self._trainee.versions.oldest
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The newest step of which there is a checkpoint, where training makes its own."""
+        return None if self._trainee.durable is None else self._trainee.durable.durable()
+
+    @property
+    def done(self) -> bool:
+        """Whether training has come to its end here."""
+        return self._trainee.connection.done
+
+    def drop(self) -> None:
+        """Forget the iteration that was not finished."""
+        self._trainee.versions.drop()
+
+    def restore(self, network: Network, restoration: Restoration) -> None:
+        """Come to hold the version that a view begins with.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        restore_state(self._trainee, self._member, network, restoration)
+        self.empty = False

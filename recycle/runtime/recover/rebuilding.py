@@ -1,0 +1,167 @@
+"""Rebuilding: process groups, state and plan for a new view."""
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from recycle.control.events import BuildFailed, Built, Died, Event
+from recycle.control.messages import Verdict
+from recycle.control.view import Member, View
+from recycle.runtime.errors import ViewBroken
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import Network, NetworkOptions
+from recycle.runtime.recover.alarm_watch import AlarmWatch
+from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.restore import Restoration, find_holders
+from recycle.runtime.recover.store_connection import StoreConnection
+from recycle.runtime.recover.view_plans import ViewPlans
+from recycle.runtime.recover.view_reports import ViewReports
+from recycle.runtime.step.trainee import Connectable
+
+
+class Groups:
+    """A member's process groups, of one view at a time.
+
+    Args:
+        member: who this is.
+        store: where members meet.
+        alarm_watch: frees the thread that trains from the groups of a view that is over.
+    """
+
+    def __init__(self, member: Member, store: StoreConnection, alarm_watch: AlarmWatch) -> None:
+        self._member = member
+        self._store = store
+        self._alarm_watch = alarm_watch
+        self._network: Network | None = None
+
+    @property
+    def network(self) -> Network:
+        """Of the present view."""
+        assert self._network is not None, f"{self._member} is in no view"
+        return self._network
+
+    def leave(self, epoch: int) -> None:
+        """Have done with the groups of the last view.
+
+        Args:
+            epoch: of the view that comes.
+        """
+        self._alarm_watch.follow(epoch)
+        self._alarm_watch.discard(self._network)
+        self._network = None
+
+    def build(self, view: View) -> Network:
+        """Connect to the other members of a view.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        store, watch = self._store, self._alarm_watch
+        options = NetworkOptions(
+            timedelta(seconds=store.durations.transfer),
+            timedelta(seconds=store.durations.rebuild),
+            store.endpoint.address,
+            [store.endpoint.port],
+        )
+        network = connect(store.meeting(), view, self._member.server, options, check=watch.check)
+        self._network = network
+        watch.follow(view.epoch, network)
+        watch.check()
+        return network
+
+    def settle(self) -> None:
+        """The view stands: nobody needs the groups of the last one any more.
+
+        Raises:
+            Interrupted: it is over already.
+        """
+        self._alarm_watch.check()
+        self._alarm_watch.end_discarded()
+
+
+class Rebuilding:
+    """How a member gets from a verdict to the point where it can work in the view.
+
+    Args:
+        member: who this is.
+        groups: of the member.
+        store: where members meet.
+        holdings: the member's state.
+        plans: of the views.
+        connection: what works in the view.
+        hooks: what looks on while instructions are executed.
+        reports: gets what happens.
+
+    Attributes:
+        verdict: the last one whose view was built; None before the first.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        groups: Groups,
+        store: StoreConnection,
+        holdings: Holdings,
+        plans: ViewPlans,
+        connection: Connectable,
+        hooks: Sequence[Hooks],
+        reports: ViewReports,
+    ) -> None:
+        self.verdict: Verdict | None = None
+        self._member = member
+        self._groups = groups
+        self._store = store
+        self._holdings = holdings
+        self._plans = plans
+        self._connection = connection
+        self._hooks = hooks
+        self._reports = reports
+        self._notices: NoticeExchange | None = None
+
+    @property
+    def notices(self) -> NoticeExchange:
+        """Of the present view."""
+        assert self._notices is not None, "no view has been built"
+        return self._notices
+
+    def rebuild(self, verdict: Verdict) -> list[Event]:
+        """Build a view: its groups, the version that it begins with, and its plan.
+
+        Args:
+            verdict: that begins the view.
+
+        Returns:
+            What came of it: BuildFailed; or Built, after the deaths that who proposed the view may not have heard of.
+
+        Raises:
+            StoreLost: there is no store.
+        """
+        view, reports = verdict.view, self._reports
+        reports.times.agreed = time.monotonic()
+        reports.decide(verdict)
+        self._groups.leave(view.epoch)
+        try:
+            holders = find_holders(self._store.board, view, self._member.server.stage, verdict.step)
+            text = self._plans.text(verdict)
+            network = self._groups.build(view)
+            reports.times.rebuilt = time.monotonic()
+            self._holdings.restore(network, Restoration(verdict.step, verdict.restore, holders))
+            plan = self._plans.find(verdict, text)
+            self._notices = NoticeExchange(network)
+            self._connection.connect(plan, network, self._hooks, self._notices)
+            self._groups.settle()
+        except ViewBroken as error:
+            return [BuildFailed(f"build/{view.epoch}", view.epoch, str(error))]
+        reports.times.restored = time.monotonic()
+        self.verdict = verdict
+        reports.tell_view(plan)
+        return [*self._unheard_deaths(view), Built(f"built/{view.epoch}", view.epoch)]
+
+    def _unheard_deaths(self, view: View) -> Iterator[Died]:
+        """Of members of the view, though it was proposed by somebody who must have looked for deaths before."""
+        dead = self._store.board.failures.declared_dead()
+        for member in view.members:
+            if str(member) in dead and (death := self._store.board.failures.death(member)) is not None:
+                yield Died(f"death/{member}", death)

@@ -1,0 +1,241 @@
+"""Recovery: the membership machine of one member, told what happens, and its actions, carried out.
+
+There is one queue. To perform an action may give further events, which are told to the machine after those that were
+there before; no action ever calls the machine.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+
+from recycle.control.agent import DONE, FENCED, STOPPED
+from recycle.control.errors import StoreLost
+from recycle.control.events import (
+    Accuse,
+    Action,
+    Decided,
+    Event,
+    Exit,
+    Halted,
+    Noticed,
+    Paused,
+    Prepare,
+    Propose,
+    PublishReport,
+    RaiseAlarm,
+    Rebuild,
+    Resume,
+    Stop,
+    WaitForJoiners,
+    WarnUnprotected,
+)
+from recycle.control.machine import Machine, State
+from recycle.control.view import View
+from recycle.runtime.recover.admission import Admission
+from recycle.runtime.recover.alarm_watch import AlarmWatch
+from recycle.runtime.recover.gathering import Gathering
+from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.rebuilding import Rebuilding
+from recycle.runtime.recover.view_plans import ViewPlans
+from recycle.runtime.recover.view_reports import ViewReports
+
+
+class Recovery:
+    """Takes a member from one view to the next.
+
+    Args:
+        machine: of the member.
+        gathering: how it talks to the others.
+        rebuilding: how a new view is built.
+        plans: of the views.
+        admission: of joiners, or of this member.
+        holdings: its state.
+        alarm_watch: frees the thread that trains.
+        reports: gets what happens.
+
+    Attributes:
+        step: the iteration that is made next.
+        end: the exit status with which this process has to end; None as long as it can go on.
+        stop: why the run cannot go on, as far as this member can see; empty if it can.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        gathering: Gathering,
+        rebuilding: Rebuilding,
+        plans: ViewPlans,
+        admission: Admission,
+        holdings: Holdings,
+        alarm_watch: AlarmWatch,
+        reports: ViewReports,
+    ) -> None:
+        self.step = 0
+        self.end: int | None = None
+        self.stop = ""
+        self._machine = machine
+        self._gathering = gathering
+        self._rebuilding = rebuilding
+        self._plans = plans
+        self._admission = admission
+        self._holdings = holdings
+        self._alarm_watch = alarm_watch
+        self._reports = reports
+        self._ids = (f"own/{number}" for number in itertools.count())
+
+    @property
+    def view(self) -> View:
+        """In which the member is."""
+        return self._machine.view
+
+    @property
+    def is_unprotected(self) -> bool:
+        """Whether the member trains without a store."""
+        return self._machine.state is State.UNPROTECTED
+
+    def new_id(self) -> str:
+        """For an event that is told once."""
+        return next(self._ids)
+
+    def enter(self) -> None:
+        """Wait for the first view with this member in it, and enter it."""
+        while self._machine.state is State.JOINING and self.end is None:
+            try:
+                self._join()
+            except StoreLost:
+                self.end_with(STOPPED, "the store was lost before this server was in a view: join again")
+        self._gather()
+
+    def fail(self, cause: str) -> None:
+        """The view cannot go on: get to the next one, or to the end.
+
+        Raises:
+            StoreLost: there is no store.
+        """
+        self._admission.abort()
+        self.tell(Noticed(self.new_id(), self.view.epoch, cause))
+        self._halt()
+        self._gather()
+
+    def pause(self) -> None:
+        """All members halt before the same iteration, so that joiners can be admitted: get to the next view.
+
+        Raises:
+            StoreLost: there is no store.
+        """
+        self._admission.finish()
+        epoch = self.view.epoch
+        self.tell(Paused(self.new_id(), epoch, self.step))
+        if self._machine.leader == self._machine.me:
+            # Before this member says that it has halted: who is let in has to say what it holds.
+            for ready in self._admission.await_ready(epoch):
+                self.tell(ready)
+        self._halt()
+        self._gather()
+
+    def tell(self, event: Event) -> None:
+        """Tell the machine, and do what it wants, until nothing more comes of it.
+
+        Raises:
+            StoreLost: there is no store.
+        """
+        queue = deque([event])
+        while queue:
+            for action in self._machine.handle(queue.popleft()):
+                queue.extend(self._perform(action))
+
+    def end_with(self, status: int, reason: str) -> None:
+        """This process has to end."""
+        self.end = status
+        self._reports.end(reason)
+
+    def _join(self) -> None:
+        """Wait for a verdict; in the view of the run, get the state first, and say what came of it."""
+        admission, epoch = self._admission, self.view.epoch
+        if epoch < 0 or admission.is_ready:
+            verdict = admission.await_verdict(epoch)
+        else:
+            if admission.follow():
+                self._holdings.empty = not admission.has_arrived
+                self._halt()
+            verdict = admission.verdict(epoch)
+        if verdict is not None:
+            admission.end_joining()
+            self.tell(Decided(f"view/{verdict.epoch}", verdict))
+
+    def _halt(self) -> None:
+        """Come to a safe point, and say what this member holds."""
+        self._alarm_watch.halt()
+        holdings = self._holdings
+        holdings.drop()
+        halted = Halted(
+            self.new_id(), self.view.epoch, holdings.newest, holdings.oldest, holdings.checkpoint, self.stop
+        )
+        self.tell(halted)
+
+    def _gather(self) -> None:
+        """Until training goes on or this process ends: hear what the others say, and do what the machine wants."""
+        machine = self._machine
+        while self.end is None and machine.state is not State.TRAINING:
+            if machine.state is State.HALTING:
+                self._halt()
+                continue
+            try:
+                if self._holdings.done and self._gathering.is_over(machine.view):
+                    # Somebody died at the very end; those who saw it before the alarm do not take part in a recovery.
+                    self.end = DONE
+                    return
+                self._look()
+            except StoreLost:
+                self.end_with(STOPPED, "the store was lost during a recovery: resume from the last checkpoint")
+
+    def _look(self) -> None:
+        epoch = self.view.epoch
+        for event in self._gathering.look(self._machine, self._admission.ready(epoch)):
+            self.tell(event)
+            if self.view.epoch != epoch or self.end is not None:
+                return
+
+    def _perform(self, action: Action) -> Sequence[Event]:
+        """Carry out an action; gives what comes of it."""
+        match action:
+            case RaiseAlarm(epoch, cause):
+                self._reports.cause = self._gathering.raise_alarm(epoch, cause).cause
+            case PublishReport(report):
+                self._gathering.publish(report)
+            case Propose(verdict):
+                stored = self._gathering.propose(self._plans.choose(verdict))
+                return [Decided(f"view/{stored.epoch}", stored)]
+            case Accuse(member):
+                self._gathering.accuse(member)
+            case Rebuild(verdict):
+                self._admission.abort()
+                return self._rebuilding.rebuild(verdict)
+            case Resume(_, step):
+                self.step = step
+                if self._machine.leader == self._machine.me:
+                    self._gathering.tidy(self.view)
+            case Prepare(view):
+                self._prepare(view)
+            case WaitForJoiners(stages):
+                names = ", ".join(map(str, stages))
+                self._reports.warn(f"no live server of stage {names} is left: waiting for a replacement (recycle join)")
+            case WarnUnprotected():
+                self._reports.warn(
+                    "the store is lost: training goes on, but no failure can be survived until it is back"
+                )
+            case Exit(reason):
+                self.end_with(FENCED, reason)
+            case Stop(reason):
+                self.end_with(STOPPED, reason)
+            case _:
+                raise AssertionError(f"nobody does {action}")
+        return ()
+
+    def _prepare(self, view: View) -> None:
+        if self._admission.is_possible:
+            self._holdings.empty = True
+            self._admission.prepare(view)
+        else:
+            me = self._machine.me
+            self.end_with(FENCED, f"{me} is not in the view of epoch {view.epoch}, and cannot join it")

@@ -1,0 +1,62 @@
+"""The store's loss and its return, as a member lives through them."""
+
+import itertools
+
+from recycle.control.agent import STOPPED
+from recycle.control.events import StoreBack, StoreGone
+from recycle.runtime.errors import ViewBroken
+from recycle.runtime.recover.alarm_watch import AlarmWatch
+from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.rebuilding import Rebuilding
+from recycle.runtime.recover.recovery import Recovery
+from recycle.runtime.recover.store_connection import StoreConnection
+from recycle.runtime.recover.view_reports import ViewReports
+
+
+class StoreLoss:
+    """Notices between iterations that the store is gone, and that there is one again.
+
+    Args:
+        recovery: is told.
+        rebuilding: knows the verdict of the present view, which a new store has to get.
+        store: the member's connection.
+        holdings: its state.
+        alarm_watch: uses the store all the time, so it notices first.
+        reports: gets what happens.
+    """
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        rebuilding: Rebuilding,
+        store: StoreConnection,
+        holdings: Holdings,
+        alarm_watch: AlarmWatch,
+        reports: ViewReports,
+    ) -> None:
+        self._recovery = recovery
+        self._rebuilding = rebuilding
+        self._store = store
+        self._holdings = holdings
+        self._alarm_watch = alarm_watch
+        self._reports = reports
+        self._ids = itertools.count()
+
+    def look(self) -> None:
+        """Between two iterations: go on without protection, or be protected again."""
+        lost, recovery = self._alarm_watch.store_lost, self._recovery
+        if lost and not recovery.is_unprotected:
+            recovery.tell(StoreGone(f"store gone/{next(self._ids)}"))
+        elif not lost and recovery.is_unprotected:
+            verdict = self._rebuilding.verdict
+            assert verdict is not None, "a member without a view cannot be unprotected"
+            stored = self._store.renew(verdict)
+            if stored is not None:
+                recovery.tell(StoreBack(f"store back/{next(self._ids)}", stored))
+                self._reports.warn("the store is back: failures can be survived again")
+
+    def give_up(self, error: ViewBroken) -> None:
+        """A failure cannot be survived without a store: the run ends, and says how it can be gone on with."""
+        step = self._holdings.checkpoint
+        remedy = "there is no checkpoint" if step is None else f"go on from step {step} with --resume"
+        self._recovery.end_with(STOPPED, f"a server failed ({error}) while the store was lost: {remedy}")

@@ -1,0 +1,63 @@
+"""The loop of a training that is taken from iteration to iteration, and what comes between two of them."""
+
+from recycle.control.agent import DONE
+from recycle.runtime.errors import ViewBroken
+from recycle.runtime.recover.admission import AdmissionPause
+from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.step.trainee import Loop
+
+
+class TrainingLoop:
+    """Trains through failures.
+
+    Args:
+        survivor: takes the training from view to view.
+        loop: the training, iteration by iteration.
+    """
+
+    def __init__(self, survivor: Survivor, loop: Loop) -> None:
+        self._survivor = survivor
+        self._loop = loop
+        self._saved_unprotected = False
+
+    def run(self) -> int:
+        """Train until the end, or until this process has to end; gives its exit status."""
+        survivor = self._survivor
+        try:
+            survivor.begin()
+            while survivor.end is None:
+                try:
+                    if self._train():
+                        return DONE
+                except ViewBroken as error:
+                    survivor.recover(error)
+            return survivor.end
+        finally:
+            survivor.stop()
+
+    def _train(self) -> bool:
+        """Make the iterations that are left; whether they were all made, as far as this process may go on."""
+        survivor, loop = self._survivor, self._loop
+        loop.between(survivor.step, save=False, settle=False)
+        while survivor.step < loop.last:
+            loop.iterate(survivor.step)
+            survivor.advance()
+            self._at_boundary()
+            if survivor.end is not None:
+                return False
+        survivor.leave()
+        return True
+
+    def _at_boundary(self) -> None:
+        survivor, loop = self._survivor, self._loop
+        heard = survivor.exchange_notices()
+        # Every server hears in the same iteration that one has lost the store: a checkpoint is made once.
+        save = heard.unprotected > 0 and not self._saved_unprotected
+        self._saved_unprotected = heard.unprotected > 0
+        admits = heard.admit > 0 and heard.unprotected == 0
+        loop.between(survivor.step, save=save, settle=admits)
+        if survivor.step == loop.last:
+            return
+        if admits:
+            raise AdmissionPause("new servers are admitted")
+        survivor.serve()

@@ -1,0 +1,116 @@
+"""The gradients of a stage in an iteration: collected here, summed over the peers, and ready to step with."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from recycle.runtime.net.network import Group
+from recycle.runtime.step.exact_sums import ExactSums
+from recycle.runtime.step.gradients import FlatGradients, square
+from recycle.runtime.step.main_parameters import MainParameters
+
+
+class GradientSums:
+    """Collects the gradients of micro-batches, and sums them over the peers of a stage.
+
+    Args:
+        main: the stage's main parameters, whose gradients these are.
+        keep: whether the reduced gradients stay as they are while those of the next iteration are collected.
+        addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
+
+    Attributes:
+        collected: where gradients are added up.
+        bounds: of the addends that exact sums have seen last, as exponents of two, by parameter; empty where sums are
+            not exact. Together with the parameters they decide what follows.
+    """
+
+    def __init__(self, main: MainParameters, keep: bool, addends: int) -> None:
+        self.collected = self._reduced = FlatGradients(main)
+        if keep or addends:
+            self._reduced = FlatGradients(main)
+        self.bounds: list[int] = []
+        self._main = main
+        self._exact = ExactSums(self.collected.views, addends) if addends else None
+        main.use(self.collected.views)
+
+    def begin(self, bounds: Sequence[int]) -> None:
+        """Begin an iteration with gradients of zero.
+
+        Args:
+            bounds: of the addends; nothing where sums are not exact.
+        """
+        self.collected.zero()
+        self._main.use(self.collected.views)
+        if self._exact is not None:
+            self._exact.start(bounds)
+
+    def collect(self) -> None:
+        """A micro-batch's gradients, or a part of them, were added."""
+        if self._exact is not None:
+            self._exact.collect()
+
+    def reduce(self, peers: Group, divisor: float) -> bool:
+        """Sum over the peers, and make the mean of it that the optimizer uses.
+
+        Args:
+            peers: the live servers of the stage.
+            divisor: of the sum.
+
+        Returns:
+            Whether the sum is right: exact sums are not where an addend was above its bound.
+
+        Raises:
+            ConnectionLost: one of the peers is gone.
+        """
+        if self._exact is None:
+            for buffer in self.collected.buffers:
+                peers.sum(buffer)
+            if divisor > 1:
+                self.collected.scale(1 / divisor)
+            self.collected, self._reduced = self._reduced, self.collected
+        else:
+            self._exact.reduce(peers)
+            self._exact.mean(divisor, self._reduced.views)
+            self.bounds = self._exact.next_bounds()
+        self.use_reduced()
+        return self._exact is None or self._exact.fits
+
+    def use_reduced(self) -> None:
+        """Have the optimizer step with the reduced gradients."""
+        self._main.use(self._reduced.views)
+
+    def scale(self, factor: float) -> None:
+        """Multiply the reduced gradients."""
+        self._reduced.scale(factor)
+
+    def are_finite(self) -> bool:
+        """Whether all reduced gradients are finite numbers."""
+        return self._reduced.are_finite()
+
+    def square(self, fits: bool) -> float:
+        """The stage's part of the squared norm; infinite where an addend was no finite number.
+
+        Args:
+            fits: what ``reduce`` returned; sums that are not right have no norm.
+        """
+        if self._exact is not None and not self._exact.finite:
+            return math.inf
+        return square(self._main.counted(self._reduced.views)) if fits else 0.0
+
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """What a step is made from, for who follows it: the reduced gradients and the bounds."""
+        return (*self._reduced.buffers, torch.tensor(self.bounds, dtype=torch.int64))
+
+    def take(self, parts: Sequence[torch.Tensor]) -> None:
+        """Take what a peer's ``parts`` gave."""
+        *gradients, bounds = parts
+        for own, other in zip(self._reduced.buffers, gradients, strict=True):
+            own.copy_(other)
+        self.bounds = bounds.tolist()
+        self.use_reduced()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All memory that this takes."""
+        totals = [] if self._exact is None else [self._exact.totals]
+        return [*self.collected.buffers, *self._reduced.buffers, *totals]

@@ -1,0 +1,173 @@
+"""The queue of events, the talk of members between two views, and the plans of views."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from harness.examples import QUICK, paper_job
+from harness.memory_store import MemoryStore
+from recycle.control.agent import DONE, FENCED
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.events import Built, Decided, Died, JoinReady, Noticed, Overdue, Propose, Rebuild, Reported, Resume
+from recycle.control.machine import Machine
+from recycle.control.messages import Death, PublishedPlan, Report, Verdict
+from recycle.control.view import Member
+from recycle.errors import NoPlanError
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.execute.notices import Notices
+from recycle.runtime.recover.gathering import Gathering
+from recycle.runtime.recover.plans import FIRST, Plans
+from recycle.runtime.recover.recovery import Recovery
+from recycle.runtime.recover.training_loop import TrainingLoop
+from recycle.runtime.recover.view_plans import ViewPlans
+
+JOB = paper_job(pipelines=2, stages=2, micro_batches=2)
+FIRST_MEMBER, SECOND, THIRD, FOURTH = (Member(server, 0) for server in JOB.servers())
+NAMES = tuple(map(str, (FIRST_MEMBER, SECOND, THIRD, FOURTH)))
+BEGUN = Verdict(0, NAMES, 0, plan=FIRST)
+NEXT = Verdict(1, NAMES[:3], 5)
+JOINER = Member(FOURTH.server, 1)
+
+
+class OneAtATime:
+    """A machine that proposes at an error, and notes what it is told; no event may come while it is at work."""
+
+    me = leader = FIRST_MEMBER
+    view = BEGUN.view
+
+    def __init__(self):
+        self.told = []
+        self.busy = False
+
+    def handle(self, event):
+        assert not self.busy, "told while it was at work"
+        self.busy = True
+        self.told.append(type(event))
+        answers = {Noticed: [Propose(NEXT)], Decided: [Rebuild(NEXT)], Built: [Resume(1, 5)]}
+        yield from answers.get(type(event), [])
+        self.busy = False
+
+
+def test_what_comes_of_an_action_is_told_after_all_actions_and_in_order():
+    machine, done = OneAtATime(), []
+    death = Died("death", Death(str(THIRD), "was killed", "agent", 0.0))
+    recovery = Recovery(
+        machine,
+        SimpleNamespace(propose=lambda verdict: verdict, tidy=done.append),
+        SimpleNamespace(rebuild=lambda verdict: done.append(verdict) or [death, Built("built", 1)]),
+        SimpleNamespace(choose=lambda verdict: verdict),
+        SimpleNamespace(abort=lambda: done.append("nobody is served")),
+        *[SimpleNamespace()] * 3,
+    )
+    recovery.tell(Noticed("error", 0, "an error"))
+    assert machine.told == [Noticed, Decided, Died, Built]
+    assert done == ["nobody is served", NEXT, BEGUN.view]
+    assert recovery.step == 5
+
+
+class Talk:
+    """Gathering over a store in memory, with a machine that is in the first view."""
+
+    def __init__(self, member=FIRST_MEMBER):
+        self.board = Board(MemoryStore(), "token")
+        store = SimpleNamespace(board=self.board, durations=Durations())
+        self.gathering = Gathering(member, store)
+        self.machine = Machine(member, JOB)
+        self.machine.handle(Decided("view/0", BEGUN))
+
+    def look(self, joiners=()):
+        return list(self.gathering.look(self.machine, joiners))
+
+
+def report(member):
+    return Report(str(member), 0, 5, 5)
+
+
+def test_who_leads_hears_joiners_first_and_everything_else_once():
+    talk = Talk()
+    ready = JoinReady("join", report(JOINER))
+    death = Death(str(FOURTH), "was killed", "agent", 0.0)
+    talk.board.failures.publish_report(report(SECOND))
+    talk.board.failures.publish_death(death)
+    first, *others = talk.look([ready])
+    assert first is ready
+    assert others == [Reported(f"report/0/{SECOND}", report(SECOND)), Died(f"death/{FOURTH}", death)]
+    assert talk.look() == []
+
+
+def test_a_verdict_is_all_that_is_heard():
+    for member in (FIRST_MEMBER, SECOND):
+        talk = Talk(member)
+        talk.board.failures.publish_report(report(THIRD))
+        talk.board.verdicts.propose(NEXT)
+        assert talk.look() == [Decided("view/1", NEXT)]
+
+
+def test_who_does_not_answer_in_time_is_overdue_again_and_again(monkeypatch):
+    talk = Talk(SECOND)
+    talk.board.failures.publish_report(report(FIRST_MEMBER))
+    assert talk.look() == []
+    monkeypatch.setattr("recycle.runtime.recover.gathering.time.monotonic", lambda: float("inf"))
+    heard = talk.look()
+    assert Reported(f"report/0/{FIRST_MEMBER}", report(FIRST_MEMBER)) in heard
+    late = [each for each in [*heard, *talk.look()] if isinstance(each, Overdue)]
+    assert [each.member for each in late] == [THIRD, FOURTH] * 2
+    assert len({each.id for each in late}) == 4
+
+
+def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
+    whole = make_plan(JOB, (), Mode(), QUICK)
+    store = SimpleNamespace(board=Board(MemoryStore(), "token"))
+    made = []
+
+    def make(dead):
+        made.append(make_plan(JOB, dead, Mode(), QUICK))
+        return made[-1]
+
+    mine, theirs = (ViewPlans(each, JOB, Plans(whole, None, make), store) for each in (FIRST_MEMBER, SECOND))
+    verdict = mine.choose(NEXT)
+    assert verdict.plan == PublishedPlan(str(FIRST_MEMBER))
+    assert str(verdict.plan) == "made now by W0_0#0"
+    found = theirs.find(verdict, theirs.text(verdict))
+    assert found.programs[SECOND.server] == made[0].programs[SECOND.server]
+    assert len(made) == 1
+    assert mine.choose(Verdict(1, NAMES, 5)).plan == FIRST
+
+
+def test_where_no_plan_can_be_made_the_verdict_says_why_the_run_stops():
+    def refuse(_):
+        raise NoPlanError("no room for it")
+
+    plans = Plans(make_plan(JOB, (), Mode(), QUICK), None, refuse)
+    verdict = ViewPlans(FIRST_MEMBER, JOB, plans, SimpleNamespace()).choose(NEXT)
+    assert verdict.stop == "no room for it"
+
+
+class Ending:
+    """A survivor that is told at its second boundary that it has to end, if it ever is."""
+
+    def __init__(self, ends):
+        self.step, self.end, self.calls, self.ends = 0, None, [], ends
+
+    def exchange_notices(self):
+        if self.ends and self.step == 2:
+            self.end = FENCED
+        return Notices()
+
+    def advance(self):
+        self.step += 1
+
+    def __getattr__(self, name):
+        return lambda: self.calls.append(name)
+
+
+@pytest.mark.parametrize(("ends", "status", "steps"), [(False, DONE, 4), (True, FENCED, 2)])
+def test_the_loop_ends_with_training_or_with_the_process(ends, status, steps):
+    survivor = Ending(ends)
+    loop = SimpleNamespace(last=4, between=lambda step, *, save, settle: None, iterate=lambda step: None)
+    assert TrainingLoop(survivor, loop).run() == status
+    assert survivor.step == steps
+    assert ("leave" in survivor.calls) == (not ends)
+    assert survivor.calls[-1] == "stop"
