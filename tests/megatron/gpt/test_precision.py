@@ -10,8 +10,8 @@ from recycle.job import Server
 from recycle.megatron.gpt.training import Run
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
+from recycle.runtime.step.gradients import FlatGradients
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.update import FlatGradients
 from tests.megatron.gpt.test_training import MODEL, losses, plan
 
 STEPS = 6
