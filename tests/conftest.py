@@ -4,9 +4,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from recycle.cli import main
+
+# Tests assert behaviour and no clock: a loaded machine is slow.
+hypothesis.settings.register_profile("recycle", deadline=None)
+hypothesis.settings.load_profile("recycle")
 
 GOLDENS = Path(__file__).parent / "goldens"
 
