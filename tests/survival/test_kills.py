@@ -28,7 +28,8 @@ def test_a_kill_before_any_instruction_is_survived(tmp_path, mode, op):
     result.require_fired(fault)
     result.require_kept(*lives(server), iterations=12)
     assert [each.epoch for each in result.views] == [0, 1]
-    assert result.views[1].step in (3, 4)
+    # Who begins iteration 3 has version 3, and members are never more than one version apart.
+    assert result.views[1].step in (2, 3, 4)
     death = result.deaths[f"{server}#0"]
     assert (death.reason, death.noticed) == ("was killed by signal 9 (SIGKILL)", "agent")
     recovery = result.recoveries[0]
