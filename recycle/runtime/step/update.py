@@ -204,7 +204,8 @@ class TorchUpdate:
         """Update the parameters, and set the gradients to zero; unless it is known that nobody can."""
         if self._verdict is None:
             self._pending = self._validation is not None
-            self.feed.guess()
+            if self._pending:
+                self.feed.guess()
             self._apply(1.0)
         elif self._verdict.fits:
             self._apply(self._verdict.factor)
