@@ -1,11 +1,13 @@
-"""The names of the keys in the store, and how long each lives. Nothing else knows them."""
+"""The names of the keys under which members write in the store, and how long each lives.
+
+Nothing else knows them, but where process groups meet: that is below ``epoch/<n>/``.
+"""
 
 from recycle.control.view import Member
 from recycle.job import Server
 
 RUN, VIEW, ASKED = "run", "view", "asked"
 
-# ``epoch/<n>/`` is where the process groups of a view meet.
 _OF_EPOCHS = {"alarm", "bell", "report", "plan", "epoch", "offer"}
 _OF_MEMBERS = {"death", "beat", "join", "finished"}
 

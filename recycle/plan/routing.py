@@ -1,7 +1,9 @@
 """The routing rule: which live servers of a stage may execute a micro-batch. It stands here only.
 
 A rule is a name in ``Routing`` and an entry of ``ROUTING_RULES``: plan files, planners, the checker and the command
-line take both from here. Whatever the rule, a micro-batch may stay at home where its home server is alive.
+line take both from here. Whatever the rule, a micro-batch may stay at home where its home server is alive, and which
+pipeline is which does not matter: one plan is read for other dead servers by renaming its pipelines
+(``recycle.plan.normalise``).
 """
 
 from collections.abc import Callable, Mapping
