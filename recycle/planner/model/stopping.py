@@ -46,13 +46,3 @@ class MaxMoves(msgspec.Struct, frozen=True):
     def reached(self, progress: Progress) -> bool:
         """True once that many changes were tried."""
         return progress.moves >= self.moves
-
-
-class Reached(msgspec.Struct, frozen=True):
-    """Stop at a value that is good enough."""
-
-    value: int
-
-    def reached(self, progress: Progress) -> bool:
-        """True once the value is not above this one."""
-        return progress.value <= self.value

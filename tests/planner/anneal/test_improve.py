@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -9,7 +10,7 @@ from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem
-from recycle.planner.model.stopping import MaxMoves, MaxSeconds, Reached
+from recycle.planner.model.stopping import MaxMoves, MaxSeconds, Progress
 from tests.planner.legality import assert_legal
 from tests.strategies import problems
 
@@ -36,6 +37,15 @@ ROWS = [
     ("W0_2 W1_2", 4, RELEASED, "split", "staggered", 57),
     ("W0_2 W1_2", 4, HELD, "split", "staggered", 58),
 ]
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """Stop at a value."""
+
+    value: int
+
+    def reached(self, progress: Progress) -> bool:
+        return progress.value <= self.value
 
 
 def failures(text):
