@@ -21,6 +21,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
+from recycle.runtime.launch.outcome import was_kept
 from recycle.runtime.launch.torchrun import VARIABLES
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -62,24 +63,13 @@ class Protection(NamedTuple):
         status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, durations)
         try:
             board = Board(endpoint.connect(), endpoint.token)
-            while status not in (0, STOPPED) and not told_to_end and (kept := _was_kept(board)) is not False:
+            while status not in (0, STOPPED) and not told_to_end and (kept := was_kept(board)) is not False:
                 if kept:
                     return 0
                 time.sleep(BEAT)
         except StoreLost:
             pass
         return status if status >= 0 else 128 - status
-
-
-def _was_kept(board: Board) -> bool | None:
-    """Whether all who were left have reached the end of the run; None as long as they are on their way."""
-    verdict = board.verdicts.newest()
-    if verdict is None or verdict.stop:
-        return False
-    members = verdict.view.members
-    if not board.end.need_nobody(verdict.epoch, members):
-        return None
-    return any(board.failures.death(each) is None for each in members)
 
 
 def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str, str]) -> Protection | str:

@@ -7,18 +7,20 @@ says in the end whether the run kept its promise. No decision about the run is m
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from recycle.control.agent import DONE, FENCED, STOPPED
+from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
-from recycle.control.messages import Description, Verdict
+from recycle.control.messages import Death, Description, Verdict
 from recycle.control.view import Member, View
 from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile, unfired
@@ -29,6 +31,7 @@ from recycle.record.reporting import Event, EventFile
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
+from recycle.runtime.launch.outcome import was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import FIRST
@@ -116,6 +119,7 @@ class Supervisor:
         self._faults = list(setting.faults.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
+        self._watchlist = Watchlist(setting.durations.silence)
 
     def run(self) -> None:
         """Wait for the end of the run.
@@ -216,25 +220,40 @@ class Supervisor:
     # How a run ends.
 
     def _is_over(self) -> bool:
+        """Whether nobody who is in the run is on the way any more.
+
+        Servers that joined from elsewhere count as well: their processes are not the launcher's, and the store tells
+        how they ended.
+        """
         if not self._ended:
             return False
-        if len(self._ended) == len(self._agents):
-            return True
-        verdict = self._verdict()
-        members = verdict.view.members if verdict else self._setting.view.members
-        return all(each in self._ended for each in members)
-
-    def _verdict(self) -> Verdict | None:
+        board = self._board if self._store_due is None else None
         try:
-            return self._board.verdicts.newest() if self._board and self._store_due is None else None
+            verdict = board.verdicts.newest() if board else None
+            members = verdict.view.members if verdict else self._setting.view.members
+            others = [each for each in members if each not in self._agents]
+            if board is None or verdict is None or verdict.stop or not others:
+                return len(self._ended) == len(self._agents) or all(each in self._ended for each in members)
+            self._accuse_silent(board, others)
+            own = (each for each in members if each in self._agents)
+            return all(each in self._ended for each in own) and board.end.need_nobody(verdict.epoch, others)
         except StoreLost:
-            return None
+            return len(self._ended) == len(self._agents)
+
+    def _accuse_silent(self, board: Board, others: Sequence[Member]) -> None:
+        """Members watch each other; where all who are left were on one machine, nobody else would miss them."""
+        for member, since in self._watchlist.observe(time.monotonic(), board.beats.counts(others)).items():
+            reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
+            board.failures.publish_death(Death(str(member), reason, "heartbeat", since))
 
     def _require_kept(self) -> None:
         if any(status == DONE for status in self._ended.values()):
             return
         if self._reasons:
             raise RunFailed("; ".join(self._reasons))
+        with suppress(StoreLost):
+            if self._board is not None and was_kept(self._board):
+                return
         ends = ", ".join(f"{member} ended with {status}" for member, status in self._ended.items())
         raise RunFailed(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
 

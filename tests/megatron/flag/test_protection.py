@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
 from harness.flag_runs import children
-from harness.memory_store import MemoryStore
 from recycle.control.agent import FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
@@ -22,7 +21,7 @@ from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import REFUSED, find_flags
-from recycle.megatron.flag.protection import Protection, _was_kept, find_protection
+from recycle.megatron.flag.protection import Protection, find_protection
 from recycle.runtime.net.endpoint import Endpoint
 
 CONTEXT = get_context("fork")
@@ -120,26 +119,6 @@ def verdict(epoch, members=MEMBERS, stop=""):
 
 def lay_dead(board, member):
     board.failures.publish_death(Death(str(member), "was lost", "agent", 0.0))
-
-
-DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before", "on its way"
-
-
-@settings(deadline=None)
-@given(st.lists(st.sampled_from([DEAD, FINISHED, BEHIND, GOING]), min_size=4, max_size=4), st.booleans())
-def test_a_run_was_kept_if_anybody_was_left_and_all_of_them_reached_its_end(fates, stop):
-    board = Board(MemoryStore(), TOKEN)
-    assert _was_kept(board) is False
-    board.verdicts.propose(verdict(3, stop="no live server" if stop else ""))
-    for member, fate in zip(MEMBERS, fates, strict=True):
-        if fate in (FINISHED, BEHIND):
-            board.end.reach(3 if fate == FINISHED else 2, member)
-        elif fate == DEAD:
-            board.end.reach(3, member)
-            lay_dead(board, member)
-    alive = [fate for fate in fates if fate != DEAD]
-    expected = None if set(alive) & {BEHIND, GOING} else bool(alive)
-    assert _was_kept(board) is (False if stop else expected)
 
 
 class Rank:

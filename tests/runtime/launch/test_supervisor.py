@@ -1,0 +1,119 @@
+"""The launcher's supervisor: real processes that only wait to be ended, a real store, and the test in others' place."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from harness.examples import paper_job
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.joinfile import JoinFile
+from recycle.control.messages import Verdict
+from recycle.control.view import Member, View
+from recycle.errors import RunFailed
+from recycle.faults.menu import Faults
+from recycle.job import Server
+from recycle.runtime.launch.supervisor import JOIN_FILE, Setting, Supervisor
+from recycle.runtime.net.endpoint import Endpoint
+
+JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)
+OURS = (Member(Server(0, 0), 0), Member(Server(1, 0), 0))
+THEIRS = (Member(Server(0, 0), 1), Member(Server(1, 0), 1))
+DURATIONS = Durations(beat=0.1, silence=2.0, answer=10.0)
+
+
+class Launched:
+    """A run whose servers do nothing until they are killed."""
+
+    def __init__(self, folder) -> None:
+        self.error: str | None = None
+        self._folder = folder
+        view = View(0, OURS)
+        setting = Setting(JOB, view, 0, "memory", {}, DURATIONS, "127.0.0.1", Faults(), folder, durable=lambda: False)
+        (folder / "pids").mkdir()
+
+        def serve(member, _):
+            (folder / "pids" / str(member)).write_text(str(os.getpid()))
+            signal.pause()
+            return 1
+
+        self._supervisor = Supervisor(setting, serve, lambda _: None)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        wait_for(lambda: (folder / JOIN_FILE).exists())
+        door = JoinFile.read(folder / JOIN_FILE)
+        self.board = Board(Endpoint(door.host, door.port, door.token).connect(), door.token)
+
+    def kill_all(self) -> None:
+        for member in OURS:
+            path = self._folder / "pids" / str(member)
+            wait_for(lambda path=path: path.exists() and path.read_text())
+            os.kill(int(path.read_text()), signal.SIGKILL)
+
+    def replace(self) -> None:
+        """Others have taken the places of all servers."""
+        self.board.verdicts.propose(Verdict(1, tuple(map(str, THEIRS)), 3))
+
+    def is_going_after(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def end(self) -> str | None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.error
+
+    def _run(self) -> None:
+        try:
+            self._supervisor.run()
+        except RunFailed as error:
+            self.error = str(error)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def launched(tmp_path):
+    return Launched(tmp_path)
+
+
+def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_elsewhere(launched):
+    launched.replace()
+    launched.kill_all()
+    giving = threading.Event()
+
+    def give_signs():
+        count = 0
+        while not giving.wait(DURATIONS.beat):
+            count += 1
+            for member in THEIRS:
+                launched.board.beats.give(member, count)
+
+    thread = threading.Thread(target=give_signs)
+    thread.start()
+    assert launched.is_going_after(2 * DURATIONS.silence)
+    giving.set()
+    thread.join()
+    for member in THEIRS:
+        launched.board.end.reach(1, member)
+    assert launched.end() is None
+
+
+def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waiting(launched):
+    launched.replace()
+    launched.kill_all()
+    assert "no server reached the end of the run" in launched.end()
+
+
+def test_a_run_whose_servers_are_all_dead_is_over(launched):
+    launched.kill_all()
+    assert "W0_0#0 ended with -9" in launched.end()
