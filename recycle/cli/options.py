@@ -47,7 +47,7 @@ def parse_server(text: str) -> Server:
 
 
 def parse_seconds(text: str) -> float:
-    """A duration such as 500ms, 2s or 1m, in seconds."""
+    """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
     try:
         return parse_duration(text)
     except UserError as error:
@@ -207,7 +207,7 @@ def search_options(function: F) -> F:
             metavar="DURATION",
             default="2s",
             show_default=True,
-            help="Time to search for a better plan.",
+            help="Processor time to search for a better plan.",
         ),
     ):
         decorated = option(decorated)

@@ -88,7 +88,7 @@ def test_the_examples_load_and_menu_has_every_kind():
         (fault(kind='"kill"', server='"W1-2"', step=7), "fault 1: server 'W1-2': a server is written W<pipe"),
         (KILL + 'servers = ["W0_0"]\n', "fault 1: server is 'W1_2' and servers is given too"),
         (KILL + 'instruction = "forward"\n', "fault 1: instruction is 'forward': write how its text starts"),
-        (fault(kind='"kill"', server='"W1_2"', at='"12"'), "fault 1: at: '12' is no duration: write 500ms"),
+        (fault(kind='"kill"', server='"W1_2"', at='"12x"'), "fault 1: at: '12x' is no duration: write 500ms"),
         (fault(kind='"kill"', server='"W1_2"', at="nan"), "fault 1: at is nan: give seconds, from 0"),
         (fault(kind='"kill"', server='"W1_2"', at="-1"), "fault 1: at is -1: give seconds, from 0"),
         (KILL + "at = 3\n", "fault 1: step is 7 and at is 3s: leave one of them out"),

@@ -47,7 +47,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
     [
         (["--pipeline-schedule", "fast"], "--pipeline-schedule: invalid choice: 'fast'"),
         (["--recycle-dead", "1_2"], "--recycle-dead: server '1_2'"),
-        (["--recycle-budget", "5"], "--recycle-budget: '5' is no duration"),
+        (["--recycle-budget", "5x"], "--recycle-budget: '5x' is no duration"),
     ],
 )
 def test_wrong_values_are_named(arguments, message):
