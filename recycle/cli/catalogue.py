@@ -1,5 +1,6 @@
 """``recycle catalogue``."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,9 +9,9 @@ import click
 from recycle.cli.console import make_console
 from recycle.cli.options import describe_job, form_option, job_options, mode_options, search_options
 from recycle.job import Job
+from recycle.plan.catalogue import Entry
 from recycle.plan.mode import Mode
-from recycle.plan.normalise import Counts
-from recycle.plan.plan import Form, Plan
+from recycle.plan.plan import Form
 
 if TYPE_CHECKING:
     from recycle.planner.model.stopping import StoppingCriterion
@@ -42,7 +43,7 @@ def command(
     """Plan every vector of failure counts of JOB ahead of time, into one file.
 
     Peers of a stage hold the same parameters, so one plan serves every set of dead servers with the same count per
-    stage. Ctrl-C loses nothing: the same command continues where it was interrupted.
+    stage. All cores plan. Ctrl-C loses nothing: the same command continues where it was interrupted.
 
     \b
     recycle catalogue job.toml --failures 2 -o catalogue.zip
@@ -50,21 +51,23 @@ def command(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from recycle.planner.catalogue import failure_vectors, make_catalogue
+    from recycle.planner.catalogue import make_catalogue
     from recycle.planner.make import Effort
 
+    workers = len(os.sched_getaffinity(0))
     console = make_console(error=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("planning", total=sum(1 for _ in failure_vectors(job, failures)))
+        task = bar.add_task("planning", total=None)
 
-        def watch(done: int, total: int, counts: Counts, plan: Plan) -> None:
-            bar.update(task, completed=done, description=f"counts {counts}: period {plan.period}, bound {plan.bound}")
+        def watch(done: int, total: int, entry: Entry) -> None:
+            text = f"counts {entry.counts}: period {entry.period}, bound {entry.bound}"
+            bar.update(task, completed=done, total=total, description=text)
             if not console.is_terminal:
-                console.print(f"{done}/{total} counts {counts}: period {plan.period}, bound {plan.bound}", markup=False)
+                console.print(f"{done}/{total} {text}", markup=False)
 
         try:
-            make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch)
+            make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch, workers)
         except KeyboardInterrupt:
             console.print(
                 f"interrupted; the plans made so far are kept in {output}.part, and the same command continues"

@@ -1,11 +1,12 @@
 """The catalogue: plans for every vector of failure counts up to some number of failures, in one file.
 
-The file is a zip archive of ``index.json`` and a plan file per vector, ``plans/0-0-1-0.json``. A plan is read when it
-is looked up, and a program when a server asks for it, so a look-up costs little however large the job is.
+The file is a zip archive of ``index.json``, a packed plan per vector, ``plans/0-0-1-0``, and ``references``, which
+holds what the plans have in common. A plan is read when it is looked up, and a program when a server asks for it, so a
+look-up costs little however large the job is.
 """
 
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,16 +15,18 @@ import msgspec
 from recycle.errors import NoPlanError, PlanFileError, UserError
 from recycle.files import whole_file
 from recycle.job import DeadServers, Job, Server
-from recycle.plan.document import Time, decode, decode_plan, parse_program
+from recycle.plan.document import Time, decode
 from recycle.plan.instruction import Instruction
 from recycle.plan.migration import Migration, best_migration
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts, Relabelling, relabel_plan, relabelling
+from recycle.plan.packing import PackedPlan, References, decode_references
 from recycle.plan.plan import Plan
 
 FORMAT = "recycle catalogue"
-VERSION = 1
+VERSION = 2
 INDEX = "index.json"
+REFERENCES = "references"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -38,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def member(self) -> str:
-        """The name of its plan file in the archive."""
+        """The name of its plan in the archive."""
         return member_name(self.counts)
 
 
@@ -64,10 +67,6 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: list[Entry]
 
 
-class _Programs(msgspec.Struct, frozen=True):
-    programs: dict[str, msgspec.Raw]
-
-
 class Found(msgspec.Struct, frozen=True):
     """A look-up's result: the figures at once, programs when they are asked for.
 
@@ -77,6 +76,8 @@ class Found(msgspec.Struct, frozen=True):
         reading: how the stored plan is read for them.
         migration: a move of one server that would save time, if the catalogue knows one.
         source: the archive and the member that the plan is stored in.
+        packed: the plan as it is stored.
+        references: what its programs were packed against.
     """
 
     dead: DeadServers
@@ -84,8 +85,8 @@ class Found(msgspec.Struct, frozen=True):
     reading: Relabelling
     migration: Migration | None
     source: str
-    content: bytes
-    stored: Mapping[str, msgspec.Raw]
+    packed: PackedPlan
+    references: References
 
     def program(self, server: Server) -> tuple[Instruction, ...]:
         """What one live server executes.
@@ -93,14 +94,8 @@ class Found(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: the stored program is damaged.
         """
-        canonical = str(self.reading.canonical(server))
-        try:
-            texts = msgspec.json.decode(self.stored[canonical], type=list[str])
-        except (KeyError, msgspec.DecodeError) as error:
-            raise PlanFileError(
-                f"{self.source}: no readable program for {canonical}; make the catalogue again"
-            ) from error
-        return self.reading.program(parse_program(texts, f"{self.source}: $.programs.{canonical}"))
+        canonical = self.reading.canonical(server)
+        return self.reading.program(self.packed.program(canonical, self.references, self.source))
 
     def plan_of(self, server: Server) -> Plan:
         """The plan with the program of one live server and no other: what that server needs, quickly.
@@ -108,12 +103,9 @@ class Found(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: the stored plan is damaged.
         """
-        canonical = self.reading.canonical(server)
-        plan = decode_plan(self.content, self.source, canonical)
-        if canonical not in plan.programs:
-            raise PlanFileError(f"{self.source}: no program for {canonical}; make the catalogue again")
-        program = self.reading.program(plan.programs[canonical])
-        return msgspec.structs.replace(plan, dead=self.dead, roles=self.reading.roles, programs={server: program})
+        plan = self.packed.plan(self.source)
+        programs = {server: self.program(server)}
+        return msgspec.structs.replace(plan, dead=self.dead, roles=self.reading.roles, programs=programs)
 
     def plan(self) -> Plan:
         """The whole plan.
@@ -121,7 +113,10 @@ class Found(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: the stored plan is damaged.
         """
-        return relabel_plan(decode_plan(self.content, self.source), self.dead)
+        plan = self.packed.plan(self.source)
+        live = (server for server in plan.job.servers() if server not in plan.dead)
+        programs = {server: self.packed.program(server, self.references, self.source) for server in live}
+        return relabel_plan(msgspec.structs.replace(plan, programs=programs), self.dead)
 
 
 class Catalogue:
@@ -141,6 +136,7 @@ class Catalogue:
         try:
             self.archive = zipfile.ZipFile(path)
             self.index = decode(self.archive.read(INDEX), Index, FORMAT, VERSION, str(path))
+            self.references = decode_references(self.archive.read(REFERENCES), str(path))
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except (zipfile.BadZipFile, KeyError) as error:
@@ -170,8 +166,7 @@ class Catalogue:
                 f"or make a catalogue with --failures {sum(counts)}"
             )
         try:
-            content = self.archive.read(entry.member)
-            stored = msgspec.json.decode(content, type=_Programs).programs
+            packed = msgspec.msgpack.decode(self.archive.read(entry.member), type=PackedPlan)
         except (zipfile.BadZipFile, KeyError, msgspec.DecodeError) as error:
             raise PlanFileError(f"{self.path}: plan {entry.member} is damaged; make the catalogue again") from error
         return Found(
@@ -180,8 +175,8 @@ class Catalogue:
             reading=relabelling(job, dead),
             migration=best_migration(job, dead, entry.period, self._period),
             source=f"{self.path}: {entry.member}",
-            content=content,
-            stored=stored,
+            packed=packed,
+            references=self.references,
         )
 
     def _period(self, counts: Counts) -> int | None:
@@ -191,20 +186,27 @@ class Catalogue:
 
 def member_name(counts: Counts) -> str:
     """The archive's name for the plan of some failure counts."""
-    return f"plans/{'-'.join(map(str, counts))}.json"
+    return f"plans/{'-'.join(map(str, counts))}"
 
 
-def write_catalogue(path: Path, index: Index, plans: Iterator[tuple[str, bytes]]) -> None:
+def write_catalogue(path: Path, index: Index, references: bytes, plans: Iterator[tuple[str, bytes]]) -> None:
     """Write a catalogue, whole or not at all; the same bytes for the same plans.
+
+    Args:
+        path: where to.
+        index: what it holds.
+        references: what the plans were packed against, encoded.
+        plans: each plan's member and its packed plan, encoded.
 
     Raises:
         UserError: the file cannot be written.
     """
-    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         head = msgspec.json.format(msgspec.json.encode(index), indent=2)
-        for name, content in [(INDEX, head), *plans]:
+        for name, content in [(INDEX, head), (REFERENCES, references), *plans]:
             # A fixed date, so that equal plans make equal files.
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED, 6)
+            member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            archive.writestr(member, content, zipfile.ZIP_DEFLATED if name == INDEX else zipfile.ZIP_STORED, 6)
 
 
 def other_job(theirs: Job, ours: Job) -> str:

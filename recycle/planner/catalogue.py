@@ -1,8 +1,15 @@
 """Making a catalogue: every vector of failure counts is planned once, ahead of time."""
 
 import hashlib
+import math
+import multiprocessing
+import os
 import shutil
-from collections.abc import Callable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -12,12 +19,26 @@ from recycle.errors import UserError
 from recycle.files import read_bytes, write_whole
 from recycle.job import Job
 from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, member_name, write_catalogue
-from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts, canonical_dead
-from recycle.plan.plan import Form, Plan
+from recycle.plan.packing import (
+    PackedPlan,
+    References,
+    decode_references,
+    encode_references,
+    make_references,
+    pack_plan,
+)
+from recycle.plan.plan import Form
 from recycle.planner.assemble import baseline_period
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.model.problem import require_plannable
+
+MOST_PLANS = 100_000
+"""Plans beyond which no catalogue is begun."""
+
+MOST_REFERENCES = 4
+"""Plans that the others are packed against: so many programs of a server are within the compression's reach."""
 
 
 def failure_vectors(job: Job, failures: int) -> Iterator[Counts]:
@@ -36,7 +57,8 @@ def make_catalogue(
     failures: int,
     effort: Effort,
     form: Form,
-    watch: Callable[[int, int, Counts, Plan], None],
+    watch: Callable[[int, int, Entry], None],
+    workers: int = 0,
 ) -> None:
     """Plan every vector of failure counts into one file.
 
@@ -50,33 +72,114 @@ def make_catalogue(
         failures: the largest number of failures to plan for.
         effort: how hard to search for each plan.
         form: whether transfers, reductions and optimizer steps are added.
-        watch: called with (plans done, plans in all, counts, plan) after each plan.
+        watch: called with (plans done, plans in all, the plan's figures) after each plan.
+        workers: processes that plan; 0 to plan in this one.
 
     Raises:
-        UserError: the target cannot be written, or an interrupted run beside it was for something else.
+        UserError: the job or the catalogue is too large, the target cannot be written, or an interrupted run beside it
+            was for something else.
     """
+    require_plannable(job)
+    _require_few(job, failures)
     vectors = list(failure_vectors(job, failures))
-    parts = _open_parts(path, job, mode, effort, form)
-    entries = []
-    for done, counts in enumerate(vectors, 1):
-        part = parts / Path(member_name(counts)).name
-        if part.exists():
-            plan = decode_plan(read_bytes(part), str(part))
-        else:
-            plan = make_plan(job, canonical_dead(job, counts), mode, effort, form)
-            write_whole(part, encode_plan(plan))
-        entries.append(Entry(counts, plan.period, plan.bound, plan.makespan))
-        watch(done, len(vectors), counts, plan)
-    index = Index(FORMAT, VERSION, job, mode, failures, baseline_period(job), entries)
-    members = ((entry.member, read_bytes(parts / Path(entry.member).name)) for entry in entries)
-    write_catalogue(path, index, members)
+    parts = _open_parts(path, job, mode, failures, effort, form)
+    references = _references(parts, job, mode, failures, effort, form)
+    planner = _Planner(parts, job, mode, effort, form, references)
+    entries: dict[Counts, Entry] = {}
+    with _running(planner, list(enumerate(vectors)), workers) as made:
+        for entry in made:
+            entries[entry.counts] = entry
+            watch(len(entries), len(vectors), entry)
+    index = Index(FORMAT, VERSION, job, mode, failures, baseline_period(job), [entries[counts] for counts in vectors])
+    members = ((member_name(counts), read_bytes(planner.part(number))) for number, counts in enumerate(vectors))
+    write_catalogue(path, index, encode_references(references), members)
     shutil.rmtree(parts)
 
 
-def _open_parts(path: Path, job: Job, mode: Mode, effort: Effort, form: Form) -> Path:
+class _Planner(msgspec.Struct, frozen=True):
+    """Plans vectors into a folder, in any process."""
+
+    parts: Path
+    job: Job
+    mode: Mode
+    effort: Effort
+    form: Form
+    references: References
+
+    def part(self, number: int) -> Path:
+        """Where the plan of a vector is kept."""
+        return self.parts / f"plan-{number}"
+
+    def __call__(self, vector: tuple[int, Counts]) -> Entry:
+        number, counts = vector
+        part = self.part(number)
+        if part.exists():
+            packed = msgspec.msgpack.decode(read_bytes(part), type=PackedPlan)
+        else:
+            plan = make_plan(self.job, canonical_dead(self.job, counts), self.mode, self.effort, self.form)
+            packed = pack_plan(plan, self.references)
+            write_whole(part, msgspec.msgpack.encode(packed))
+        head = packed.plan(str(part))
+        return Entry(counts, head.period, head.bound, head.makespan)
+
+
+@contextmanager
+def _running(planner: _Planner, vectors: Sequence[tuple[int, Counts]], workers: int) -> Iterator[Iterator[Entry]]:
+    """The figures of every vector's plan as they are made; plans that are being made are finished at an interrupt."""
+    if not workers:
+        yield map(planner, vectors)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin_worker) as pool:
+        futures = [pool.submit(planner, vector) for vector in vectors]
+        try:
+            yield (future.result() for future in as_completed(futures))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _begin_worker() -> None:
+    """In a worker of the pool, before anything else."""
+    # Ctrl-C reaches every process of a terminal, and would end the searches, not the run.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Workers that wait for each other's queue would never notice that who started them was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only workers have this thread"
+    parent.join()
+    os._exit(1)
+
+
+def _references(parts: Path, job: Job, mode: Mode, failures: int, effort: Effort, form: Form) -> References:
+    """Programs of plans with few failures in a middle stage: what the plans of a catalogue have in common."""
+    kept = parts / "references"
+    if not kept.exists():
+        middle = job.depth // 2
+        plans = []
+        for count in range(min(failures, job.pipelines - 1, MOST_REFERENCES - 1) + 1):
+            counts = tuple(count if stage == middle else 0 for stage in range(job.depth))
+            plans.append(make_plan(job, canonical_dead(job, counts), mode, effort, form))
+        write_whole(kept, encode_references(make_references(plans)))
+    return decode_references(read_bytes(kept), str(kept))
+
+
+def _require_few(job: Job, failures: int) -> None:
+    most = math.comb(job.depth + failures, failures)
+    if most > MOST_PLANS:
+        raise UserError(
+            f"--failures {failures}: {job.depth} stages can lose up to {failures} servers in as many as {most} ways, "
+            f"and a catalogue has {MOST_PLANS} plans at most; give fewer failures, and plan others with recycle plan"
+        )
+
+
+def _open_parts(path: Path, job: Job, mode: Mode, failures: int, effort: Effort, form: Form) -> Path:
     """The folder of an interrupted run, or a new one; its mark tells what it is for."""
     parts = path.with_name(f"{path.name}.part")
-    what = msgspec.json.encode((job, mode, effort.budget, effort.seed, form))
+    what = msgspec.json.encode((job, mode, failures, effort.budget, effort.seed, form))
     mark = hashlib.sha256(what).hexdigest().encode()
     try:
         parts.mkdir(exist_ok=True)
@@ -86,7 +189,7 @@ def _open_parts(path: Path, job: Job, mode: Mode, effort: Effort, form: Form) ->
         write_whole(parts / "mark", mark)
     elif read_bytes(parts / "mark") != mark:
         raise UserError(
-            f"{parts}: an interrupted run for another job, mode, budget or seed left its plans here; "
-            "delete the folder, or write the catalogue elsewhere"
+            f"{parts}: an interrupted run for another job, mode, number of failures, budget or seed left its plans "
+            "here; delete the folder, or write the catalogue elsewhere"
         )
     return parts

@@ -1,6 +1,8 @@
 import json
+import multiprocessing
 import zipfile
 
+import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
@@ -15,8 +17,8 @@ from recycle.planner.catalogue import failure_vectors, make_catalogue
 JOB = paper_job(released=0)
 
 
-def make(path, job=JOB, failures=2, watch=lambda *_: None):
-    make_catalogue(path, job, Mode(), failures, QUICK, "lowered", watch)
+def make(path, job=JOB, failures=2, watch=lambda *_: None, workers=0):
+    make_catalogue(path, job, Mode(), failures, QUICK, "lowered", watch, workers)
     return path
 
 
@@ -45,6 +47,7 @@ def test_a_look_up_gives_a_legal_plan_in_the_names_that_were_asked_for(catalogue
     assert found.entry.period == plan.period
     for server in plan.programs:
         assert found.program(server) == plan.programs[server]
+        assert found.plan_of(server) == msgspec.structs.replace(plan, programs={server: plan.programs[server]})
 
 
 def test_a_migration_is_suggested_where_it_saves_time(catalogue_file):
@@ -76,7 +79,7 @@ def test_the_same_job_makes_the_same_bytes(catalogue_file, tmp_path):
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch, catalogue_file):
     path = tmp_path / "catalogue.zip"
 
-    def interrupt(done, total, counts, plan):
+    def interrupt(done, total, entry):
         if done == 5:
             raise KeyboardInterrupt
 
@@ -90,6 +93,27 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch, catalogu
     assert len(planned) == 15 - 5
     assert path.read_bytes() == catalogue_file.read_bytes()
     assert [each.name for each in tmp_path.iterdir()] == ["catalogue.zip"]
+
+
+def test_processes_make_the_same_catalogue(tmp_path, catalogue_file):
+    done = []
+    path = make(tmp_path / "catalogue.zip", watch=lambda *each: done.append(each), workers=2)
+    assert path.read_bytes() == catalogue_file.read_bytes()
+    assert [(number, total) for number, total, _ in done] == [(number, 15) for number in range(1, 16)]
+    assert {entry.counts for _, _, entry in done} == set(failure_vectors(JOB, 2))
+
+
+def test_an_interrupt_ends_the_processes_and_keeps_their_plans(tmp_path, catalogue_file):
+    path = tmp_path / "catalogue.zip"
+
+    def interrupt(done, total, entry):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(path, watch=interrupt, workers=2)
+    assert not multiprocessing.active_children()
+    assert list((tmp_path / "catalogue.zip.part").glob("plan-*"))
+    assert make(path).read_bytes() == catalogue_file.read_bytes()
 
 
 def test_another_jobs_interrupted_run_is_not_mixed_in(tmp_path):
@@ -123,5 +147,10 @@ def test_damaged_files_are_refused(tmp_path, catalogue_file):
         Catalogue(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("index.json", json.dumps(index))
-    with pytest.raises(PlanFileError, match=r"plans/0-0-0-0.json is damaged"):
+    with pytest.raises(PlanFileError, match="no catalogue"):
+        Catalogue(path)
+    with zipfile.ZipFile(catalogue_file) as whole, zipfile.ZipFile(path, "w") as archive:
+        for name in ("index.json", "references"):
+            archive.writestr(name, whole.read(name))
+    with pytest.raises(PlanFileError, match=r"plans/0-0-0-0 is damaged"):
         Catalogue(path).look_up([])
