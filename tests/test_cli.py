@@ -107,6 +107,25 @@ def test_an_illegal_plan_is_named_with_its_rows_and_exits_1(run, plan_file):
     assert report["violations"][0]["index"] == 2
 
 
+def test_a_false_claim_exits_1(run, plan_file):
+    text = plan_file.read_text()
+    plan_file.write_text(text.replace('"baseline": 30', '"baseline": 60'))
+    status, out, _ = run("check", plan_file)
+    assert status == 1
+    assert out == "ILLEGAL (claims): the plan says baseline 60, and fault-free 1F1B takes 30\n"
+
+
+def test_a_bound_of_the_solver_is_said_to_be_unverified(run, tmp_path):
+    path = tmp_path / "plan.json"
+    job = ["-D", "3", "-P", "3", "-M", "4", "--optimizer-cost", "3", "--limit", "2"]
+    assert run("plan", *job, "--dead", "W0_0", "--moves", "2000", "--prove", "60s", "-o", path)[0] == 0
+    status, out, _ = run("check", path)
+    assert status == 0
+    assert "bound 28 slots by exact solver" in out
+    assert "the bound is not verified: the rules prove 27" in out
+    assert json.loads(run("check", path, "--json")[1])["bound_verified"] is False
+
+
 def test_diff_exits_like_diff(run, plan_file, tmp_path):
     other = tmp_path / "other.json"
     save_plan(paper_plan(failed=()), other)
@@ -162,7 +181,8 @@ def test_catalogue_and_lookup(run, tmp_path):
         (["--forward-cost", "1,2"], "costs.forward has 2 values"),
         (["--forward-cost", "x"], "'x' is no number"),
         (["-M", "0"], "micro_batches is 0"),
-        (["--budget", "2"], "'2' is no duration"),
+        (["--budget", "2x"], "'2x' is no duration"),
+        (["-D", "100000", "-P", "1000"], "100000 pipelines x 1000 stages x 6 .* 1800000000 tasks .* 10000000 at most"),
         (["--nothing"], "--nothing"),
     ],
 )
@@ -177,6 +197,30 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, mess
     assert err.count("\n") == 1
     assert re.search(message, err), err
     assert path.read_text() == "what was there before"
+
+
+def test_a_duration_without_a_unit_is_of_seconds(run, tmp_path):
+    path = tmp_path / "plan.json"
+    assert run("plan", *PAPER, "--budget", "5", "-o", path)[0] == 0
+    assert load_plan(path).provenance.budget == "5 s"
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "message"),
+    [
+        ("catalogue", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out"], "300000000 tasks"),
+        ("catalogue", ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out"], "--failures 9: 64 stages"),
+        ("train", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out"], "300000000 tasks"),
+    ],
+)
+def test_what_is_too_large_to_plan_is_refused_before_anything_is_made(
+    run, tmp_path, monkeypatch, verb, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(verb, *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -251,3 +295,24 @@ def test_ctrl_c_keeps_the_best_plan(tmp_path):
     assert process.returncode == 0, out
     assert "above optimal" in out
     assert check_plan(load_plan(path)) == ()
+
+
+def test_nothing_goes_on_planning_when_a_catalogue_is_killed(tmp_path):
+    words = [*PAPER, "--limit", "4", "--failures", "2", "--budget", "2s", "-o", str(tmp_path / "plans.zip")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-c", "from recycle.cli import main; main()", "catalogue", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers: list[Path] = []
+    while not workers:
+        assert process.poll() is None
+        started = [Path("/proc") / pid for pid in children.read_text().split()]
+        workers = [each for each in started if b"spawn_main" in (each / "cmdline").read_bytes()]
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    # Who goes on planning has more than a dozen plans left to make.
+    deadline = time.monotonic() + 60
+    while any(each.exists() for each in workers):
+        assert time.monotonic() < deadline, "a worker outlives its catalogue"
+        time.sleep(0.05)

@@ -1,18 +1,22 @@
 """``recycle check``."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from recycle.cli.console import make_console, print_json
 from recycle.cli.options import describe_dead, describe_job, json_option, plan_argument
-from recycle.plan.checker import check_plan, rows_around
+from recycle.plan.checker import Violation, check_plan, rows_around
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.document import load_plan
 from recycle.plan.memory import peak_memory
 from recycle.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from recycle.planner.claims import Claims
 
 MOST_ROWS = 64
 
@@ -27,50 +31,61 @@ def command(plan_file: Path, as_json: bool) -> None:
     more than its memory limit; every transfer has one partner and both ends agree on the order; nothing deadlocks even
     if each send waits for its receive; every stage reduces and steps once; period and makespan are what the plan says.
 
+    Baseline and status are recomputed, and the bound as far as the rules prove it. A bound that only the exact solver
+    has proved is reported as not verified; who made the plan, and with what seed and budget, is not looked into.
+
     An illegal plan exits with status 1 and names the first wrong instruction; a file that is no plan exits with 2.
     """
     plan = load_plan(plan_file)
-    violations = check_plan(plan)
-    if violations:
-        first = violations[0]
-        if as_json:
-            print_json(
-                {
-                    "legal": False,
-                    "violations": [
-                        {
-                            "rule": each.rule,
-                            "message": each.message,
-                            "server": str(each.server) if each.server else None,
-                            "index": each.index,
-                        }
-                        for each in violations
-                    ],
-                }
-            )
-        else:
-            console = make_console()
-            place = f"{first.server}[{first.index}]: " if first.index is not None else ""
-            console.print(f"ILLEGAL ({first.rule}): {place}{first.message}", markup=False)
-            for row in rows_around(plan, first):
-                console.print(f"  {row}", markup=False)
-            if len(violations) > 1:
-                console.print(f"and {len(violations) - 1} more of this kind; --json lists them all")
-        sys.exit(1)
+    require(plan, check_plan(plan), as_json)
+    from recycle.planner.claims import judge_claims
+
+    claims = judge_claims(plan)
+    require(plan, claims.violations, as_json)
     clock = run_clock(plan.job, plan.mode, plan.programs)
     if as_json:
-        print_json(figures(plan, clock))
+        print_json(figures(plan, clock, claims))
     else:
-        report(plan, clock)
+        report(plan, clock, claims)
 
 
-def figures(plan: Plan, clock: Clock) -> dict[str, Any]:
+def require(plan: Plan, violations: Sequence[Violation], as_json: bool) -> None:
+    """End the program with status 1, and say what is wrong, if anything is."""
+    if not violations:
+        return
+    if as_json:
+        rows = [
+            {
+                "rule": each.rule,
+                "message": each.message,
+                "server": str(each.server) if each.server else None,
+                "index": each.index,
+            }
+            for each in violations
+        ]
+        print_json({"legal": False, "violations": rows})
+    else:
+        console = make_console()
+        first = violations[0]
+        place = f"{first.server}[{first.index}]: " if first.index is not None else ""
+        console.print(f"ILLEGAL ({first.rule}): {place}{first.message}", markup=False)
+        for row in rows_around(plan, first):
+            console.print(f"  {row}", markup=False)
+        if len(violations) > 1:
+            console.print(f"and {len(violations) - 1} more of this kind; --json lists them all")
+    sys.exit(1)
+
+
+def figures(plan: Plan, clock: Clock, claims: "Claims") -> dict[str, Any]:
     """What was recomputed."""
     return {
         "legal": True,
         "makespan": clock.makespan,
         "period": clock.period,
         "bound": plan.bound,
+        "bound_verified": claims.verified,
+        "bound_proven": claims.proven,
+        "baseline": plan.baseline,
         "gap": plan.gap,
         "retention": plan.retention,
         "peak_memory": {str(server): peak_memory(plan.job, program) for server, program in clock.compute.items()},
@@ -78,7 +93,7 @@ def figures(plan: Plan, clock: Clock) -> dict[str, Any]:
     }
 
 
-def report(plan: Plan, clock: Clock) -> None:
+def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
     """Print a table of every server's bubble and memory; of many servers, the extremes of each stage."""
     from rich.table import Table
 
@@ -88,6 +103,12 @@ def report(plan: Plan, clock: Clock) -> None:
     console.print(f"LEGAL, {plan.form} form, dead: {describe_dead(plan.dead)}")
     console.print(f"period {clock.period} {unit}s, makespan {clock.makespan} {unit}s")
     console.print(f"bound {plan.bound} {unit}s by {plan.provenance.bound_by}, gap {plan.gap:.2%}")
+    if not claims.verified:
+        console.print(
+            f"the bound is not verified: the rules prove {claims.proven} by {claims.proof}, and {plan.bound} needs the "
+            "solver's proof again: recycle plan --prove"
+        )
+    console.print(f"retention {plan.retention:.1%} of the fault-free 1F1B throughput (period {plan.baseline})")
     table = Table(box=None, header_style="bold")
     servers = sorted(clock.compute)
     rows: list[tuple[str, list[float], list[int], int]] = []

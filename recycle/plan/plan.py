@@ -13,6 +13,10 @@ Form: TypeAlias = Literal["compute", "lowered"]
 """Whether a plan holds F, I, W and B only, or transfers, REDUCE and STEP as well."""
 
 
+SOLVER = "exact solver"
+"""What proved a bound that the rules do not prove."""
+
+
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a plan came from.
 
@@ -20,7 +24,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         planner: the method that made the order.
         seed: of its random choices.
         budget: what it was allowed, as given.
-        bound_by: the rule or the solver that proved the bound.
+        bound_by: the rule that proved the bound, or ``SOLVER``.
         status: ``optimal`` if the period equals the bound, ``bounded`` otherwise.
     """
 

@@ -5,21 +5,19 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from recycle import __version__
+from recycle.errors import JobError
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Form, Plan, Provenance
-from recycle.planner.anneal.improve import improve
+from recycle.plan.plan import SOLVER, Form, Plan, Provenance
+from recycle.planner.anneal.improve import LARGE, improve
 from recycle.planner.assemble import assemble
-from recycle.planner.greedy.batches import schedule_large
+from recycle.planner.greedy.pattern import pattern_of, spread
 from recycle.planner.model.bounds import lower_bound, period
 from recycle.planner.model.lowering import instructions
-from recycle.planner.model.problem import Problem, Programs, make_problem
+from recycle.planner.model.problem import Problem, Programs, make_problem, one_pipeline
 from recycle.planner.model.stopping import StoppingCriterion
 
 Watch = Callable[[int, int], None]
-
-LARGE = 30_000
-"""Tasks beyond which a pass of the improvement search takes too long to gain anything within seconds."""
 
 
 class Effort(msgspec.Struct, frozen=True):
@@ -57,10 +55,12 @@ def make_plan(
         watch: called with (period, bound) whenever one of them gets better.
 
     Raises:
-        JobError: a dead server is none of the job's.
+        JobError: a dead server is none of the job's, or the job is too large, for a plan or for the proof.
         NoPlanError: a stage has no live server.
     """
     problem = make_problem(job, dead, mode)
+    if effort.proof:
+        _require_provable(problem)
     # A global optimizer is searched by its makespan, and reported by its period.
     report = None if watch is None else lambda value, bound: watch(period(problem, value), period(problem, bound))
     programs, least, bound_by, planner = _search(problem, effort, report)
@@ -71,21 +71,29 @@ def make_plan(
 def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Programs, int, str, str]:
     """Programs, the bound on their value, what proved it, and what made them."""
     analytic = lower_bound(problem)
-    if problem.total * problem.job.depth * problem.kinds > LARGE:
-        return schedule_large(problem), analytic.value, analytic.proof, "large-scale scheduler"
     found = improve(problem, effort.stops, effort.seed, watch=watch)
     value = found.progress.value
     if value == analytic.value or not effort.proof:
         return found.programs, analytic.value, analytic.proof, "list scheduler and annealing"
     from recycle.planner.exact.prove import solve
 
+    micro_batches = problem.job.micro_batches
     exact = solve(
-        problem,
+        one_pipeline(problem, micro_batches) if problem.alike else problem,
         seconds=effort.proof,
-        hint=found.programs,
+        hint=pattern_of(found.programs) if problem.alike else found.programs,
         lower=analytic.value,
         seed=effort.seed,
         on_improve=None if watch is None else lambda value, bound, _: watch(value, bound),
     )
-    bound_by = "exact solver" if exact.bound > analytic.value else analytic.proof
-    return exact.programs, exact.bound, bound_by, "exact solver"
+    bound_by = SOLVER if exact.bound > analytic.value else analytic.proof
+    programs = spread(problem, exact.programs, micro_batches) if problem.alike else exact.programs
+    return programs, exact.bound, bound_by, SOLVER
+
+
+def _require_provable(problem: Problem) -> None:
+    if problem.tasks > LARGE and not problem.alike:
+        raise JobError(
+            f"a proof for {problem.tasks} tasks: the exact solver is made for some thousand, and takes {LARGE} at most "
+            "where pipelines differ; leave --prove out"
+        )

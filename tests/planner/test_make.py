@@ -5,9 +5,10 @@ import pytest
 
 from harness.examples import QUICK, paper_job
 from recycle.errors import JobError, NoPlanError
-from recycle.job import Server
+from recycle.job import Job, Server, Stage
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
+from recycle.plan.plan import SOLVER
 from recycle.planner.assemble import baseline_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -82,3 +83,17 @@ def test_degenerate_shapes_are_planned(shape, form):
 def test_planning_imports_no_solver():
     code = "import recycle.planner.make, sys; sys.exit('ortools' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_proof_for_pipelines_that_are_all_alike_is_one_for_a_single_one():
+    # The rules prove 45 here. A model of all forty pipelines would be too large for the solver.
+    job = Job(40, 5, (Stage(1, 3, 2, 3, 0, 1, 0, 2),) * 3, (0, 0))
+    plan = make_plan(job, (), Mode(), Effort((MaxMoves(100),), "100 moves", proof=60.0))
+    assert (plan.period, plan.bound, plan.provenance.bound_by) == (46, 46, SOLVER)
+    assert check_plan(plan) == ()
+
+
+def test_a_proof_for_a_large_job_with_failures_is_refused():
+    job = paper_job(pipelines=500)
+    with pytest.raises(JobError, match=r"a proof for 36000 tasks.*leave --prove out"):
+        make_plan(job, (Server(0, 0),), Mode(), Effort((MaxMoves(1),), "1 move", proof=1.0))

@@ -1,4 +1,8 @@
-"""Anytime improvement: from the best greedy schedule towards the bound, for as long as one likes."""
+"""Anytime improvement: from the best schedule made in one go towards the bound, for as long as one likes.
+
+Where all pipelines are alike one of them is planned, and in large jobs the pattern that all of them follow
+(``greedy.pattern``): a change of the whole would take longer than it is worth.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -6,13 +10,15 @@ from random import Random
 
 import msgspec
 
+from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
+from recycle.planner.greedy.pattern import busiest, spread
 from recycle.planner.greedy.published import zero_bubble_orders
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
-from recycle.planner.model.problem import Problem, Programs
+from recycle.planner.model.problem import Problem, Programs, one_pipeline
 from recycle.planner.model.routing import balanced_routes
 from recycle.planner.model.stopping import Progress, StoppingCriterion
 
@@ -24,6 +30,15 @@ FIRST_ROUND = 8192
 
 HOTTEST, COLDEST = 1.0, 0.1
 """Temperatures at the ends of a run, in mean costs of a task."""
+
+LARGE = 30_000
+"""Tasks beyond which a change of the whole schedule takes too long to gain anything within seconds."""
+
+TASKS_A_MOVE = 200
+"""A plan made from a pattern counts as a move for every so many of its tasks."""
+
+FEWER = 1
+"""How many micro-batches fewer than the busiest server's a pattern is tried with: more never helped."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -48,16 +63,17 @@ def improve(
     """Search for a better schedule until a stop is reached, the bound is met, or Ctrl-C is pressed.
 
     Simulated annealing towards one time unit less than the best value, over and over, from the best schedule and from
-    the greedy ones. The same problem, seed and number of moves give the same result.
+    those made in one go. A search of a large job also ends when its pattern meets the pattern's own bound. The same
+    problem, seed and number of moves give the same result.
 
     Args:
         problem: what to plan.
         stops: the search ends when the first of them is reached; with none it ends at the bound only.
         seed: of the random choices.
-        start: a legal schedule to begin with, beside the greedy ones.
+        start: a legal schedule to begin with, beside those made in one go.
         watch: called with (value, bound) at the beginning and at every improvement.
     """
-    search = _Search(problem, stops, seed, watch)
+    search = _Search(problem, _Spending(stops), Random(seed), watch)
     try:
         search.run(start)
     except KeyboardInterrupt:
@@ -67,43 +83,161 @@ def improve(
     return SearchResult(search.best, search.progress())
 
 
+class _Spending:
+    """What a search, and the searches that it makes for others, have spent together.
+
+    Args:
+        stops: when it is enough.
+
+    Attributes:
+        moves: changes tried.
+    """
+
+    def __init__(self, stops: Sequence[StoppingCriterion]) -> None:
+        self.moves = 0
+        self._stops = stops
+        self._began = time.thread_time()
+
+    def progress(self, value: int, bound: int) -> Progress:
+        """How far a search has come, with what all have spent."""
+        return Progress(value, bound, self.moves, time.thread_time() - self._began)
+
+    def enough(self, progress: Progress) -> bool:
+        """True if a search that has come this far should end."""
+        return any(stop.reached(progress) for stop in self._stops)
+
+
 class _Search:
+    """One search.
+
+    Args:
+        problem: what is planned.
+        spending: of this search and those that belong to it.
+        random: source of all choices.
+        watch: called with (value, bound) at every improvement.
+        whole: for a search of a pattern, the one that follows it.
+    """
+
     def __init__(
-        self, problem: Problem, stops: Sequence[StoppingCriterion], seed: int, watch: Callable[[int, int], None] | None
+        self,
+        problem: Problem,
+        spending: _Spending,
+        random: Random,
+        watch: Callable[[int, int], None] | None = None,
+        whole: "_Search | None" = None,
     ) -> None:
         self.problem = problem
-        self.stops = stops
-        self.random = Random(seed)
+        self.spending = spending
+        self.random = random
         self.watch = watch
+        self.whole = whole
         self.bound = lower_bound(problem).value
-        self.began = time.monotonic()
-        self.moves = 0
         self.best: Programs | None = None
         self.value = 0
+        self.starts: list[tuple[int, int, Programs]] = []
+        self.walking = False
+
+    @property
+    def met(self) -> bool:
+        """True at the bound, and for a pattern also where those who follow it are at theirs."""
+        return self.value <= self.bound or (self.whole is not None and self.whole.met)
 
     def progress(self) -> Progress:
-        return Progress(self.value, self.bound, self.moves, time.monotonic() - self.began)
+        return self.spending.progress(self.value, self.bound)
 
     def ended(self) -> bool:
-        progress = self.progress()
-        return self.value <= self.bound or any(stop.reached(progress) for stop in self.stops)
+        return self.met or self.spending.enough(self.progress())
 
-    def offer(self, programs: Programs) -> int:
-        found = value(self.problem, programs)
+    def take(self, programs: Programs, found: int) -> None:
+        """Keep a schedule of this value if it is the best."""
         if self.best is None or found < self.value:
             self.best, self.value = programs, found
             if self.watch is not None:
                 self.watch(found, self.bound)
-        return found
+            if self.walking and self.whole is not None:
+                self.whole.spread(self)
+
+    def begin(self, programs: Programs) -> None:
+        """Keep a schedule that was made in one go, as one to walk from."""
+        try:
+            found = value(self.problem, programs)
+        except Deadlock:
+            return
+        # The number breaks ties, so that programs are never compared.
+        self.starts.append((found, len(self.starts), programs))
+        self.take(programs, found)
 
     def run(self, start: Programs | None) -> None:
-        starts: list[tuple[int, int, Programs]] = []
-        for programs in self.constructed(start):
-            starts.append((self.offer(programs), len(starts), programs))
+        problem = self.problem
+        if start is not None:
+            self.begin(start)
+        if problem.tasks > LARGE or (problem.alike and problem.job.pipelines > 1):
+            self.follow()
+            return
+        for programs in self.constructed():
+            self.begin(programs)
             if self.ended():
                 return
-        # The index breaks ties, so that programs are never compared.
-        starts = sorted(starts)[:3]
+        self.walk()
+
+    def constructed(self) -> Iterator[Programs]:
+        """Where to begin, from the cheapest on."""
+        routes = balanced_routes(self.problem)
+        for policy in POLICIES:
+            yield list_schedule(self.problem, policy, routes)
+        if not self.problem.dead:
+            yield from zero_bubble_orders(self.problem)
+        yield schedule_large(self.problem)
+        if self.problem.dead:
+            for places in self.places():
+                pattern = self.pattern(places)
+                assert pattern.best is not None
+                yield spread(self.problem, pattern.best, places)
+
+    def places(self) -> range:
+        """The patterns to try, by their micro-batches: the one with room for all first."""
+        most = busiest(self.problem)
+        return range(most, max(self.problem.job.micro_batches, most - FEWER) - 1, -1)
+
+    def pattern(self, places: int) -> "_Search":
+        """A search of a pattern, with the best that can be made in one go."""
+        search = _Search(one_pipeline(self.problem, places), self.spending, self.random, whole=self)
+        for programs in search.constructed():
+            search.begin(programs)
+            if search.value <= search.bound:
+                break
+        return search
+
+    def follow(self) -> None:
+        """Search for a pattern that all pipelines follow."""
+        most, *fewer = self.places()
+        pattern = self.pattern(most)
+        self.spread(pattern)
+        for places in fewer if self.problem.dead else ():
+            if self.ended():
+                return
+            self.spread(self.pattern(places))
+        if self.problem.dead and not self.ended():
+            self.begin(schedule_large(self.problem))
+        if pattern.problem.tasks <= LARGE and not self.ended():
+            pattern.walk()
+
+    def spread(self, pattern: "_Search") -> None:
+        """Take the schedule in which all pipelines follow a pattern."""
+        assert pattern.best is not None
+        places = pattern.problem.job.micro_batches
+        programs = spread(self.problem, pattern.best, places)
+        # With room for all it is no longer than the pattern, and without failures it is no shorter.
+        if places == busiest(self.problem) and (pattern.value == self.bound or not self.problem.dead):
+            self.take(programs, pattern.value)
+        else:
+            self.begin(programs)
+        self.spending.moves += self.problem.tasks // TASKS_A_MOVE
+
+    def walk(self) -> None:
+        """Walk from the best schedule and from those made in one go, in turn."""
+        self.walking = True
+        starts = sorted(self.starts)[:3]
         unit = max(1.0, sum(map(sum, self.problem.cost)) / (3 * self.problem.job.depth))
         length = FIRST_ROUND
         turn = 0
@@ -116,17 +250,6 @@ class _Search:
                 turn += 1
                 length += length // 4
 
-    def constructed(self, start: Programs | None) -> Iterator[Programs]:
-        """Where to begin, from the cheapest on."""
-        if start is not None:
-            yield start
-        routes = balanced_routes(self.problem)
-        for policy in POLICIES:
-            yield list_schedule(self.problem, policy, routes)
-        if not self.problem.dead:
-            yield from zero_bubble_orders(self.problem)
-        yield schedule_large(self.problem)
-
     def anneal(self, begin: Programs, length: int, unit: float) -> bool:
         """Walk towards a better value; True if one was found."""
         walk = Walk(self.problem, begin, self.value - 1, self.random)
@@ -134,10 +257,11 @@ class _Search:
             temperature = unit * HOTTEST * (COLDEST / HOTTEST) ** (done / length)
             for _ in range(BATCH):
                 if not walk.energy:
-                    self.offer(walk.programs())
+                    programs = walk.programs()
+                    self.take(programs, value(self.problem, programs))
                     return True
                 walk.step(temperature)
-                self.moves += 1
+                self.spending.moves += 1
             walk.tidy()
             if self.ended():
                 break

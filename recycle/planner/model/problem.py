@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from recycle.errors import JobError
 from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
@@ -19,6 +20,9 @@ from recycle.plan.routing import interchangeable
 
 PHASES = (Op.F, Op.I, Op.W)
 FUSED = (Op.F, Op.B)
+
+LARGEST_JOB = 10_000_000
+"""Tasks of an iteration beyond which no plan is tried: ten million take minutes and some ten gigabytes."""
 
 Programs: TypeAlias = Mapping[Server, list[int]]
 """The tasks of every live server in the order in which it executes them."""
@@ -66,6 +70,11 @@ class Problem(msgspec.Struct, frozen=True):
         return self.job.pipelines * self.job.micro_batches
 
     @property
+    def tasks(self) -> int:
+        """Tasks of all servers in one iteration."""
+        return self.total * self.job.depth * self.kinds
+
+    @property
     def ops(self) -> tuple[Op, ...]:
         """What a task of each kind is as an instruction."""
         return PHASES if self.kinds == 3 else FUSED
@@ -85,18 +94,45 @@ class Problem(msgspec.Struct, frozen=True):
         return interchangeable(self.mode.routing_rule, self.job.pipelines, self.job.micro_batches)
 
     @property
+    def alike(self) -> bool:
+        """True if nothing tells pipelines apart: what is best for one of them alone is best for all."""
+        return self.mode.routing_rule.keeps_home and not self.dead
+
+    @property
     def staggered(self) -> bool:
         """True if the period is to be least, False if the makespan."""
         return self.mode.optimizer == "staggered"
+
+
+def one_pipeline(problem: Problem, micro_batches: int) -> Problem:
+    """A problem's pipelines without failures, one of them alone, with some number of micro-batches."""
+    job = msgspec.structs.replace(problem.job, pipelines=1, micro_batches=micro_batches)
+    return make_problem(job, (), problem.mode)
+
+
+def require_plannable(job: Job) -> None:
+    """Refuse a job that is too large to be planned, before anything is made that grows with it.
+
+    Raises:
+        JobError: it has more than ``LARGEST_JOB`` tasks.
+    """
+    tasks = job.pipelines * job.depth * job.micro_batches * len(PHASES)
+    if tasks > LARGEST_JOB:
+        raise JobError(
+            f"{job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches are {tasks} tasks (F, "
+            f"I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time and memory; "
+            "plan fewer pipelines, or fewer micro-batches of a larger size"
+        )
 
 
 def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
     """Tables for a job.
 
     Raises:
-        JobError: a dead server is none of the job's.
+        JobError: a dead server is none of the job's, or the job is too large to be planned.
         NoPlanError: a stage has no live server.
     """
+    require_plannable(job)
     dead = job.dead_servers(dead)
     dead.require_peers()
     fused = mode.backward == "fused"

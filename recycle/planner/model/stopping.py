@@ -12,7 +12,7 @@ class Progress(msgspec.Struct, frozen=True):
         value: the best found so far: period or makespan, in the job's time units.
         bound: what no plan can go below.
         moves: changes tried.
-        seconds: time spent.
+        seconds: processor time spent.
     """
 
     value: int
@@ -29,7 +29,7 @@ class StoppingCriterion(Protocol):
 
 
 class MaxSeconds(msgspec.Struct, frozen=True):
-    """Stop after a time; results then depend on the machine's speed."""
+    """Stop after a time of the processor's; results then depend on the machine's speed."""
 
     seconds: float
 

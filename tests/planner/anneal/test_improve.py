@@ -1,11 +1,13 @@
+import random
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 
 from harness.examples import paper_job
-from recycle.job import Server
+from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
-from recycle.planner.anneal.improve import improve
+from recycle.planner.anneal.improve import LARGE, improve
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
@@ -109,3 +111,33 @@ def test_an_interrupted_search_keeps_the_best():
     problem = hard()
     found = improve(problem, [Interrupt()])
     assert found.progress.value == value(problem, found.programs)
+
+
+def uneven(pipelines, limit=16):
+    """16 stages of uneven costs, with latency and memory for no more micro-batches than stages."""
+    return Job(pipelines, 64, (Stage(10, 12, 7, 60, 0, 1, 0, limit),) * 16, (1,) * 15)
+
+
+@pytest.mark.parametrize("pipelines", [9, 10])
+def test_without_failures_the_number_of_pipelines_makes_no_difference(pipelines):
+    problem = make_problem(uneven(pipelines), (), Mode())
+    found = improve(problem, [MaxMoves(0)])
+    assert found.progress.value == value(problem, found.programs) == 2201 == lower_bound(problem).value
+
+
+@pytest.mark.parametrize(("failures", "ratio"), [(1, 1.02), (2, 1.02), (8, 1.03)])
+def test_a_thousand_servers_with_tight_memory_and_latency_stay_close_to_the_bound(failures, ratio):
+    job = uneven(64)
+    problem = make_problem(job, random.Random(failures).sample(job.servers(), failures), Mode())
+    found = improve(problem, [MaxMoves(4000)])
+    assert found.progress.value == value(problem, found.programs) <= ratio * lower_bound(problem).value
+
+
+def test_a_large_job_uses_its_budget_for_a_better_pattern():
+    job = uneven(32, limit=24)
+    problem = make_problem(job, (), Mode())
+    assert problem.tasks > LARGE
+    quick, long = (improve(problem, [MaxMoves(moves)]) for moves in (0, 2000))
+    assert long.progress.moves >= 2000
+    assert long.progress.value <= quick.progress.value
+    assert value(problem, long.programs) == long.progress.value

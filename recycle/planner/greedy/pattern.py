@@ -1,0 +1,124 @@
+"""Plans made from the plan of one pipeline: every pipeline follows it, and guests go where it leaves a place free.
+
+A pattern is a plan of one pipeline with more micro-batches than a pipeline brings. Each pipeline leaves some of its
+places free, each at others; its own micro-batches take the rest in order. A guest has one of the places at its own
+pipeline, and is executed by a server whose pipeline leaves that place free. So whoever executes a task, its time is
+that of the pattern, and no plan made this way is longer than the pattern, whichever servers are dead.
+
+Let D pipelines bring M micro-batches each, at most f servers of a stage be dead, and k = ceil(D * M / (D - f)): what
+the busiest server executes in any plan. A pattern of k micro-batches has room for all. Each pipeline leaves k - M of
+its places free, D * (k - M) in all, and that is f * k or more; spread evenly, every place is free in f pipelines or
+more. Take a stage with f dead servers and a place that is free in c pipelines, z of them with a dead server: the place
+has f - z guests, and c - z live servers have it free, which are as many or more.
+
+So the value of the pattern is reached. Where it equals the bound of a stage with k micro-batches, no plan is better.
+
+A pattern of fewer micro-batches is shorter, and leaves guests over. They are put beside the micro-batch in their place,
+and releases of memory are moved forward for them; what that costs, or whether servers then wait for each other, only
+the clock tells.
+"""
+
+from collections.abc import Sequence
+
+from recycle.job import Server
+from recycle.planner.model.problem import Problem, Programs
+
+
+def busiest(problem: Problem) -> int:
+    """How many micro-batches the busiest server executes at least: k above."""
+    return max(-(-problem.total // len(live)) for live in problem.live)
+
+
+def pattern_of(programs: Programs) -> Programs:
+    """The pattern that all pipelines of a plan without failures follow."""
+    return {server: tasks for server, tasks in programs.items() if server.pipeline == 0}
+
+
+def spread(problem: Problem, pattern: Programs, places: int) -> Programs:
+    """A plan in which every pipeline follows a pattern.
+
+    Args:
+        problem: what is planned.
+        pattern: programs of one pipeline with the job's stages, without failures.
+        places: how many micro-batches it has, no fewer than a pipeline of the problem; with ``busiest`` no guest is
+            left over.
+
+    Returns:
+        Programs that keep to memory. With fewer places than ``busiest`` servers may wait for each other.
+    """
+    taken = _places(problem, places)
+    programs: dict[Server, list[int]] = {}
+    for stage, live in enumerate(problem.live):
+        hosted = _host(problem, stage, taken)
+        order = pattern[Server(0, stage)]
+        for pipeline in live:
+            units = hosted[pipeline]
+            tasks = [unit * 3 + task % 3 for task in order for unit in units[task // 3]]
+            crowded = any(len(each) > 1 for each in units)
+            programs[Server(pipeline, stage)] = _fit(problem, stage, tasks) if crowded else tasks
+    return programs
+
+
+def _places(problem: Problem, places: int) -> list[list[int | None]]:
+    """Per pipeline, its micro-batch in each place, None where it is free."""
+    micro_batches = problem.job.micro_batches
+    free = places - micro_batches
+    taken: list[list[int | None]] = []
+    for pipeline in range(problem.job.pipelines):
+        # Dealt from the last place on: what is left over is at the beginning, where servers still have idle time.
+        gaps = {places - 1 - number % places for number in range(pipeline * free, (pipeline + 1) * free)}
+        own = iter(range(pipeline * micro_batches, (pipeline + 1) * micro_batches))
+        taken.append([None if place in gaps else next(own) for place in range(places)])
+    return taken
+
+
+def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -> dict[int, list[list[int]]]:
+    """Per live pipeline, the micro-batches that its server of a stage executes in each place."""
+    live = problem.live[stage]
+    hosted = {pipeline: [[] if unit is None else [unit] for unit in taken[pipeline]] for pipeline in live}
+    dead = sorted(set(range(problem.job.pipelines)) - set(live))
+    allowed = {home: frozenset(problem.hosts(stage, home)) for home in dead}
+    load = dict.fromkeys(live, 0)
+    over: list[tuple[int, int]] = []
+    # Where few servers have a place free, they are given it before others have filled them.
+    gaps = [[pipeline for pipeline in live if taken[pipeline][place] is None] for place in range(len(taken[0]))]
+    for place in sorted(range(len(gaps)), key=lambda place: len(gaps[place])):
+        for home in dead:
+            unit = taken[home][place]
+            if unit is None:
+                continue
+            hosts = allowed[home]
+            open_ = [pipeline for pipeline in gaps[place] if not hosted[pipeline][place] and pipeline in hosts]
+            if not open_:
+                over.append((place, unit))
+                continue
+            host = min(open_, key=lambda pipeline: load[pipeline])
+            hosted[host][place].append(unit)
+            load[host] += 1
+    for place, unit in sorted(over):
+        # A pipeline takes guests of near places at all stages: they disturb it once.
+        hosts = allowed[unit // problem.job.micro_batches]
+        host = min(hosts, key=lambda pipeline: (load[pipeline], (pipeline - place) % problem.job.pipelines))
+        hosted[host][place].insert(0, unit)
+        load[host] += 1
+    return hosted
+
+
+def _fit(problem: Problem, stage: int, tasks: Sequence[int]) -> list[int]:
+    """The tasks in an order that keeps to memory: before an F that does not fit, what releases memory comes forward."""
+    acquire, release = problem.acquire[stage], problem.release[stage]
+    room = problem.job.stages[stage].limit
+    waiting = list(tasks)
+    done: set[int] = set()
+    ordered: list[int] = []
+    while waiting:
+        task = waiting[0]
+        if acquire[task % 3] > room:
+            weights = (each for each in waiting if each % 3 == 2 and release[2] and each - 1 in done)
+            gradients = (each for each in waiting if each % 3 == 1 and each - 1 in done)
+            task = next(weights, None) or next(gradients)
+        waiting.remove(task)
+        done.add(task)
+        ordered.append(task)
+        room += release[task % 3] - acquire[task % 3]
+    return ordered

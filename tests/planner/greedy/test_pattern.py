@@ -1,0 +1,45 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle.job import Job, Server, Stage
+from recycle.plan.mode import Mode
+from recycle.plan.timing import Deadlock
+from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
+from recycle.planner.greedy.pattern import busiest, pattern_of, spread
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import make_problem, one_pipeline
+from tests.planner.legality import assert_legal
+from tests.strategies import problems
+
+
+@given(problems(), st.sampled_from(POLICIES))
+@settings(deadline=None)
+def test_whoever_is_dead_a_plan_is_no_longer_than_its_pattern(problem, policy):
+    places = busiest(problem)
+    single = one_pipeline(problem, places)
+    pattern = list_schedule(single, policy)
+    programs = spread(problem, pattern, places)
+    assert_legal(problem, programs)
+    assert value(problem, programs) <= value(single, pattern)
+
+
+@given(problems(), st.sampled_from(POLICIES), st.integers(1, 3))
+@settings(deadline=None)
+def test_guests_that_are_left_over_keep_to_memory(problem, policy, fewer):
+    places = max(problem.job.micro_batches, busiest(problem) - fewer)
+    programs = spread(problem, list_schedule(one_pipeline(problem, places), policy), places)
+    try:
+        value(problem, programs)
+    except Deadlock:
+        assert all(problem.fits(server.stage, tasks) for server, tasks in programs.items())
+    else:
+        assert_legal(problem, programs)
+
+
+def test_the_pattern_of_a_plan_without_failures_is_its_first_pipeline():
+    job = Job(3, 4, (Stage(1, 1, 1, 0, 0, 1, 0, 2),) * 2, (0,))
+    problem = make_problem(job, (), Mode())
+    pattern = list_schedule(one_pipeline(problem, 4))
+    programs = spread(problem, pattern, 4)
+    assert pattern_of(programs) == pattern
+    assert programs[Server(2, 1)] == [task + 2 * 4 * 3 for task in pattern[Server(0, 1)]]
