@@ -120,8 +120,16 @@ class GptServer:
         while self.training.newest < step:
             # All servers took back the last step before this view, because no gradient was fit for it.
             self.training.run(self.training.newest)
-        report = self.training.run(step)
-        seconds = time.monotonic() - start
+        try:
+            self.training.run(step)
+        finally:
+            if self.training.newest > step:
+                # Also where this server was interrupted before it had let go of all transfers: the others may go on
+                # from there, and nobody would make this iteration again.
+                self._tell_of(step, time.monotonic() - start)
+
+    def _tell_of(self, step: int, seconds: float) -> None:
+        report = self.training.report
         line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
         self._reporter.tell(line, self.recorder.spans(0))
 

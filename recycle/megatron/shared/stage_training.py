@@ -143,6 +143,11 @@ class StageTraining:
         """Make an iteration; see Worker."""
         return self._connected.run(step)
 
+    @property
+    def report(self) -> IterationReport:
+        """Of the last iteration; see Worker."""
+        return self._connected.report
+
     def settle(self, step: int) -> None:
         """Make sure that the last step before an iteration is right; see Worker."""
         self._connected.settle(step)

@@ -120,6 +120,11 @@ class Worker:
         """
         while not self._attempt(step):
             self._stage.drop()
+        return self.report
+
+    @property
+    def report(self) -> IterationReport:
+        """Of the last iteration whose list was executed; also where the view ended right after its step."""
         return IterationReport(self._losses, self._peak_memory)
 
     def settle(self, step: int) -> None:
