@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from recycle.errors import JobError, NoPlanError
+from recycle.wording import memory_text, time_text
 
 LARGEST = 10**12
 
@@ -141,6 +142,14 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def lag(self, stage: int, other: int) -> int:
         """Latency between two stages: that of their boundary for neighbours, 0 within one stage."""
         return 0 if stage == other else self.latency[min(stage, other)]
+
+    def time_text(self, time: float) -> str:
+        """A time of this job's in words, with its unit."""
+        return time_text(time, self.time_unit)
+
+    def memory_text(self, amount: float) -> str:
+        """An amount of memory of this job's in words, with its unit."""
+        return memory_text(amount, self.memory_unit)
 
     def servers(self) -> list[Server]:
         """Every server, by pipeline and then stage."""

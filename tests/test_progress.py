@@ -32,13 +32,13 @@ RUN = [
 
 def test_events_stand_between_the_iterations_and_the_view_follows():
     lines = shown(RUN).splitlines()
-    assert lines[0] == "iteration 1/8: loss 2.0000, 1,000 tokens/s, 4/4 servers, retention 100%"
+    assert lines[0] == "iteration 1/8: loss 2.0000, 1,000 tokens/s, 4/4 servers, throughput 100% of fault-free 1F1B"
     assert lines[1] == "W1_1 died: was killed by signal 9 (SIGKILL), noticed by its agent"
-    assert lines[2].startswith("view 1: 3 of 4 servers, retention 90%")
-    assert "iteration 2/8: loss 1.0000, 1,000 tokens/s, 3/4 servers, retention 100%" in lines
-    assert lines[-1] == "at the end view 2: 3 of 4 servers, retention 100%"
+    assert lines[2].startswith("view 1: 3 of 4 servers, throughput 90% of before (90% of fault-free 1F1B)")
+    assert "iteration 2/8: loss 1.0000, 1,000 tokens/s, 3/4 servers, throughput 100% of the start (100% of fault-free 1F1B)" in lines
+    assert lines[-1] == "at the end view 2: 3 of 4 servers, throughput 100% of the start (100% of fault-free 1F1B)"
 
 
 def test_in_a_terminal_they_stand_above_the_line_that_goes_on():
     text = shown(RUN, terminal=True)
-    assert text.index("W1_1 died: ") < text.index("3/4 servers, retention 100%")
+    assert text.index("W1_1 died: ") < text.index("3/4 servers, throughput 100% of the start (100% of fault-free 1F1B)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import describe_dead, describe_job, json_option, plan_argument
+from recycle.cli.options import describe_dead, describe_job, describe_throughput, json_option, plan_argument
 from recycle.plan.checker import Violation, check_plan, rows_around
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.document import load_plan
@@ -98,17 +98,18 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
     from rich.table import Table
 
     console = make_console()
-    unit = plan.job.time_unit
-    console.print(describe_job(plan.job), markup=False)
+    job = plan.job
+    console.print(describe_job(job), markup=False)
     console.print(f"LEGAL, {plan.form} form, dead: {describe_dead(plan.dead)}")
-    console.print(f"period {clock.period} {unit}s, makespan {clock.makespan} {unit}s")
-    console.print(f"bound {plan.bound} {unit}s by {plan.provenance.bound_by}, gap {plan.gap:.2%}")
+    console.print(f"period {job.time_text(clock.period)}, makespan {job.time_text(clock.makespan)}")
+    console.print(f"bound {job.time_text(plan.bound)} by {plan.provenance.bound_by}, gap {plan.gap:.2%}")
     if not claims.verified:
         console.print(
-            f"the bound is not verified: the rules prove {claims.proven} by {claims.proof}, and {plan.bound} needs the "
-            "solver's proof again: recycle plan --prove"
+            f"the bound is not verified: the rules prove {job.time_text(claims.proven)} by {claims.proof}, and "
+            f"{job.time_text(plan.bound)} needs the solver's proof again: recycle plan --prove"
         )
-    console.print(f"retention {plan.retention:.1%} of the fault-free 1F1B throughput (period {plan.baseline})")
+    for text in describe_throughput(plan):
+        console.print(f"throughput {text}")
     table = Table(box=None, header_style="bold")
     servers = sorted(clock.compute)
     rows: list[tuple[str, list[float], list[int], int]] = []
@@ -116,14 +117,14 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
     if len(servers) <= MOST_ROWS:
         groups = [(str(server), [server]) for server in servers]
     else:
-        stages = range(plan.job.depth)
+        stages = range(job.depth)
         groups = [(f"stage {stage}", [server for server in servers if server.stage == stage]) for stage in stages]
     for name, members in groups:
         bubbles = [clock.bubble(server) for server in members]
-        rows.append((name, bubbles, [peaks[server] for server in members], plan.job.stages[members[0].stage].limit))
+        rows.append((name, bubbles, [peaks[server] for server in members], job.stages[members[0].stage].limit))
     for heading in ("", "bubble", "peak memory", "limit"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, shares, memory, limit in rows:
         bubble = f"{shares[0]:.1%}" if len(shares) == 1 else f"{min(shares):.1%} to {max(shares):.1%}"
-        table.add_row(name, bubble, str(max(memory)), str(limit))
+        table.add_row(name, bubble, job.memory_text(max(memory)), job.memory_text(limit))
     console.print(table)

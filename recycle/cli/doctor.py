@@ -120,25 +120,29 @@ def report(
     from rich.table import Table
 
     console = make_console()
-    unit = whole.job.time_unit
+    job = whole.job
     console.print(f"job        {line.shape}; {line.ranks[0]} ranks per server, {line.ranks[1]} in all")
     console.print(f"works      {'; '.join(works(line))}", markup=False)
     for problem in refused:
         console.print(f"refused    {problem}", markup=False)
     for problem in fused:
         console.print(f"fused      {problem}", markup=False)
-    console.print(f"plan       period {whole.period} {unit}s with all servers: Megatron's own 1F1B")
+    console.print(f"plan       period {job.time_text(whole.period)} with all servers: Megatron's own 1F1B")
     if asked.dead:
         names = ", ".join(map(str, asked.dead))
         kept = whole.period / asked.period
-        console.print(f"           period {asked.period} {unit}s without {names}: {kept:.1%} of the throughput")
+        console.print(
+            f"           period {job.time_text(asked.period)} without {names}: {kept:.1%} of the throughput before this"
+        )
     if not prices:
         console.print("failures   every server is the only one of its stage: nothing can take over; use more pipelines")
         return
     servers = line.shape.pipelines * line.shape.stages
-    table = Table("one server dead in stage", f"period, {unit}s", "throughput kept", "servers alive")
+    table = Table("one server dead in stage", "period", "throughput, of before", "servers alive")
     for each in prices:
-        table.add_row(str(each.stage), str(each.period), f"{each.retention:.1%}", f"{(servers - 1) / servers:.1%}")
+        table.add_row(
+            str(each.stage), job.time_text(each.period), f"{each.retention:.1%}", f"{(servers - 1) / servers:.1%}"
+        )
     console.print(table)
     if line.flags.catalogue is None:
         console.print(

@@ -27,6 +27,7 @@ def command(plan_file: Path, as_json: bool) -> None:
     for text in (explanation.time, explanation.bound, *explanation.cost):
         console.print(text, markup=False)
     for remedy in explanation.remedies:
-        console.print(f"Would help: {remedy.change}; at best {remedy.at_best} {plan.job.time_unit}s.", markup=False)
+        at_best = plan.job.time_text(remedy.at_best)
+        console.print(f"Would help: {remedy.change}; at best {at_best}.", markup=False)
     if not explanation.remedies:
         console.print("Nothing that the bounds know of would help.")

@@ -46,11 +46,16 @@ def command(
             }
         )
         return
-    console = make_console()
-    console.print(describe_job(index.job), markup=False)
+    console, job = make_console(), index.job
+    whole = next(each for each in index.entries if not any(each.counts))
+    console.print(describe_job(job), markup=False)
     console.print(f"dead       {describe_dead(found.dead)}")
-    console.print(f"period     {entry.period} {index.job.time_unit}s, bound {entry.bound}")
-    console.print(f"retention  {retention:.1%} of the fault-free 1F1B throughput (period {index.baseline})")
+    console.print(f"period     {job.time_text(entry.period)}, bound {job.time_text(entry.bound)}")
+    console.print(
+        f"throughput {retention:.1%} of fault-free 1F1B (period {job.time_text(index.baseline)}), "
+        f"{whole.period / max(entry.period, 1):.1%} of that with all servers alive "
+        f"(period {job.time_text(whole.period)})"
+    )
     for server, role in found.reading.roles.items():
         console.print(f"role       {server} acts as {role}")
     if found.migration:

@@ -171,6 +171,24 @@ def describe_job(job: Job) -> str:
     return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches"
 
 
+def describe_throughput(plan: Plan) -> list[str]:
+    """What a plan's throughput is worth: against fault-free 1F1B and, with dead servers, against all servers alive."""
+    job = plan.job
+    text = f"{plan.retention:.1%} of fault-free 1F1B (period {job.time_text(plan.baseline)})"
+    if not plan.dead:
+        return [text]
+    from recycle.planner.model.bounds import lower_bound, period
+    from recycle.planner.model.problem import make_problem
+
+    problem = make_problem(job, job.dead_servers(()), plan.mode)
+    least = period(problem, lower_bound(problem).value)
+    servers = job.pipelines * job.depth
+    return [
+        f"{text}, with {(servers - len(plan.dead)) / servers:.1%} of the servers alive",
+        f"at least {least / max(plan.period, 1):.1%} of any plan with all servers alive (bound {job.time_text(least)})",
+    ]
+
+
 def form_option(function: F) -> F:
     """Add ``--form``; the function gets ``form``."""
     return click.option(

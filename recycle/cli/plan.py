@@ -10,6 +10,7 @@ from recycle.cli.options import (
     dead_option,
     describe_dead,
     describe_job,
+    describe_throughput,
     form_option,
     job_options,
     json_option,
@@ -68,7 +69,7 @@ def command(
     with progress_line("planning") as show:
 
         def watch(period: int, bound: int) -> None:
-            show(f"period {period}, bound {bound}, gap {period / max(bound, 1) - 1:.1%}")
+            show(f"period {job.time_text(period)}, bound {job.time_text(bound)}, gap {period / max(bound, 1) - 1:.1%}")
 
         plan = make_plan(job, dead, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
     if output is not None:
@@ -97,25 +98,22 @@ def summary(plan: Plan) -> dict[str, Any]:
 def report(plan: Plan, output: Path | None) -> None:
     """Say in a few lines what a plan is worth."""
     console = make_console()
-    unit = plan.job.time_unit
+    job = plan.job
     proved = (
         "optimal: equal to the bound"
         if plan.provenance.status == "optimal"
         else f"at most {plan.gap:.2%} above optimal"
     )
-    live = plan.job.pipelines * plan.job.depth - len(plan.dead)
-    console.print(describe_job(plan.job), markup=False)
+    console.print(describe_job(job), markup=False)
     console.print(f"dead       {describe_dead(plan.dead)}")
     console.print(
         f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
     )
-    console.print(f"period     {plan.period} {unit}s ({proved})")
-    console.print(f"bound      {plan.bound} {unit}s, by {plan.provenance.bound_by}")
-    console.print(f"makespan   {plan.makespan} {unit}s")
-    console.print(
-        f"retention  {plan.retention:.1%} of the fault-free 1F1B throughput (period {plan.baseline}); "
-        f"{live / (plan.job.pipelines * plan.job.depth):.1%} of the servers are alive"
-    )
+    console.print(f"period     {job.time_text(plan.period)} ({proved})")
+    console.print(f"bound      {job.time_text(plan.bound)}, by {plan.provenance.bound_by}")
+    console.print(f"makespan   {job.time_text(plan.makespan)}")
+    for heading, text in zip(("throughput", ""), describe_throughput(plan), strict=False):
+        console.print(f"{heading:10} {text}")
     if output is not None:
         console.print(f"written to {output}", markup=False)
     else:

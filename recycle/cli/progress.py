@@ -8,13 +8,14 @@ from recycle.record.history import History
 from recycle.record.recording import Line, ViewLine
 from recycle.record.totals import StepTotal
 from recycle.view.history import summarise, tell
+from recycle.wording import throughput_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 class TrainingProgress:
-    """A line with iteration, loss, tokens per second, view and retention; evaluations and events stay above it.
+    """A line with iteration, loss, tokens per second, servers and throughput; evaluations and events stay above it.
 
     Args:
         console: where to.
@@ -78,7 +79,9 @@ class TrainingProgress:
             self._print(line)
 
     def _size(self, live: int, retention: float) -> str:
-        return f"{live}/{self._servers} servers, retention {retention:.0%}"
+        changes = self.history.changes
+        start = changes[0].before if changes else None
+        return f"{live}/{self._servers} servers, {throughput_text(retention, start, 'the start')}"
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False)

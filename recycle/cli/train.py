@@ -26,6 +26,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.record.recording import Line
 from recycle.view.losses import draw_losses
+from recycle.wording import throughput_text, units
 
 LONGEST_RUN = 24 * 3600.0
 
@@ -175,7 +176,7 @@ def command(
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
     console.print(f"dead       {describe_dead(plan.dead)}")
-    console.print(f"plan       period {plan.period} {plan.job.time_unit}s, retention {plan.retention:.1%}")
+    console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput_text(plan.retention)}")
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
     board = TensorBoard(output / "tensorboard", tokens)
@@ -266,6 +267,7 @@ def show_emulation(plan: Plan, slot: float, iterations: int) -> None:
     first = [span for span in spans if span.instruction.op.is_compute]
     length = max(span.end for span in spans) - min(span.start for span in first)
     console = make_console()
-    console.print(f"planned    makespan {plan.makespan}, period {plan.period} {plan.job.time_unit}s")
-    console.print(f"measured   {length / slot / 1e6:.2f} {plan.job.time_unit}s for {iterations} iterations")
+    unit = plan.job.time_unit
+    console.print(f"planned    makespan {plan.job.time_text(plan.makespan)}, period {plan.job.time_text(plan.period)}")
+    console.print(f"measured   {length / slot / 1e6:.2f} {units(unit)} for {iterations} iterations")
     console.print(f"oversleep  {result.oversleep * 1000:.2f} ms on average")

@@ -55,18 +55,22 @@ ARGUMENTS: dict[Rule, str] = {
 def explain(plan: Plan) -> Explanation:
     """Explain a legal plan."""
     job = plan.job
-    unit = f"{job.time_unit}s"
     clock = run_clock(job, plan.mode, plan.programs)
     if plan.mode.optimizer == "global":
         update = clock.period - clock.makespan
-        time = f"An iteration takes {clock.period} {unit}: {clock.makespan} of compute, and {update} of optimizer."
+        time = (
+            f"An iteration takes {job.time_text(clock.period)}: {job.time_text(clock.makespan)} of compute, and "
+            f"{job.time_text(update)} of optimizer."
+        )
     else:
-        time = f"An iteration takes {clock.period} {unit}; every stage steps as soon as its own gradients are ready."
+        time = (
+            f"An iteration takes {job.time_text(clock.period)}; every stage steps as soon as its own gradients are "
+            "ready."
+        )
     above = clock.period - plan.bound
     if above > 0:
-        time += (
-            f" That is {above} above what is proven to be the least ({plan.gap:.1%}); a longer search may shorten it."
-        )
+        time += f" That is {job.time_text(above)} above what is proven to be the least ({plan.gap:.1%});"
+        time += " a longer search may shorten it."
     else:
         time += " That is proven to be the least."
     return Explanation(time, _argument(plan), _cost(plan, clock.period), _remedies(plan))
@@ -82,18 +86,20 @@ def _argument(plan: Plan) -> str:
     work = most * stage.work
     text = (
         f"Stage {bound.stage} bounds it ({bound.rule}): {live} live {_servers(live)} for {problem.total} micro-batches,"
-        f" so one of them executes {most}, which is {most} x {stage.work} = {work} {job.time_unit}s"
+        f" so one of them executes {most}, which is {most} x {job.time_text(stage.work)} = {job.time_text(work)}"
     )
     rest = bound.value - work - (stage.update if problem.staggered else 0)
     if bound.rule != "work":
-        text += f"; {ARGUMENTS[bound.rule]}: {rest} {job.time_unit}s more"
+        text += f"; {ARGUMENTS[bound.rule]}: {job.time_text(rest)} more"
     if problem.staggered:
-        text += f"; its optimizer takes {stage.update}. Together {bound.value}"
+        text += f"; its optimizer takes {job.time_text(stage.update)}. Together {job.time_text(bound.value)}"
     elif bound.rule == "work" and rest:
-        text += f"; filling and draining the stages around it takes {rest}. Together {bound.value}"
+        text += f"; filling and draining the stages around it takes {job.time_text(rest)}. "
+        text += f"Together {job.time_text(bound.value)}"
     proven = period(problem, bound.value)
     if plan.bound > proven:
-        text += f". {plan.provenance.bound_by.capitalize()} has proven {plan.bound}, more than this argument shows"
+        prover = plan.provenance.bound_by.capitalize()
+        text += f". {prover} has proven {job.time_text(plan.bound)}, more than this argument shows"
     return text + "."
 
 
@@ -107,7 +113,7 @@ def _cost(plan: Plan, now: int) -> tuple[str, ...]:
         for each in program:
             if each.op is Op.F and Server(each.home, server.stage) not in holder:
                 moved.setdefault(server.stage, Counter())[server] += 1
-    lost = now - plan.baseline
+    lost, above = now - plan.baseline, now - plan.bound
     lines = []
     for stage, counts in sorted(moved.items()):
         extra = max(counts.values()) * job.stages[stage].work
@@ -115,20 +121,24 @@ def _cost(plan: Plan, now: int) -> tuple[str, ...]:
         dead = [str(server) for server in plan.dead if server.stage == stage]
         takers = ", ".join(f"{count} on {server}" for server, count in sorted(counts.items()))
         if extra > idle:
-            verdict = f"{extra - idle} too many"
+            verdict = f"{job.time_text(extra - idle)} too many"
         elif lost > 0:
             verdict = "enough room, but not all of it is where this plan could use it"
+        elif above > 0:
+            verdict = f"there is room for it, in a plan that is {plan.gap:.1%} above its bound"
         else:
             verdict = "it fits"
         lines.append(
             f"{' and '.join(dead)} dead: {counts.total()} micro-batches are re-routed ({_few(takers, counts)}), up to "
-            f"{extra} {job.time_unit}s of work more per server, and the fault-free schedule leaves each {idle} idle: "
+            f"{job.time_text(extra)} of work more per server, and the fault-free schedule leaves each "
+            f"{job.time_text(idle)} idle: "
             f"{verdict}."
         )
     alive = len(plan.programs) / (job.pipelines * job.depth)
-    change = f"{abs(lost)} {job.time_unit}s {'longer than' if lost > 0 else 'shorter than'}" if lost else "as long as"
+    baseline = job.time_text(plan.baseline)
+    change = f"{job.time_text(abs(lost))} {'longer than' if lost > 0 else 'shorter than'}" if lost else "as long as"
     lines.append(
-        f"The iteration takes {change} fault-free 1F1B ({plan.baseline}): {plan.baseline / now:.1%} of its throughput "
+        f"The iteration takes {change} fault-free 1F1B ({baseline}): {plan.baseline / now:.1%} of its throughput "
         f"with {alive:.1%} of the servers."
     )
     return tuple(lines)
@@ -222,6 +232,6 @@ def _fewer(plan: Plan, now: int) -> tuple[Remedy, ...]:
     if best is None:
         return ()
     each, micro_batches, least = best
-    pace = f"{each:.3g} {job.time_unit}s for each instead of {now / job.micro_batches:.3g}"
+    pace = f"{job.time_text(each)} for each instead of {job.time_text(now / job.micro_batches)}"
     change = f"{micro_batches} micro-batches per iteration: {pace}"
     return (Remedy(change, least),)

@@ -59,6 +59,7 @@ class Change(msgspec.Struct, frozen=True):
 
     Attributes:
         view: the new one.
+        before: the throughput of the plan before it, as its own ``retention`` has it.
         deaths: of the servers of the view before that died.
         joined: the servers that came, each with the number of its life.
         again: how many iterations are made again.
@@ -66,6 +67,7 @@ class Change(msgspec.Struct, frozen=True):
     """
 
     view: ViewLine
+    before: float
     deaths: tuple[DeathLine, ...]
     joined: tuple[tuple[str, int], ...]
     again: int
@@ -163,7 +165,8 @@ class History:
         interrupted = bool(deaths) or not view.joined
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
-        return Change(view, deaths, joined, again, self._recovery(view.epoch))
+        before = self._views[max(epoch for epoch in self._views if epoch < view.epoch)]
+        return Change(view, before.retention, deaths, joined, again, self._recovery(view.epoch))
 
     def _died(self, view: ViewLine) -> tuple[DeathLine, ...]:
         before = max((epoch for epoch in self._views if epoch < view.epoch), default=-1)

@@ -21,6 +21,7 @@ from recycle.record.recording import (
     ViewLine,
 )
 from recycle.record.timeline import Span, Timeline
+from recycle.wording import throughput_text
 
 
 def load_recording(path: Path) -> Timeline:
@@ -183,7 +184,7 @@ def _check(head: RunLine) -> None:
 def _instants(view: ViewLine) -> Iterator[InstantLine]:
     """What a new view is on the time line: its beginning, and the return of each server that joined."""
     name = f"view {view.epoch}"
-    text = f"{name}: {len(view.servers)} servers, retention {view.retention:.0%}, {view.plan}; {view.cause}"
+    text = f"{name}: {len(view.servers)} servers, {throughput_text(view.retention)}, {view.plan}; {view.cause}"
     yield InstantLine("view change", view.time, None, text)
     for joined in view.joined:
         Server.parse(joined)

@@ -23,6 +23,7 @@ from recycle.record.recording import (
     ViewLine,
 )
 from recycle.record.timeline import Span
+from recycle.wording import throughput_text
 
 Event = IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine
 
@@ -119,8 +120,8 @@ class ConsoleReporter:
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""
         if isinstance(event, ViewLine) and event.epoch > 0 and event.servers[0] == self._server:
-            kept = f"{event.retention:.0%} of the throughput"
-            self._say(f"{event.cause}; training goes on with {len(event.servers)} servers and {kept}")
+            servers = len(event.servers)
+            self._say(f"{event.cause}; training goes on with {servers} servers, {throughput_text(event.retention)}")
         elif isinstance(event, InstantLine) and self._is_first(event.text):
             self._say(event.text)
 

@@ -13,6 +13,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span, Timeline
 from recycle.view.subject import Subject
+from recycle.wording import number, printable, time_text
 
 MOST_PEERS = 6
 """Of more peers than this it is not said who executes what."""
@@ -132,7 +133,7 @@ class Chart(msgspec.Struct, frozen=True):
 
     def caption(self, window: Window) -> str:
         """How long a window is, and of which iteration where there are several."""
-        length = plural(window.end - window.start, self.time_unit)
+        length = time_text(window.end - window.start, self.time_unit)
         several = any(each.iteration for each in self.windows)
         return f"iteration {window.iteration}: {length}" if several else length
 
@@ -213,28 +214,6 @@ def measured_period(windows: tuple[Window, ...]) -> float:
     return max(steady) if steady else max((window.end - window.start for window in windows), default=0.0)
 
 
-def number(value: float) -> str:
-    """A time or an amount without needless digits."""
-    if value == int(value):
-        return str(int(value))
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def plural(value: float, unit: str) -> str:
-    """A value and its unit."""
-    return f"{number(value)} {printable(unit) if value == 1 else units(unit)}"
-
-
-def units(unit: str) -> str:
-    """A unit for several; short ones such as ms are symbols, which stay."""
-    return printable(unit) if len(unit) <= 2 else f"{printable(unit)}s"
-
-
-def printable(text: str) -> str:
-    """Text from a file without what would steer a terminal or break a picture."""
-    return "".join(each if each.isprintable() else "\ufffd" for each in text)
-
-
 def share(value: float) -> str:
     """A share as a percentage."""
     return f"{value:.1%}".replace(".0%", "%")
@@ -255,7 +234,7 @@ def steps(recovery: RecoveryLine) -> Iterator[tuple[str, float, float]]:
 def phases(recovery: RecoveryLine, unit: str) -> str:
     """What a server does on its way into a new view, with how long that takes."""
     parts = ", ".join(f"{name} {number(end - start)}" for name, start, end in steps(recovery))
-    return f"into view {recovery.epoch} in {plural(recovery.resumed - recovery.noticed, unit)}: {parts}"
+    return f"into view {recovery.epoch} in {time_text(recovery.resumed - recovery.noticed, unit)}: {parts}"
 
 
 def fate(row: Row) -> str:
@@ -371,20 +350,20 @@ def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row])
     plan = subject.plan
     live = [row for row in rows if not row.dead]
     bubble = sum(row.bubble for row in live) / len(live) if live else 0.0
-    facts = [("period", plural(period, timeline.time_unit))]
+    facts = [("period", time_text(period, timeline.time_unit))]
     if plan is None:
         facts.append(("iterations", str(timeline.iterations)))
     else:
         if plan.mode.optimizer == "global":
-            update = max(stage.update for stage in plan.job.stages)
+            unit, update = timeline.time_unit, max(stage.update for stage in plan.job.stages)
             facts[0] = (
                 "period",
-                f"{plural(period, timeline.time_unit)} = {number(period - update)} + {update} optimizer",
+                f"{time_text(period, unit)} = {time_text(period - update, unit)} + {time_text(update, unit)} optimizer",
             )
         gap = period / plan.bound - 1 if plan.bound else 0.0
-        facts.append(("bound", f"{plan.bound} ({printable(plan.provenance.bound_by)})"))
+        facts.append(("bound", f"{time_text(plan.bound, timeline.time_unit)} ({printable(plan.provenance.bound_by)})"))
         facts.append(("gap", share(gap)))
-        facts.append(("retention", share(plan.baseline / period if period else 1.0)))
+        facts.append(("throughput", f"{share(plan.baseline / period if period else 1.0)} of fault-free 1F1B"))
     facts.append(("bubble", share(bubble)))
     failed = [row.server for row in rows if row.dead]
     facts.append(("dead", ", ".join(map(str, sorted(failed))) or "none"))

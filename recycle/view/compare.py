@@ -10,7 +10,7 @@ import msgspec
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
 from recycle.record.timeline import Span, Timeline
-from recycle.view.chart import plural
+from recycle.wording import time_text
 
 Change = Literal["new", "moved", "reordered"]
 Key = tuple[int, Instruction]
@@ -81,7 +81,7 @@ def describe(comparison: Comparison, first: Timeline, second: Timeline) -> list[
     """The comparison in plain lines."""
     lines = []
     if first.time_unit != second.time_unit:
-        pace = plural(comparison.pace, second.time_unit)
+        pace = time_text(comparison.pace, second.time_unit)
         lines.append(f"pace: one {first.time_unit} of the first is {pace} of the second")
     counts = {
         "on another server": comparison.count("moved"),

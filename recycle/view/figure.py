@@ -8,9 +8,10 @@ from typing import Any
 
 from recycle.errors import UserError
 from recycle.plan.instruction import Op
-from recycle.view.chart import Chart, fate, share, units
+from recycle.view.chart import Chart, fate, share
 from recycle.view.panel import Panel
 from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color
+from recycle.wording import units
 
 FORMATS = ("png", "pdf")
 ROW = 0.26

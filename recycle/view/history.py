@@ -5,8 +5,8 @@ from statistics import median
 
 from recycle.record.history import Change, History, RunEvent, ViewRecovery
 from recycle.record.recording import DeathLine
-from recycle.view.chart import printable
 from recycle.view.trace import microseconds
+from recycle.wording import printable, throughput_text
 
 NOTICED = {
     "agent": "noticed by its agent",
@@ -65,13 +65,14 @@ def summarise(history: History, servers: int) -> list[str]:
     lost = sum(change.recovery.pause for change in changes if change.recovery)
     lines.append(f"{length(lost, unit)} without work")
     view = history.view
-    lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, view.retention)}")
+    throughput = throughput_text(view.retention, changes[0].before if changes else None, "the start")
+    lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, throughput)}")
     return [printable(line) for line in lines]
 
 
-def describe_view(live: int, servers: int, retention: float) -> str:
-    """How many servers are live, of how many, and what share of the throughput their plan keeps."""
-    return f"{live} of {servers} servers, retention {retention:.0%}"
+def describe_view(live: int, servers: int, throughput: str) -> str:
+    """How many servers are live, of how many, and what throughput their plan has."""
+    return f"{live} of {servers} servers, {throughput}"
 
 
 def length(time: float, time_unit: str) -> str:
@@ -88,7 +89,7 @@ def split(recoveries: Sequence[ViewRecovery], time_unit: str) -> str:
 
 def _change(change: Change, servers: int) -> str:
     view = change.view
-    size = describe_view(len(view.servers), servers, view.retention)
+    size = describe_view(len(view.servers), servers, throughput_text(view.retention, change.before))
     if change.joined and not change.deaths:
         names = ", ".join(f"{server} (incarnation {life})" for server, life in change.joined)
         text = f"{names} {'is' if len(change.joined) == 1 else 'are'} back: {size}"

@@ -22,10 +22,11 @@ from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.recording import SampleLine
 from recycle.record.timeline import Span
-from recycle.view.chart import Row, number, phases, share, whereabouts
+from recycle.view.chart import Row, phases, share, whereabouts
 from recycle.view.modules import link
 from recycle.view.panel import Panel
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
+from recycle.wording import number
 
 PAGE = resources.files("recycle.view") / "page"
 CHANGES = ("", "new", "moved", "reordered")

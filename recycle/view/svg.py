@@ -8,9 +8,10 @@ from pathlib import Path
 from recycle.plan.instruction import Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span
-from recycle.view.chart import Chart, Row, RowGroup, number, phases, plural, share, whereabouts
+from recycle.view.chart import Chart, Row, RowGroup, phases, share, whereabouts
 from recycle.view.panel import Panel
 from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color
+from recycle.wording import number, time_text
 
 BOX = 22.0
 """Width of the shortest box, in pixels."""
@@ -277,7 +278,7 @@ def _barrier(canvas: Canvas, chart: Chart, bottom: float) -> float:
         start = iteration * chart.period
         barrier = max(window.step for window in windows)
         end = max(window.end for window in windows)
-        _window(canvas, start, barrier, bottom + 14, f"all compute: {plural(barrier - start, chart.time_unit)}")
+        _window(canvas, start, barrier, bottom + 14, f"all compute: {time_text(barrier - start, chart.time_unit)}")
         if end > barrier:
             _window(canvas, barrier, end, bottom + 14, f"{number(end - barrier)}")
     return bottom + 28

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from recycle.plan.instruction import Op
 from recycle.record.timeline import Span
-from recycle.view.chart import Chart, Row, fate, number, plural, share
+from recycle.view.chart import Chart, Row, fate, share
 from recycle.view.style import FILL, INK
 from recycle.view.subject import Subject
+from recycle.wording import number, time_text
 
 MOST_PROBLEMS = 5
 WIDEST_QUANTUM = 3
@@ -227,7 +228,7 @@ def _legend(chart: Chart, scale: Scale, color: bool) -> list[Text]:
         legend.append(f"{WAITING}: waits for a new view; ")
     if any(row.outages and row.spans for row in chart.rows()):
         legend.append(f"{DEAD}: dead; ")
-    legend.append(f"a column is {plural(scale.quantum / scale.wide, chart.time_unit)}")
+    legend.append(f"a column is {time_text(scale.quantum / scale.wide, chart.time_unit)}")
     lines = [legend]
     if scale.cropped:
         shown = scale.columns / (scale.columns + scale.cropped)

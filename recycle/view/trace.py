@@ -13,18 +13,8 @@ from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import Chart, Row, steps
 from recycle.view.panel import Panel
 from recycle.view.style import MEANING
+from recycle.wording import MICROSECONDS
 
-MICROSECONDS = {
-    "ns": 1e-3,
-    "us": 1.0,
-    "\u00b5s": 1.0,
-    "ms": 1e3,
-    "s": 1e6,
-    "nanosecond": 1e-3,
-    "microsecond": 1.0,
-    "millisecond": 1e3,
-    "second": 1e6,
-}
 ABSTRACT = 1e3
 """Microseconds that stand for a unit which is no unit of time, such as a slot."""
 

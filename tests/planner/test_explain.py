@@ -22,7 +22,7 @@ def test_no_loss_leaves_nothing_to_help():
     explanation = explain(paper_plan())
     assert explanation.remedies == ()
     assert "Stage 2 bounds it (work)" in explanation.bound
-    assert "as long as fault-free 1F1B (30)" in explanation.cost[-1]
+    assert "as long as fault-free 1F1B (30 slots)" in explanation.cost[-1]
 
 
 @pytest.mark.parametrize(("stage", "limit", "enough"), [(0, 4, 8), (3, 4, 7)])
@@ -46,7 +46,7 @@ def test_a_migration_helps_where_two_servers_of_one_stage_are_dead():
 def test_fewer_micro_batches_help_where_they_make_the_shares_even():
     plan = paper_plan(failed=(Server(0, 0), Server(1, 0)), pipelines=5, stages=1, micro_batches=7, limit=20)
     change = [each.change for each in explain(plan).remedies]
-    assert change == ["6 micro-batches per iteration: 5.5 slots for each instead of 5.57"]
+    assert change == ["6 micro-batches per iteration: 5.5 slots for each instead of 5.571 slots"]
 
 
 def test_the_other_modes_are_remedies_of_a_fused_plan():
@@ -59,7 +59,7 @@ def test_the_other_modes_are_remedies_of_a_fused_plan():
 def test_a_plan_above_its_bound_says_so():
     plan = paper_plan()
     plan = msgspec.structs.replace(plan, bound=plan.bound - 3)
-    assert "3 above" in explain(plan).time
+    assert "3 slots above" in explain(plan).time
 
 
 @settings(max_examples=60, deadline=None)

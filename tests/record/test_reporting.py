@@ -65,7 +65,7 @@ def test_the_first_server_of_a_view_tells_the_user_of_it_but_not_of_the_view_tha
     reporter.tell(ITERATION, [SPAN])
     reporter.tell(view(1))
     assert console.getvalue() == lines * (
-        "recycle: W2_0 died; training goes on with 2 servers and 90% of the throughput\n"
+        "recycle: W2_0 died; training goes on with 2 servers, throughput 90% of fault-free 1F1B\n"
     )
 
 

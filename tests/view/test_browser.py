@@ -115,7 +115,7 @@ def test_the_head_and_the_first_drawing(shown, plan):
     from selenium.webdriver.common.by import By
 
     head = shown.find_element(By.ID, "head").text
-    for text in ("period", "30 slots", "bound", "gap", "retention", "bubble", "W1_2"):
+    for text in ("period", "30 slots", "bound", "gap", "throughput", "bubble", "W1_2"):
         assert text in head
     seen = colours(shown)
     assert seen[FORWARD] > 1000
@@ -277,9 +277,9 @@ def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_pa
     move_to(shown, "W1_2", DEATH + 40_000)
     assert tip(shown) == "W1_2\nW1_2 was killed by signal 9 (SIGKILL)"
     move_to(shown, "W0_0", DEATH + 2000)
-    assert tip(shown) == "W0_0\ninto view 1 in 5600 us: agree 2100, rebuild 1500, restore 700, start 1300"
+    assert tip(shown) == "W0_0\ninto view 1 in 5.6 ms: agree 2100, rebuild 1500, restore 700, start 1300"
     move_to(shown, "W1_2", VIEW)
-    assert "view 1: 11 servers, retention 100%, the catalogue; W1_2 was killed" in tip(shown)
+    assert "view 1: 11 servers, throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(shown)
     move_to(shown, "W0_0", DEATH - 11_000)
     assert tip(shown) == ""
 

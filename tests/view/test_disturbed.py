@@ -91,7 +91,7 @@ def test_in_a_picture_the_outage_and_the_pauses_stand_where_they_were(chart):
     assert len(pauses) == 22
     assert (
         pauses[0].find("svg:title", space).text
-        == "W0_0 into view 1 in 5600 us: agree 2100, rebuild 1500, restore 700, start 1300"
+        == "W0_0 into view 1 in 5.6 ms: agree 2100, rebuild 1500, restore 700, start 1300"
     )
     white = outage.find("svg:rect", space)
     band = pauses[0].find("svg:rect", space)
@@ -126,14 +126,15 @@ def test_the_terminal_says_what_befell_the_run(run, folder):
     assert status == 0
     assert out.splitlines()[-9:] == [
         "W1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent",
-        "view 1: 11 of 12 servers, retention 100%, from the catalogue; iteration 2 is made again",
+        "view 1: 11 of 12 servers, throughput 80% of before (100% of fault-free 1F1B), "
+        "from the catalogue; iteration 2 is made again",
         "recovered in 6 ms: detect 1, agree 2, rebuild 2, restore 1, start 1, redo 32 ms",
-        "W1_2 (incarnation 1) is back: 12 of 12 servers, retention 125%",
+        "W1_2 (incarnation 1) is back: 12 of 12 servers, throughput 125% of before (125% of fault-free 1F1B)",
         "changed views in 5 ms: detect 0, agree 1, rebuild 2, restore 0, start 1, redo 30 ms",
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
         "12 ms without work",
-        "at the end view 2: 12 of 12 servers, retention 125%",
+        "at the end view 2: 12 of 12 servers, throughput 100% of the start (125% of fault-free 1F1B)",
     ]
 
 

@@ -21,9 +21,10 @@ REJOINED = [
 def test_a_line_per_event():
     assert lines_of(REJOINED)[1] == [
         "W1_1 died: was killed by signal 9 (SIGKILL), noticed by its agent",
-        "view 1: 3 of 4 servers, retention 90%, from the catalogue; iteration 4 is made again",
+        "view 1: 3 of 4 servers, throughput 100% of before (90% of fault-free 1F1B), "
+        "from the catalogue; iteration 4 is made again",
         "recovered in 0 ms: detect 0, agree 0, rebuild 0, restore 0, start 0, redo 0 ms",
-        "W1_1 (incarnation 1) is back: 4 of 4 servers, retention 90%",
+        "W1_1 (incarnation 1) is back: 4 of 4 servers, throughput 100% of before (90% of fault-free 1F1B)",
         "changed views in 10 ms: detect 0, agree 2, rebuild 5, restore 0, start 3, redo 68 ms",
     ]
 
@@ -37,7 +38,8 @@ def test_a_checkpoint_a_fault_and_a_warning():
         InstantLine("end", 1.0, "W0_0", "no checkpoint\x1b[2J"),
     ]
     assert lines_of(lines)[1][-4:] == [
-        "view 2: 2 of 4 servers, retention 90%, from the catalogue, because because; "
+        "view 2: 2 of 4 servers, throughput 100% of before (90% of fault-free 1F1B), "
+        "from the catalogue, because because; "
         "iterations 2 to 3 are made again, from the last checkpoint",
         "fault: SIGSTOP at step 4",
         "warning: the store is lost",
@@ -50,7 +52,7 @@ def test_the_summary_has_failures_rejoins_times_and_the_final_view():
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 0 ms median, 0 ms worst: detect 0, agree 0, rebuild 0, restore 0, start 0",
         "10 ms without work",
-        "at the end view 2: 4 of 4 servers, retention 90%",
+        "at the end view 2: 4 of 4 servers, throughput 100% of the start (90% of fault-free 1F1B)",
     ]
 
 

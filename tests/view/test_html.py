@@ -73,7 +73,7 @@ def test_names_from_files_stay_text(staggered):
 def test_figures_are_at_the_head(worked):
     _, plan = worked
     facts = dict(data_of(page_of(plan))["panels"][0]["facts"])
-    assert facts.keys() >= {"period", "bound", "gap", "retention", "bubble"}
+    assert facts.keys() >= {"period", "bound", "gap", "throughput", "bubble"}
     assert facts["period"].startswith(f"{plan.period} slots")
 
 

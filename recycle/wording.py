@@ -1,0 +1,91 @@
+"""Figures in words, the same wherever people read them: times, amounts of memory, throughput."""
+
+MICROSECONDS = {
+    "ns": 1e-3,
+    "us": 1.0,
+    "\u00b5s": 1.0,
+    "ms": 1e3,
+    "s": 1e6,
+    "nanosecond": 1e-3,
+    "microsecond": 1.0,
+    "millisecond": 1e3,
+    "second": 1e6,
+}
+"""The units of time, in microseconds; whatever else a job counts its times in stands for no length of time."""
+
+BYTES = {
+    "B": 1,
+    "byte": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", start=1)},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)},
+}
+"""The units of memory, in bytes; whatever else a job counts its memory in is no amount of bytes."""
+
+_TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
+_AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
+
+
+def time_text(value: float, unit: str) -> str:
+    """A time with its unit: ``694 ms`` for 694000 us, ``1 slot``, ``30 slots``.
+
+    Args:
+        value: the time.
+        unit: what it counts.
+    """
+    scale = MICROSECONDS.get(unit.lower())
+    return plural(value, unit) if scale is None else _scaled(value * scale, _TIMES)
+
+
+def memory_text(value: float, unit: str) -> str:
+    """An amount of memory with its unit: ``1.5 GiB`` for 1536 MiB, ``6 activations``.
+
+    Args:
+        value: the amount.
+        unit: what it counts.
+    """
+    scale = BYTES.get(unit)
+    if scale is None:
+        return plural(value, unit)
+    return _scaled(value * scale, _AMOUNTS) if value * scale >= _AMOUNTS[-1][1] else plural(value * scale, "byte")
+
+
+def throughput_text(retention: float, reference: float | None = None, when: str = "before") -> str:
+    """A throughput against what it is compared with: ``throughput 80% of before (100% of fault-free 1F1B)``.
+
+    Args:
+        retention: against that of the job's fault-free 1F1B schedule.
+        reference: another throughput on the same scale; None to compare with 1F1B alone.
+        when: whose throughput that is.
+    """
+    if reference is None:
+        return f"throughput {retention:.0%} of fault-free 1F1B"
+    return f"throughput {retention / reference:.0%} of {when} ({retention:.0%} of fault-free 1F1B)"
+
+
+def plural(value: float, unit: str) -> str:
+    """A value and its unit."""
+    return f"{number(value)} {printable(unit) if value == 1 else units(unit)}"
+
+
+def units(unit: str) -> str:
+    """A unit for several; symbols such as ms stay."""
+    symbol = unit in MICROSECONDS.keys() | BYTES.keys() and len(unit) <= 3
+    return printable(unit) if symbol or len(unit) <= 2 else f"{printable(unit)}s"
+
+
+def number(value: float) -> str:
+    """A time or an amount without needless digits."""
+    if value == int(value):
+        return str(int(value))
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def printable(text: str) -> str:
+    """Text from a file without what would steer a terminal or break a picture."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
+
+
+def _scaled(value: float, scales: tuple[tuple[str, float], ...]) -> str:
+    """A value in the largest of some units of which it has at least one, in the smallest if it has less of each."""
+    name, scale = next((each for each in scales if abs(value) >= each[1]), scales[0] if value == 0 else scales[-1])
+    return f"{number(value / scale)} {name}"
