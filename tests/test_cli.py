@@ -208,8 +208,12 @@ def test_a_duration_without_a_unit_is_of_seconds(run, tmp_path):
 @pytest.mark.parametrize(
     ("verb", "arguments", "message"),
     [
-        ("catalogue", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out"], "300000000 tasks"),
-        ("catalogue", ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out"], "--failures 9: 64 stages"),
+        ("catalogue", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out.zip"], "300000000 tasks"),
+        (
+            "catalogue",
+            ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out.zip"],
+            "--failures 9: 64 stages",
+        ),
         ("train", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out"], "300000000 tasks"),
     ],
 )
@@ -229,7 +233,7 @@ def test_what_is_too_large_to_plan_is_refused_before_anything_is_made(
         ["check"],
         ["explain"],
         ["export"],
-        ["lower", "-o", "out"],
+        ["lower", "-o", "out.json"],
         ["show", "--strict"],
         ["train", *PAPER, "-o", "out", "--plan"],
     ],
@@ -268,6 +272,54 @@ def test_a_broken_plan_file_exits_2_with_its_name(run, tmp_path, verb, content):
     assert "broken.json" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("job.toml", "recycle plan makes one"), ("plans.zip", "recycle lookup takes one from it")]
+)
+def test_a_file_of_another_kind_is_named_as_such(run, tmp_path, name, words):
+    path = tmp_path / name
+    if name == "job.toml":
+        path.write_text("pipelines = 3\nstages = 4\nmicro_batches = 6\n")
+    else:
+        run("catalogue", *PAPER, "--failures", "0", "--moves", "10", "-o", path)
+    for verb in ("check", "explain", "show"):
+        status, _, err = run(verb, path)
+        assert status == 2
+        assert f"{path}: this is a " in err
+        assert words in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", *PAPER, "-o", "plan.svg"], "plan.svg: give a name that ends in .json"),
+        (["plan", *PAPER, "-o", "nowhere/plan.json"], "nowhere/plan.json: there is no folder nowhere; make it first"),
+        (["plan", *PAPER, "-o", "folder.json"], "folder.json: there is a folder of this name"),
+        (["catalogue", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .zip"),
+        (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
+        (["show", "plan.json", "--figure", "plan.svg"], "plan.svg: give a name that ends in .png or .pdf"),
+        (["profile", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .toml"),
+        (["plann", "job.toml"], "'plann' is no verb: did you mean plan?"),
+        (["quite-another"], "'quite-another' is no verb: there are plan, check,"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_what_cannot_be_written_or_called_is_said_before_any_work(run, plan_file, monkeypatch, words, message):
+    monkeypatch.chdir(plan_file.parent)
+    (plan_file.parent / "folder.json").mkdir()
+    before = plan_file.read_bytes()
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert plan_file.read_bytes() == before
+    assert {each.name for each in plan_file.parent.iterdir()} == {"plan.json", "folder.json"}
+
+
+def test_without_a_verb_there_is_help(run):
+    status, out, _ = run()
+    assert status == 0
+    assert out == run("--help")[1]
 
 
 def test_without_a_job_the_remedy_is_said(run):

@@ -1,6 +1,7 @@
 """The command line: one module per verb, imported only when that verb is called."""
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -41,14 +42,28 @@ class Verbs(click.Group):
         command: click.Command = import_module(f"recycle.cli.{cmd_name}").command
         return command
 
+    def resolve_command(  # noqa: D102 - click's contract
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(VERBS)}"
+            raise click.UsageError(f"{args[0]!r} is no verb: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: D102 - click's contract
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
 @click.version_option(__version__, prog_name="recycle")
-def group() -> None:
+@click.pass_context
+def group(context: click.Context) -> None:
     """Fault-tolerant pipeline-parallel training.
 
     ReCycle re-routes the micro-batches of a dead server to the peers that hold the same stage, and orders the work so
@@ -62,6 +77,8 @@ def group() -> None:
 
     Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be used.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:

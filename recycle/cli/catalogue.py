@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recycle.cli.console import make_console
-from recycle.cli.options import describe_job, form_option, job_options, mode_options, search_options
+from recycle.cli.options import OutputFile, describe_job, form_option, job_options, mode_options, search_options
 from recycle.job import Job
 from recycle.plan.catalogue import Entry
 from recycle.plan.mode import Mode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @search_options
 @form_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to write the catalogue.")
+@click.option("-o", "--output", type=OutputFile(".zip"), required=True, help="Where to write the catalogue.")
 def command(
     job: Job,
     mode: Mode,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.options import load_legal_plan, plan_argument
+from recycle.cli.options import OutputFile, load_legal_plan, plan_argument
 from recycle.files import write_whole
 from recycle.plan.export import export_csv, export_torch
 
@@ -20,7 +20,7 @@ from recycle.plan.export import export_csv, export_torch
     help="csv: timed compute instructions; torch: a schedule for torch.distributed.pipelining.",
 )
 @click.option("--pipeline", type=int, default=0, show_default=True, help="Which pipeline a torch schedule is made of.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default: standard output.")
+@click.option("-o", "--output", type=OutputFile(".csv"), help="Where to write; default: standard output.")
 def command(plan_file: Path, form: str, pipeline: int, output: Path | None) -> None:
     """Write PLAN in a form that other programs read.
 

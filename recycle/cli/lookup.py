@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import dead_option, describe_dead, describe_job, json_option
+from recycle.cli.options import OutputFile, dead_option, describe_dead, describe_job, json_option
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.catalogue import Catalogue
@@ -16,7 +16,7 @@ from recycle.plan.document import save_plan
 @click.argument("catalogue_file", metavar="CATALOGUE", type=click.Path(path_type=Path))
 @dead_option
 @click.option("--job", "job_file", type=click.Path(path_type=Path), help="Refuse a catalogue made for another job.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
+@click.option("-o", "--output", type=OutputFile(".json"), help="Where to write the plan.")
 @json_option
 def command(
     catalogue_file: Path, dead: tuple[Server, ...], job_file: Path | None, output: Path | None, as_json: bool

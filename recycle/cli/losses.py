@@ -7,6 +7,7 @@ from typing import NamedTuple
 import click
 
 from recycle.cli.console import make_console
+from recycle.cli.options import OutputFile
 from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.record.history import History
@@ -36,7 +37,7 @@ class Losses(NamedTuple):
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OutputFile(".svg"),
     default="loss.svg",
     show_default=True,
     help="Where to write the picture.",

@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console
-from recycle.cli.options import load_legal_plan, plan_argument
+from recycle.cli.options import OutputFile, load_legal_plan, plan_argument
 from recycle.errors import UserError
 from recycle.plan.document import save_plan
 
 
 @click.command("lower")
 @plan_argument
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where to write the lowered plan.")
+@click.option("-o", "--output", type=OutputFile(".json"), required=True, help="Where to write the lowered plan.")
 def command(plan_file: Path, output: Path) -> None:
     """Add transfers, reductions and optimizer steps to PLAN, a legal plan of compute form.
 

@@ -54,6 +54,29 @@ def parse_seconds(text: str) -> float:
         raise click.BadParameter(str(error)) from error
 
 
+class OutputFile(click.ParamType[Path]):
+    """A file that will be written. What would keep it from that is said before any work is done.
+
+    Args:
+        endings: one of which its name must have.
+    """
+
+    name = "file"
+
+    def __init__(self, *endings: str) -> None:
+        self._endings = endings
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        path = Path(value)
+        if path.suffix.lower() not in self._endings:
+            self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
+        if path.is_dir():
+            self.fail(f"{path}: there is a folder of this name", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+        return path
+
+
 JOB_FLAGS = {
     "pipelines": ("-D", "pipelines, the data-parallel degree"),
     "stages": ("-P", "stages per pipeline"),

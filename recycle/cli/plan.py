@@ -7,6 +7,7 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import (
+    OutputFile,
     dead_option,
     describe_dead,
     describe_job,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     help="Time for the exact solver to prove or improve the plan afterwards.",
 )
 @form_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the plan.")
+@click.option("-o", "--output", type=OutputFile(".json"), help="Where to write the plan.")
 @json_option
 def command(
     job: Job,

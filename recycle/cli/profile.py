@@ -6,7 +6,7 @@ import click
 
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import describe_job, job_options
+from recycle.cli.options import OutputFile, describe_job, job_options
 from recycle.files import write_whole
 from recycle.job import Job
 from recycle.jobfile import encode_job
@@ -20,7 +20,7 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--repeats", type=click.IntRange(1), default=10, show_default=True, help="How often each measurement is repeated."
 )
-@click.option("-o", "--output", type=FILE, required=True, help="Where to write the job file.")
+@click.option("-o", "--output", type=OutputFile(".toml"), required=True, help="Where to write the job file.")
 def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> None:
     """Measure what every stage of a GPT costs and holds on this machine, for the shape of JOB.
 

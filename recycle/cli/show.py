@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import json_option
+from recycle.cli.options import OutputFile, json_option
 from recycle.errors import IllegalPlan
 from recycle.files import write_whole
 from recycle.view.chart import Chart, Grouping
@@ -24,7 +24,7 @@ Command = Callable[..., None]
 def file_options(command: Command) -> Command:
     """An option for each view that is a file."""
     for view in reversed(FILE_VIEWS):
-        command = click.option(f"--{view.option}", type=click.Path(path_type=Path), help=view.help)(command)
+        command = click.option(f"--{view.option}", type=OutputFile(*view.endings), help=view.help)(command)
     return command
 
 

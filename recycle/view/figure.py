@@ -23,11 +23,10 @@ def encode(panels: Sequence[Panel], target: Path) -> bytes:
     """The picture as a file, in the format that the file's ending says.
 
     Raises:
-        UserError: there is no such format, there are two schedules, or matplotlib is not installed.
+        UserError: there are two schedules, or matplotlib is not installed.
     """
     form = target.suffix.lstrip(".").lower()
-    if form not in FORMATS:
-        raise UserError(f"{target}: a figure is a PNG or a PDF; end its name in .png or .pdf, or use --svg or --html")
+    assert form in FORMATS, f"{target} is no file for a figure"
     if len(panels) > 1:
         raise UserError("--figure draws one schedule; use --svg or --html to draw two")
     return draw_figure(panels[0].chart, form)

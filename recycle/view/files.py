@@ -17,18 +17,25 @@ class FileView(NamedTuple):
     Attributes:
         option: of the command line, without dashes.
         help: what the option does.
+        endings: that its name may have.
         encode: the content of a file that shows some panels, one below the other; it gets the file's path as well, for
             its ending. A UserError says why there can be none.
     """
 
     option: str
     help: str
+    endings: tuple[str, ...]
     encode: Callable[[Sequence[Panel], Path], bytes]
 
 
 FILE_VIEWS = (
-    FileView("svg", "Write a picture.", svg.encode),
-    FileView("figure", "Write a picture as PNG or PDF, by the file's ending.", figure.encode),
-    FileView("html", "Write a page to explore in a browser.", html.encode),
-    FileView("trace", "Write a trace for Perfetto or chrome://tracing.", trace.encode),
+    FileView("svg", "Write a picture.", (".svg",), svg.encode),
+    FileView(
+        "figure",
+        "Write a picture as PNG or PDF, by the file's ending.",
+        tuple(f".{each}" for each in figure.FORMATS),
+        figure.encode,
+    ),
+    FileView("html", "Write a page to explore in a browser.", (".html",), html.encode),
+    FileView("trace", "Write a trace for Perfetto or chrome://tracing.", (".json",), trace.encode),
 )
