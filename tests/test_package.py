@@ -1,0 +1,57 @@
+"""The wheel and the source distribution, built and installed as a user gets them."""
+
+import subprocess
+import sys
+import tarfile
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+builders = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed: scripts/test does")
+from hatchling.builders.sdist import SdistBuilder  # noqa: E402 - only where it is there
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    (path,) = builders.WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("wheel")))
+    return Path(path)
+
+
+def test_an_installed_wheel_plans_and_draws(wheel, tmp_path):
+    site = tmp_path / "site"
+    install = ["pip", "install", "--no-deps", "--no-index", "--quiet", "--target", site, wheel]
+    subprocess.run([sys.executable, "-m", *install], check=True)
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); import recycle; from recycle.cli import main; "
+    code += "assert recycle.__file__.startswith(sys.path[0]); sys.argv = ['recycle', *sys.argv[1:]]; main()"
+
+    def call(*words):
+        return subprocess.run(
+            [sys.executable, "-P", "-c", code, *words], check=True, cwd=tmp_path, capture_output=True, text=True, env={}
+        ).stdout
+
+    call("plan", "-D", "2", "-P", "2", "-M", "2", "--moves", "10", "-o", "plan.json")
+    call("show", "plan.json", "--html", "plan.html", "--svg", "plan.svg")
+    assert "<svg" in (tmp_path / "plan.svg").read_text()
+    assert (tmp_path / "plan.html").stat().st_size > 10_000
+
+
+def test_the_wheel_says_what_it_is(wheel):
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (name,) = (each for each in names if each.endswith("/METADATA"))
+        data = Parser().parsestr(archive.read(name).decode())
+    assert data["License-Expression"] == "Apache-2.0"
+    assert "Operating System :: POSIX :: Linux" in data.get_all("Classifier")
+    assert any(each.endswith("licenses/LICENSE") for each in names)
+    assert "recycle/py.typed" in names
+
+
+def test_the_source_distribution_has_what_a_reader_needs(tmp_path):
+    (path,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path))
+    with tarfile.open(path) as archive:
+        names = {"/".join(Path(each).parts[1:]) for each in archive.getnames()}
+    assert names >= {"LICENSE", "CITATION.cff", "CHANGELOG.md", "README.md", "docs/concepts.md", "scripts/demo"}
