@@ -6,8 +6,8 @@ from importlib import import_module
 
 import click
 
-from recycle import __version__
 from recycle.errors import UserError
+from recycle.version import __version__
 
 VERBS = {
     "plan": "Plan a job around its dead servers, and prove how good the plan is.",

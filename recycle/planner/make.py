@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from recycle import __version__
 from recycle.errors import JobError
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
@@ -16,6 +15,7 @@ from recycle.planner.model.bounds import lower_bound, period
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import Problem, Programs, make_problem, one_pipeline
 from recycle.planner.model.stopping import StoppingCriterion
+from recycle.version import __version__
 
 Watch = Callable[[int, int], None]
 

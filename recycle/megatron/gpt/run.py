@@ -6,7 +6,6 @@ from typing import Any, Self
 import msgspec
 import torch
 
-import recycle
 from recycle.control.durations import Durations
 from recycle.control.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
@@ -14,6 +13,7 @@ from recycle.megatron.gpt.model import ModelOptions
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
+from recycle.version import __version__
 
 PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
 # They have files of their own, or are where the files are.
@@ -84,7 +84,7 @@ class Run(msgspec.Struct, frozen=True):
         Args:
             text: tells texts apart.
         """
-        release = {"recycle": recycle.__version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
+        release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:

@@ -1,0 +1,1 @@
+"""Planning from Python: what ``import recycle`` offers."""

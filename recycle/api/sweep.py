@@ -1,0 +1,85 @@
+"""What more and more failures cost."""
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from recycle.api.planned import make_plan
+from recycle.errors import JobError
+from recycle.job import Job
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What some failures cost.
+
+    Attributes:
+        failures: how many servers are dead.
+        dead: their names.
+        period: of the plan around them, in the job's unit.
+        bound: that no such plan's period can be below.
+        of_1f1b: the throughput, against fault-free 1F1B.
+        of_before: the throughput, against the plan with all servers alive.
+        alive: the share of the servers that are.
+    """
+
+    failures: int
+    dead: str
+    period: int
+    bound: int
+    of_1f1b: float
+    of_before: float
+    alive: float
+
+
+def sweep(job: Job, failures: Iterable[int] = range(4), *, budget: str = "2s", seed: int = 0) -> list[dict[str, Any]]:
+    """What more and more failures cost: a row for each number of dead servers, as ``pandas.DataFrame`` takes them.
+
+    The servers die in an order that the seed draws, each number of them the first of it, and never the last live one of
+    a stage.
+
+    Args:
+        job: what is trained.
+        failures: the numbers of dead servers.
+        budget: processor time to search for each plan.
+        seed: of the order and of the search.
+
+    Raises:
+        UserError: there are not so many servers to lose, or no plan exists.
+    """
+    order = _deaths(job, seed)
+    whole = make_plan(job, budget=budget, seed=seed)
+    servers = job.pipelines * job.depth
+    rows = []
+    for count in failures:
+        if not 0 <= count <= len(order):
+            raise JobError(
+                f"failures {count}: this job can lose {len(order)} servers at most, all but one of each stage"
+            )
+        planned = whole if count == 0 else make_plan(job, order[:count], budget=budget, seed=seed)
+        period = max(planned.period, 1)
+        row = Row(
+            count,
+            ", ".join(planned.dead),
+            planned.period,
+            planned.bound,
+            planned.throughput,
+            whole.period / period,
+            1 - count / servers,
+        )
+        rows.append(msgspec.structs.asdict(row))
+    return rows
+
+
+def _deaths(job: Job, seed: int) -> list[str]:
+    """The servers of a job in the order in which they die; the last live one of each stage never does."""
+    servers = job.servers()
+    random.Random(seed).shuffle(servers)
+    left = [job.pipelines] * job.depth
+    order = []
+    for server in servers:
+        if left[server.stage] > 1:
+            left[server.stage] -= 1
+            order.append(str(server))
+    return order
