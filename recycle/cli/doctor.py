@@ -10,9 +10,13 @@ from recycle.cli.console import make_console, print_json, progress_line
 from recycle.job import Server
 from recycle.megatron.flag.command_line import CommandLine, read_command_line
 from recycle.megatron.flag.flags import owns_steps
+from recycle.megatron.flag.option_table import Unread, choose_release, find_unread
 from recycle.megatron.flag.planning import Source
-from recycle.megatron.flag.refusals import not_own, refusals, unsplit
+from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
+from recycle.megatron.flag.refusals import Refusal, not_own, refusals, unsplit
 from recycle.plan.plan import Plan
+
+RANKS_PER_HOST = 8
 
 
 class Price(NamedTuple):
@@ -21,12 +25,53 @@ class Price(NamedTuple):
     Attributes:
         stage: of the server.
         period: time of an iteration with it dead.
-        retention: the share of fault-free throughput that is kept.
+        of_before: the throughput, against that with all servers.
+        of_1f1b: the throughput, against fault-free 1F1B.
     """
 
     stage: int
     period: int
-    retention: float
+    of_before: float
+    of_1f1b: float
+
+
+class Diagnosis(NamedTuple):
+    """What is to be said of a job.
+
+    Attributes:
+        line: its command line.
+        refused: settings with which no plan can run.
+        fused: settings that prevent a split backward pass.
+        unread: words that nobody reads.
+        release: of Megatron, whose options count.
+        unprotected: why the death of a process ends the job; empty if it does not.
+        exposed: the stages that lose all their servers with one host.
+        ranks_per_host: that was judged by.
+    """
+
+    line: CommandLine
+    refused: list[Refusal]
+    fused: list[Refusal]
+    unread: list[Unread]
+    release: str
+    unprotected: str
+    exposed: list[int]
+    ranks_per_host: int
+
+    @property
+    def runs(self) -> bool:
+        """Whether a plan can run."""
+        return not self.refused
+
+    @property
+    def survives_process(self) -> bool:
+        """Whether the job outlives the death of any one process, if torchrun starts it."""
+        return self.runs and not self.unprotected
+
+    @property
+    def survives_host(self) -> bool:
+        """Whether every stage has a live server whichever host is lost."""
+        return self.survives_process and not self.exposed
 
 
 @click.command(
@@ -35,49 +80,66 @@ class Price(NamedTuple):
 @click.option(
     "--ranks", type=click.IntRange(1), help="The total number of processes, where the command line does not give it."
 )
+@click.option(
+    "--ranks-per-host",
+    type=click.IntRange(1),
+    help=f"Processes on each host; default: torchrun's --nproc-per-node, or {RANKS_PER_HOST}.",
+)
+@click.option("--megatron", metavar="RELEASE", help="The release whose options count; default: the installed one.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
-def command(ranks: int | None, as_json: bool, words: Sequence[str]) -> None:
+def command(
+    ranks: int | None, ranks_per_host: int | None, megatron: str | None, as_json: bool, words: Sequence[str]
+) -> None:
     """Check what --pipeline-schedule recycle would do for a Megatron job, whose command line is COMMAND.
 
-    Reports what works, what is refused and why, the plan, and what the loss of a server would cost. Without a
-    catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something is
-    refused.
+    Reports whether it runs, what is refused and what to change, which words nobody reads, whether the job survives the
+    death of a process and the loss of a host, the plan, and what the loss of a server would cost. Without a catalogue
+    (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something is refused.
 
     \b
     recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py --pipeline-model-parallel-size 4 ...
     recycle doctor --ranks 64 pretrain_gpt.py --tensor-model-parallel-size 2 ...
     """
-    line = read_command_line(words, ranks)
+    diagnosis = diagnose(read_command_line(words, ranks), ranks_per_host, choose_release(megatron))
+    line = diagnosis.line
+    from recycle.planner.source import price as make
+
+    source = Source(line.flags, line.shape, [str(each) for each in diagnosis.fused], make)
+    with progress_line("planning"):
+        whole = source.plan(())
+        asked = source.plan(line.flags.dead) if line.flags.dead else whole
+        prices = [price(whole, source.plan([Server(0, stage)]), stage) for stage in price_list(line)]
+    if as_json:
+        print_json(as_fields(diagnosis, whole, asked, prices))
+    else:
+        report(diagnosis, whole, asked, prices)
+    sys.exit(0 if diagnosis.runs else 1)
+
+
+def diagnose(line: CommandLine, ranks_per_host: int | None, release: str) -> Diagnosis:
+    """Judge a command line.
+
+    Args:
+        line: which.
+        ranks_per_host: processes on each host; None to take what the line says.
+        release: of Megatron, whose options count.
+    """
     refused = list(refusals(line.setting))
     if owns_steps(line.flags):
         refused += not_own(line.setting, line.flags.exact)
-    fused = list(unsplit(line.setting))
-    from recycle.planner.source import megatron_plan
-
-    source = Source(line.flags, line.shape, fused, megatron_plan)
-    with progress_line("planning"):
-        whole = source.plan(())
-        asked = source.plan(line.flags.dead)
-        prices = [price(whole, source.plan([Server(0, stage)]), stage) for stage in price_list(line)]
-    if as_json:
-        print_json(
-            {
-                "shape": line.shape._asdict(),
-                "ranks": line.ranks[1],
-                "works": list(works(line)),
-                "refused": refused,
-                "fused": fused,
-                "dead": [str(server) for server in asked.dead],
-                "period": asked.period,
-                "bound": asked.bound,
-                "retention": whole.period / asked.period,
-                "failures": [each._asdict() for each in prices],
-            }
-        )
-    else:
-        report(line, refused, fused, whole, asked, prices)
-    sys.exit(1 if refused else 0)
+    per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST
+    hosts = hosts_of(servers_of(line.shape, line.pipelines_last), line.ranks[0], per_host)
+    return Diagnosis(
+        line,
+        refused,
+        list(unsplit(line.setting)),
+        list(find_unread(line.arguments, release)),
+        release,
+        unprotected(line.shape, line.ranks[0], line.flags.dead),
+        exposed_stages(line.shape, hosts),
+        per_host,
+    )
 
 
 def price_list(line: CommandLine) -> range:
@@ -87,7 +149,7 @@ def price_list(line: CommandLine) -> range:
 
 def price(whole: Plan, plan: Plan, stage: int) -> Price:
     """What a plan costs against the one in which all servers are alive."""
-    return Price(stage, plan.period, whole.period / plan.period)
+    return Price(stage, plan.period, whole.period / plan.period, plan.retention)
 
 
 def works(line: CommandLine) -> Iterator[str]:
@@ -113,39 +175,88 @@ def works(line: CommandLine) -> Iterator[str]:
         yield "dropout, with other random numbers than stock: the same whoever is dead"
 
 
-def report(
-    line: CommandLine, refused: list[str], fused: list[str], whole: Plan, asked: Plan, prices: list[Price]
-) -> None:
+def as_fields(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) -> dict[str, Any]:
+    """The report for other programs."""
+    line = diagnosis.line
+
+    def advised(found: list[Refusal]) -> list[dict[str, str]]:
+        return [{"flag": line.option(each.name), **each.advice._asdict()} for each in found]
+
+    return {
+        "runs": diagnosis.runs,
+        "survives_process": diagnosis.survives_process,
+        "survives_host": diagnosis.survives_host,
+        "split": not diagnosis.fused,
+        "refused": advised(diagnosis.refused),
+        "fused": advised(diagnosis.fused),
+        "unread": [each._asdict() for each in diagnosis.unread],
+        "unprotected": diagnosis.unprotected,
+        "exposed_stages": diagnosis.exposed,
+        "works": list(works(line)),
+        "plan": {
+            "shape": line.shape._asdict(),
+            "ranks": line.ranks[1],
+            "dead": [str(server) for server in asked.dead],
+            "period": asked.period,
+            "bound": asked.bound,
+            "of_before": whole.period / asked.period,
+            "of_1f1b": asked.retention,
+            "failures": [each._asdict() for each in prices],
+        },
+    }
+
+
+def report(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) -> None:
     """Print it in lines and a table."""
     from rich.table import Table
 
-    console = make_console()
+    console, line = make_console(), diagnosis.line
     job = whole.job
     console.print(f"job        {line.shape}; {line.ranks[0]} ranks per server, {line.ranks[1]} in all")
+    console.print(f"runs       {'yes' if diagnosis.runs else 'no'}, by the options of Megatron {diagnosis.release}")
     console.print(f"works      {'; '.join(works(line))}", markup=False)
-    for problem in refused:
-        console.print(f"refused    {problem}", markup=False)
-    for problem in fused:
-        console.print(f"fused      {problem}", markup=False)
+    for kind, found in (("refused", diagnosis.refused), ("fused", diagnosis.fused)):
+        for each in found:
+            console.print(f"{kind:10} {line.option(each.name)}: {each.advice.reason}", markup=False)
+            console.print(f"           change: {each.advice.remedy}", markup=False)
+    for unread in diagnosis.unread:
+        console.print(f"unread     {unread}", markup=False)
+    console.print(f"survives   {survival(diagnosis)}", markup=False)
     console.print(f"plan       period {job.time_text(whole.period)} with all servers: Megatron's own 1F1B")
     if asked.dead:
         names = ", ".join(map(str, asked.dead))
-        kept = whole.period / asked.period
-        console.print(
-            f"           period {job.time_text(asked.period)} without {names}: {kept:.1%} of the throughput before this"
-        )
+        kept = f"{whole.period / asked.period:.1%} of before"
+        console.print(f"           period {job.time_text(asked.period)} without {names}: throughput {kept}")
     if not prices:
         console.print("failures   every server is the only one of its stage: nothing can take over; use more pipelines")
         return
     servers = line.shape.pipelines * line.shape.stages
-    table = Table("one server dead in stage", "period", "throughput, of before", "servers alive")
-    for each in prices:
-        table.add_row(
-            str(each.stage), job.time_text(each.period), f"{each.retention:.1%}", f"{(servers - 1) / servers:.1%}"
-        )
+    table = Table("one server dead in stage", "period", "throughput, of before", "of fault-free 1F1B", "servers alive")
+    for price in prices:
+        shares = (price.of_before, price.of_1f1b, (servers - 1) / servers)
+        table.add_row(str(price.stage), job.time_text(price.period), *(f"{each:.1%}" for each in shares))
     console.print(table)
     if line.flags.catalogue is None:
         console.print(
             "F, I and W are taken to be equally long: measure them with recycle profile, and plan ahead with recycle "
             f"catalogue --optimizer {whole.mode.optimizer}"
         )
+
+
+def survival(diagnosis: Diagnosis) -> str:
+    """Which deaths the job survives, in words."""
+    if not diagnosis.runs:
+        return "nothing, as it does not run"
+    if not diagnosis.survives_process:
+        return f"no death of a process: {diagnosis.unprotected}"
+    if not diagnosis.exposed:
+        return "the death of a process, and the loss of a host"
+    stages = ", ".join(map(str, diagnosis.exposed))
+    text = (
+        f"the death of a process, but not the loss of a host: with {diagnosis.ranks_per_host} ranks on each, one has "
+        f"all servers of stage {stages}"
+    )
+    line = diagnosis.line
+    others = hosts_of(servers_of(line.shape, True), line.ranks[0], diagnosis.ranks_per_host)
+    helps = not line.pipelines_last and not exposed_stages(line.shape, others)
+    return f"{text}; {PIPELINES_LAST} changes that" if helps else text

@@ -12,7 +12,8 @@ import msgspec
 
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan, Provenance
+from recycle.plan.plan import Form, Plan, Provenance
+from recycle.planner.anneal.improve import LARGE
 from recycle.planner.assemble import assemble
 from recycle.planner.catalogue import failure_vectors, make_catalogue
 from recycle.planner.greedy.published import one_forward_one_backward
@@ -90,11 +91,25 @@ def megatron_plan(job: Job, dead: Iterable[Server], mode: Mode, seconds: float) 
     dead = job.dead_servers(dead)
     if dead:
         return make_plan(job, dead, mode, Effort((MaxSeconds(seconds),), f"{seconds:g} s"))
-    problem = make_problem(job, dead, Mode("fused", mode.optimizer))
+    return _own_order(job, mode, "lowered")
+
+
+def price(job: Job, dead: Iterable[Server], mode: Mode, seconds: float) -> Plan:
+    """A plan as ``megatron_plan`` makes it, for its figures: of compute form, and hardly improved if it is large."""
+    dead = job.dead_servers(dead)
+    if not dead:
+        return _own_order(job, mode, "compute")
+    large = 3 * job.pipelines * job.depth * job.micro_batches > LARGE
+    effort = _effort(1) if large else Effort((MaxSeconds(seconds),), f"{seconds:g} s")
+    return make_plan(job, dead, mode, effort, "compute")
+
+
+def _own_order(job: Job, mode: Mode, form: Form) -> Plan:
+    problem = make_problem(job, (), Mode("fused", mode.optimizer))
     bound = lower_bound(problem)
     compute = instructions(problem, one_forward_one_backward(problem))
     provenance = Provenance("1F1B", 0, "none", bound.proof, "bounded")
-    return assemble(problem, compute, "lowered", period(problem, bound.value), provenance)
+    return assemble(problem, compute, form, period(problem, bound.value), provenance)
 
 
 def _effort(moves: int) -> Effort:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from recycle.errors import UserError
 from recycle.megatron.flag.flags import Flags, find_flags
 from recycle.megatron.flag.planning import Shape
+from recycle.megatron.flag.ranks import PIPELINES_LAST
 
 NUMBERS: dict[str, int | float | None] = {
     "--tensor-model-parallel-size": 1,
@@ -72,6 +73,14 @@ SWITCHES = (
 """Options that are off unless they are given."""
 
 FUSION = "--no-gradient-accumulation-fusion"
+OTHER_NAMES = {
+    "gradient_accumulation_fusion": (FUSION,),
+    "virtual_pipeline_model_parallel_size": (
+        "--num-layers-per-virtual-pipeline-stage",
+        "--num-virtual-stages-per-pipeline-rank",
+    ),
+}
+"""What settings are called on the command line where that is not their name."""
 RAMP_UP = "--rampup-batch-size"
 
 
@@ -83,16 +92,27 @@ class CommandLine(NamedTuple):
         flags: recycle's.
         shape: of the job.
         ranks: in a server, and in all.
+        arguments: the script's, without recycle's flags.
+        ranks_per_host: how many torchrun starts on each; None if that is not said.
+        pipelines_last: the order of ranks; see ``servers_of``.
     """
 
     settings: argparse.Namespace
     flags: Flags
     shape: Shape
     ranks: tuple[int, int]
+    arguments: tuple[str, ...]
+    ranks_per_host: int | None
+    pipelines_last: bool
 
     def setting(self, name: str) -> Any:
         """A setting's value; None if it is not one that is read."""
         return getattr(self.settings, name, None)
+
+    def option(self, name: str) -> str:
+        """What a setting is called on the command line, as it was typed there if it was."""
+        options = OTHER_NAMES.get(name, (f"--{name.replace('_', '-')}",))
+        return next((each for each in options if each in self.arguments), options[0])
 
 
 def megatron_parser() -> argparse.ArgumentParser:
@@ -120,6 +140,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         UserError: a value that is needed is missing or wrong.
     """
     flags, rest = find_flags(words)
+    arguments = _script_arguments(rest)
     try:
         settings, rest = megatron_parser().parse_known_args(rest)
         launch, _ = _torchrun_parser().parse_known_args(rest)
@@ -140,7 +161,23 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         )
     settings.virtual_pipeline_model_parallel_size = _virtual_stages(settings)
     shape = Shape(pipelines, settings.pipeline_model_parallel_size, _micro_batches(settings, pipelines))
-    return CommandLine(settings, flags, shape, (total // (pipelines * shape.stages), total))
+    per_server = total // (pipelines * shape.stages)
+    per_host = launch.nproc_per_node
+    return CommandLine(
+        settings,
+        flags,
+        shape,
+        (per_server, total),
+        arguments,
+        int(per_host) if per_host is not None and per_host.isdecimal() else None,
+        PIPELINES_LAST in arguments,
+    )
+
+
+def _script_arguments(words: Sequence[str]) -> tuple[str, ...]:
+    """What comes after the script; where none is named, all words are its arguments."""
+    place = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
+    return tuple(words[place + 1 :])
 
 
 def _torchrun_parser() -> argparse.ArgumentParser:

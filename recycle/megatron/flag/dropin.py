@@ -260,7 +260,7 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
         return getattr(arguments, name, None)
 
     for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
-        raise RunError(problem)
+        raise RunError(str(problem))
     return source().plan(flags.dead)
 
 
@@ -293,5 +293,5 @@ def plan_source(arguments: Any, make: Make) -> Source:
     pipelines = arguments.data_parallel_size
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
-    fused = list(unsplit(lambda name: getattr(arguments, name, None)))
+    fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))]
     return Source(read_flags(arguments), shape, fused, make)

@@ -21,6 +21,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
+from recycle.megatron.flag.ranks import servers_of, unprotected
 from recycle.runtime.launch.outcome import was_kept
 from recycle.runtime.launch.torchrun import VARIABLES
 from recycle.runtime.net.endpoint import Endpoint
@@ -80,8 +81,6 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         words: the script's arguments.
         environment: torchrun's.
     """
-    if flags.dead:
-        return "with --recycle-dead everybody must live"
     started = all(name in environment for name in VARIABLES)
     if not started or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return "the store must be in a process of torchrun's, not in a rank's"
@@ -89,15 +88,10 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         line = read_command_line(words, int(environment["WORLD_SIZE"]))
     except UserError as error:
         return str(error)
-    if line.ranks[0] > 1:
-        return "a server is several ranks here (tensor parallelism)"
-    if line.shape.pipelines == 1:
-        return "with one pipeline there are no peers"
-    pipelines, stages = line.shape.pipelines, line.shape.stages
-    servers = [Server(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
-    if "--use-tp-pp-dp-mapping" in words:
-        servers.sort()
-    return Protection(tuple(servers), _endpoint(environment))
+    problem = unprotected(line.shape, line.ranks[0], flags.dead)
+    if problem:
+        return problem
+    return Protection(servers_of(line.shape, line.pipelines_last), _endpoint(environment))
 
 
 def _endpoint(environment: Mapping[str, str]) -> Endpoint:

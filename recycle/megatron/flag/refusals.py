@@ -7,107 +7,156 @@ Settings = Callable[[str], Any]
 """A setting's value by its name in Megatron's arguments or configuration; None where there is no such setting."""
 
 
+class Advice(NamedTuple):
+    """Why something is refused, and what to do about it."""
+
+    reason: str
+    remedy: str
+
+
 class Rule(NamedTuple):
     """A setting that matters.
 
     Attributes:
         names: what the setting is called; Megatron's arguments and its configuration do not always agree.
         accepted: the values with which a plan can run. None, for a setting that is not there, always is.
-        reason: why others are refused, and what to do.
+        advice: on all others.
     """
 
     names: tuple[str, ...]
     accepted: tuple[Any, ...]
-    reason: str
+    advice: Advice
 
 
-def _off(name: str, reason: str) -> Rule:
-    return Rule((name,), (False,), reason)
+class Refusal(NamedTuple):
+    """A setting that is refused.
+
+    Attributes:
+        name: of the setting.
+        value: that it has.
+        advice: why, and what to do.
+    """
+
+    name: str
+    value: Any
+    advice: Advice
+
+    def __str__(self) -> str:
+        value = "on" if self.value is True else self.value
+        return f"{self.name} is {value}: {self.advice.reason}; {self.advice.remedy}"
 
 
-SHARDS = "each rank keeps a shard of the optimizer's state that no peer has, so a failure would lose it; turn it off"
-OVERLAP = "gradients are reduced as a whole when a stage is done; turn it off"
-GRAPHS = "a recorded graph runs one fixed order, and a plan's order changes with the failures; leave it out"
-EXPERTS = "mixtures of experts are not supported; leave it out"
+def _off(name: str, advice: Advice) -> Rule:
+    return Rule((name,), (False,), advice)
+
+
+SHARDS = Advice(
+    "each rank keeps a shard of the optimizer's state that no peer has, so a failure would lose it", "turn it off"
+)
+OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
+GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
+EXPERTS = Advice("mixtures of experts are not supported", "leave it out")
 
 RULES = (
     Rule(
         ("virtual_pipeline_model_parallel_size",),
         (1,),
-        "plans are for one model chunk per server, interleaved schedules are not planned; leave it out",
+        Advice("plans are for one model chunk per server, interleaved schedules are not planned", "leave it out"),
     ),
-    Rule(("context_parallel_size",), (1,), "context parallelism needs layers of Transformer Engine; only 1 works"),
+    Rule(
+        ("context_parallel_size",),
+        (1,),
+        Advice("context parallelism needs layers of Transformer Engine", "only 1 works"),
+    ),
     Rule(("expert_model_parallel_size",), (1,), EXPERTS),
     Rule(("num_experts", "num_moe_experts"), (), EXPERTS),
-    Rule(("mtp_num_layers",), (0,), "the losses of multi-token prediction are not counted; leave it out"),
+    Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
     _off("use_distributed_optimizer", SHARDS),
-    _off("use_megatron_fsdp", "parameters are sharded over peers, so no peer has a whole stage; leave it out"),
-    _off("use_torch_fsdp2", "parameters are sharded over peers, so no peer has a whole stage; leave it out"),
+    _off(
+        "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
+    ),
+    _off("use_torch_fsdp2", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")),
     _off("overlap_grad_reduce", OVERLAP),
     _off("overlap_param_gather", SHARDS),
-    _off("overlap_p2p_comm", "a plan orders transfers itself; turn it off"),
-    _off("variable_seq_lengths", "receives are posted before it is known what is sent; turn it off"),
-    _off("defer_embedding_wgrad_compute", "a plan orders weight gradients itself; turn it off"),
-    _off("delay_wgrad_compute", "a plan orders weight gradients itself; turn it off"),
-    _off("fine_grained_activation_offloading", "activations are counted where they were computed; turn it off"),
-    _off("hybrid_context_parallel", "micro-batches change their shape and place; turn it off"),
-    _off("decrease_batch_size_if_needed", "a plan is for one number of micro-batches; turn it off"),
-    _off("perform_rl_step", "only pretraining is supported; turn it off"),
-    _off("inprocess_restart", "it restarts ranks on its own when one fails; turn it off"),
-    _off("use_legacy_models", "only the models of megatron.core are supported; leave it out"),
+    _off("overlap_p2p_comm", Advice("a plan orders transfers itself", "turn it off")),
+    _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
+    _off("defer_embedding_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
+    _off("delay_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
+    _off(
+        "fine_grained_activation_offloading", Advice("activations are counted where they were computed", "turn it off")
+    ),
+    _off("hybrid_context_parallel", Advice("micro-batches change their shape and place", "turn it off")),
+    _off("decrease_batch_size_if_needed", Advice("a plan is for one number of micro-batches", "turn it off")),
+    _off("perform_rl_step", Advice("only pretraining is supported", "turn it off")),
+    _off("inprocess_restart", Advice("it restarts ranks on its own when one fails", "turn it off")),
+    _off("use_legacy_models", Advice("only the models of megatron.core are supported", "leave it out")),
     _off("enable_cuda_graph", GRAPHS),
     _off("external_cuda_graph", GRAPHS),
     _off("optimizer_cuda_graph", GRAPHS),
     Rule(("cuda_graph_impl",), ("none",), GRAPHS),
-    Rule(("rampup_batch_size",), (), "a plan is for one number of micro-batches; leave it out"),
+    Rule(("rampup_batch_size",), (), Advice("a plan is for one number of micro-batches", "leave it out")),
     Rule(
         ("num_microbatches_with_partial_activation_checkpoints",),
         (),
-        "which micro-batches are recomputed would depend on where they run; leave it out",
+        Advice("which micro-batches are recomputed would depend on where they run", "leave it out"),
     ),
-    Rule(("decoder_seq_length",), (), "models with an encoder and a decoder are not supported; leave it out"),
+    Rule(("decoder_seq_length",), (), Advice("models with an encoder and a decoder are not supported", "leave it out")),
     Rule(
         ("dataloader_type",),
         ("single", "cyclic"),
-        "an external loader knows only its own pipeline's data, and peers need that of failed ones; use single",
+        Advice(
+            "an external loader knows only its own pipeline's data, and peers need that of failed ones", "use single"
+        ),
     ),
     Rule(
         ("distributed_backend",),
         ("gloo",),
-        "transfers between servers go over gloo and CPU tensors so far; use --distributed-backend gloo",
+        Advice("transfers between servers go over gloo and CPU tensors so far", "use --distributed-backend gloo"),
     ),
 )
 
 UNSPLIT = (
-    _off("sequence_parallel", "it prevents a split backward pass; turn it off, or plan with --backward fused"),
     _off(
-        "gradient_accumulation_fusion", "it prevents a split backward pass; turn it off, or plan with --backward fused"
+        "sequence_parallel", Advice("it prevents a split backward pass", "turn it off, or plan with --backward fused")
+    ),
+    _off(
+        "gradient_accumulation_fusion",
+        Advice("it prevents a split backward pass", "turn it off, or plan with --backward fused"),
     ),
     Rule(
         ("transformer_impl",),
         ("local",),
-        "its layers do not split their backward pass here; use --transformer-impl local, or plan with --backward fused",
+        Advice(
+            "its layers do not split their backward pass here",
+            "use --transformer-impl local, or plan with --backward fused",
+        ),
     ),
 )
 
 NOT_OWN = (
-    _off("fp16", "the training code itself skips steps, before the next iteration begins; use --bf16"),
-    Rule(("optimizer",), ("adam", "sgd"), "nobody knows whether a stage can step it on its own; use adam or sgd"),
-    _off("optimizer_cpu_offload", "its state is in two places; turn it off"),
-    _off("use_precision_aware_optimizer", "parts of its state are rounded; turn it off"),
-    _off("grad_reduce_in_bf16", "gradients are added up in full precision; leave it out"),
-    _off("log_num_zeros_in_grad", "nobody counts them; leave it out"),
-    Rule(("iterations_to_skip",), ([],), "iterations and steps are counted as one; leave it out"),
-    _off("qk_clip", "it changes parameters after the step; leave it out"),
+    _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
+    Rule(
+        ("optimizer",),
+        ("adam", "sgd"),
+        Advice("nobody knows whether a stage can step it on its own", "use adam or sgd"),
+    ),
+    _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
+    _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
+    _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision", "leave it out")),
+    _off("log_num_zeros_in_grad", Advice("nobody counts them", "leave it out")),
+    Rule(("iterations_to_skip",), ([],), Advice("iterations and steps are counted as one", "leave it out")),
+    _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 
 EXACT_CHECKPOINTS = Rule(
-    ("ckpt_format",), ("torch",), "what exact sums go on from has no place in it; save with --ckpt-format torch"
+    ("ckpt_format",),
+    ("torch",),
+    Advice("what exact sums go on from has no place in it", "save with --ckpt-format torch"),
 )
 
 
-def not_own(settings: Settings, exact: bool) -> Iterator[str]:
-    """Why stages cannot be stepped by recycle, staggered or with exact sums, a line each; nothing if they can.
+def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
+    """Why stages cannot be stepped by recycle, staggered or with exact sums; nothing if they can.
 
     Args:
         settings: Megatron's.
@@ -118,19 +167,19 @@ def not_own(settings: Settings, exact: bool) -> Iterator[str]:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
 
 
-def refusals(settings: Settings) -> Iterator[str]:
-    """What has to be changed before any plan can run, a line each; nothing if all is well."""
+def refusals(settings: Settings) -> Iterator[Refusal]:
+    """What has to be changed before any plan can run; nothing if all is well."""
     return _broken(RULES, settings)
 
 
-def unsplit(settings: Settings) -> Iterator[str]:
-    """Why the backward pass cannot be split, a line each; nothing if it can."""
+def unsplit(settings: Settings) -> Iterator[Refusal]:
+    """Why the backward pass cannot be split; nothing if it can."""
     return _broken(UNSPLIT, settings)
 
 
-def _broken(rules: tuple[Rule, ...], settings: Settings) -> Iterator[str]:
-    for names, accepted, reason in rules:
+def _broken(rules: tuple[Rule, ...], settings: Settings) -> Iterator[Refusal]:
+    for names, accepted, advice in rules:
         for name in names:
             value = settings(name)
             if value is not None and value not in accepted:
-                yield f"{name} is {'on' if value is True else value}: {reason}"
+                yield Refusal(name, value, advice)

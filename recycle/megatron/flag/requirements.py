@@ -24,7 +24,7 @@ def require_supported(model: Any, config: Any, plan: Plan) -> None:
         return getattr(getattr(model, "ddp_config", None), name, None) if found is None else found
 
     for problem in refusals(setting):
-        raise RunError(problem)
+        raise RunError(str(problem))
     if config.pipeline_model_parallel_size != plan.job.depth:
         raise RunError(
             f"pipeline_model_parallel_size is {config.pipeline_model_parallel_size}, and the plan has "
@@ -33,7 +33,7 @@ def require_supported(model: Any, config: Any, plan: Plan) -> None:
     if plan.mode.backward == "fused":
         return
     for problem in unsplit(lambda name: None if name == "transformer_impl" else setting(name)):
-        raise RunError(problem)
+        raise RunError(str(problem))
     for module in model.modules():
         if type(module).__module__.endswith("extensions.transformer_engine"):
             raise RunError(

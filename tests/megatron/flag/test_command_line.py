@@ -6,6 +6,7 @@ import pytest
 
 from harness.flag_runs import needs_training
 from recycle.megatron.flag.command_line import megatron_parser
+from recycle.megatron.flag.option_table import known_options
 from recycle.megatron.flag.refusals import RULES, UNSPLIT
 
 # Settings of megatron.core that Megatron's command line cannot set.
@@ -44,6 +45,16 @@ def test_every_option_is_megatrons_with_its_default(theirs):
         assert action.default == theirs[name].default
         assert type(action) is type(theirs[name])
         assert action.nargs == theirs[name].nargs
+
+
+@needs_training
+def test_the_table_has_every_option_of_this_release(theirs):
+    import megatron.core
+
+    release = megatron.core.__version__.partition("+")[0]
+    known = {name for name, option in known_options().items() if release in option.releases}
+    names = {name for action in theirs.values() for name in action.option_strings if name.startswith("--")}
+    assert known == names - {"--help"}
 
 
 @needs_training
