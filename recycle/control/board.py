@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from recycle.control import keys
 from recycle.control.errors import ControlError
-from recycle.control.messages import Alarm, Death, Description, JoinRequest, Report, Verdict
+from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member
@@ -72,6 +72,17 @@ class VerdictBoard:
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
         self._read_last: tuple[bytes, Verdict] | None = None
+
+    def open(self, opening: Opening) -> Opening:
+        """Say with whom the run begins; gives what was said first."""
+        return self._sealed.write_once(keys.OPENING, opening)
+
+    def opening(self, timeout: float = 0.0) -> Opening | None:
+        """With whom the run begins, after it was said or a time in seconds is over."""
+        opening = self._sealed.read(keys.OPENING, Opening)
+        if opening is None and timeout and self._sealed.plain.wait(keys.OPENING, timeout):
+            opening = self._sealed.read(keys.OPENING, Opening)
+        return opening
 
     def propose(self, verdict: Verdict) -> Verdict:
         """Try to begin an epoch; gives the verdict that counts, which may be somebody else's and of a later epoch.

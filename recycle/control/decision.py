@@ -87,12 +87,16 @@ def give_up(survey: Survey, lost: Lost) -> Verdict:
         what = f"no live server of {which} is left"
     else:
         what = "no version of the state is held in every stage"
+    if lost.checkpoint:
+        remedy = "; there is a checkpoint: go on from it with --resume"
+    else:
+        remedy = ", and there is no checkpoint that every server can read; train again with checkpoints switched on"
     return Verdict(
         epoch=survey.view.epoch + 1,
         members=_names(each for each in survey.view.members if each not in survey.deaths),
         step=0,
         deaths=tuple(survey.deaths[each] for each in survey.view.members if each in survey.deaths),
-        stop=f"{what}, and there is no checkpoint that every server can read; train again with checkpoints switched on",
+        stop=f"{what}{remedy}",
     )
 
 

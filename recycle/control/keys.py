@@ -6,7 +6,7 @@ Nothing else knows them, but where process groups meet: that is below ``epoch/<n
 from recycle.control.view import Member
 from recycle.job import Server
 
-RUN, VIEW, ASKED = "run", "view", "asked"
+RUN, OPENING, VIEW, ASKED = "run", "opening", "view", "asked"
 
 _OF_EPOCHS = {"alarm", "bell", "report", "plan", "epoch", "offer"}
 _OF_MEMBERS = {"death", "beat", "join", "finished"}

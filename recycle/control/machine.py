@@ -21,6 +21,7 @@ from recycle.control.events import (
     Halted,
     JoinReady,
     Noticed,
+    Opened,
     Overdue,
     Paused,
     Prepare,
@@ -67,8 +68,8 @@ class State(Enum):
 class Machine:
     """The membership of one worker.
 
-    It starts in no view. The first verdict that names it makes it build the view's groups, be that the verdict with
-    which the run begins or one that admits it to a run.
+    It starts in no view. Who is there from the beginning is told of the opening, and reports what it holds in the epoch
+    before the first; all others join. The first verdict that names a member makes it build the view's groups.
 
     Args:
         me: whose machine it is.
@@ -76,7 +77,8 @@ class Machine:
 
     Attributes:
         state: what the member is doing.
-        view: the view that it is in, or that of the run while it is joining.
+        view: the view that it is in, or that of the run while it is joining; of the opening while the run starts.
+        starts: whether the run has not begun yet.
     """
 
     def __init__(self, me: Member, job: Job) -> None:
@@ -103,6 +105,7 @@ class Machine:
 
     def _enter(self, view: View, step: int) -> None:
         self.view = view
+        self.starts = False
         self._step = step
         self._seen: set[str] = set()
         self._reports: dict[Member, Report] = {}
@@ -110,6 +113,18 @@ class Machine:
         self._joiners: dict[Member, Report] = {}
         self._alarmed = False
         self._waits_for: tuple[int, ...] = ()
+
+    # The start of a run.
+
+    def _opened(self, event: Opened) -> Actions:
+        if self.me not in event.opening.view.members:
+            return ()
+        self._enter(event.opening.view, step=0)
+        self.starts = True
+        # All report anyway, and there is nothing to free anybody from.
+        self._alarmed = True
+        self.state = State.HALTING
+        return ()
 
     # A failure, and the way to a safe point.
 
@@ -177,7 +192,7 @@ class Machine:
     def _conclude(self, outcome: Verdict | Lost) -> Actions:
         if isinstance(outcome, Verdict):
             return (Propose(outcome),)
-        if not (outcome.stages and outcome.checkpoint):
+        if self.starts or not (outcome.stages and outcome.checkpoint):
             return (Propose(give_up(self._survey(), outcome)),)
         if outcome.stages == self._waits_for:
             return ()
@@ -237,6 +252,7 @@ class Machine:
     _o = _ignore
     _ROWS: ClassVar[Mapping[type[Event], tuple[Callable[[Any, Any], Actions], ...]]] = {
         #             JOINING        TRAINING     HALTING      GATHERING    REBUILDING   UNPROTECTED  FENCED   STOPPED
+        Opened:      (_opened,       _o,           _o,          _o,          _o,          _o,          _o,      _o),
         Noticed:     (_o,            _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
         Died:        (_fail_joining, _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
         Paused:       (_o,            _pause,      _o,          _o,          _o,          _o,          _o,      _o),

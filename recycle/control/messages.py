@@ -8,7 +8,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 MemberName = Annotated[str, msgspec.Meta(max_length=32)]
 Line = Annotated[str, msgspec.Meta(max_length=2000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Epoch = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Names = Annotated[tuple[MemberName, ...], msgspec.Meta(max_length=100_000)]
 Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
 
@@ -35,7 +36,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         member: who reports.
-        epoch: the epoch that it halted in.
+        epoch: the epoch that it halted in; while a run starts, the one before its first.
         newest: the newest version of its stage's state that it holds, or NOTHING.
         oldest: the oldest; the same, or one less.
         checkpoint: the newest durable checkpoint that it can read, as a step; None if there is none.
@@ -43,7 +44,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     member: MemberName
-    epoch: Number
+    epoch: Epoch
     newest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     oldest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     checkpoint: Number | None = None
@@ -164,6 +165,30 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def view(self) -> View:
         """The view that it begins."""
         return View(self.epoch, tuple(Member.parse(name) for name in self.members))
+
+
+class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With whom a run begins, as soon as all of them have announced themselves.
+
+    Attributes:
+        epoch: of the first view.
+        members: who is awaited, by pipeline and then stage.
+        restore: whether they begin with what they hold, or all from the checkpoint.
+    """
+
+    epoch: Number
+    members: Names
+    restore: Literal["memory", "checkpoint"] = "memory"
+
+    @classmethod
+    def of(cls, view: View, restore: Literal["memory", "checkpoint"] = "memory") -> Self:
+        """Of the first view."""
+        return cls(view.epoch, tuple(map(str, view.members)), restore)
+
+    @property
+    def view(self) -> View:
+        """Of the start, which is an epoch like every other: its members report, and a verdict ends it."""
+        return View(self.epoch - 1, tuple(Member.parse(name) for name in self.members))
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from recycle.control.events import (
     Halted,
     JoinReady,
     Noticed,
+    Opened,
     Overdue,
     Paused,
     Prepare,
@@ -33,8 +34,8 @@ from recycle.control.events import (
     Stop,
 )
 from recycle.control.machine import Actions, Machine, State
-from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
-from recycle.control.view import Member
+from recycle.control.messages import NOTHING, Death, JoinRequest, Opening, Verdict
+from recycle.control.view import Member, View
 from recycle.job import Job, Server
 
 History = tuple[tuple[int, int], ...]
@@ -56,9 +57,9 @@ class World:
         self.reached = 0
         self.agents: list[Iterator[None]] = []
         self.everyone: list[Simulated] = []
-        members = [Member(server, 0) for server in job.servers()]
-        self.board.verdicts.propose(Verdict(0, tuple(map(str, members)), 0))
-        for member in members:
+        self.opening = Opening.of(View.among(job.servers()))
+        self.board.verdicts.open(self.opening)
+        for member in self.opening.view.members:
             Simulated(self, member).held[0] = ()
         self.look()
 
@@ -69,14 +70,20 @@ class World:
     def of(self, member: Member) -> "Simulated":
         return next(each for each in self.everyone if each.member == member)
 
-    def newest(self) -> Verdict:
-        verdict = self.board.verdicts.newest()
-        assert verdict is not None
-        return verdict
+    def newest(self) -> Verdict | Opening:
+        """Where the run is: what its present epoch, or its start, began with."""
+        return self.board.verdicts.newest() or self.opening
+
+    @property
+    def epoch(self) -> int:
+        """Of the run."""
+        return self.newest().view.epoch
 
     def look(self) -> None:
         """Take note of the newest verdict, and hold it against what was noted before."""
-        verdict = self.newest()
+        verdict = self.board.verdicts.newest()
+        if verdict is None:
+            return
         if verdict.epoch not in self.verdicts and verdict.restore == "checkpoint":
             self.reached = verdict.step
         assert self.verdicts.setdefault(verdict.epoch, verdict) == verdict, "an epoch has two verdicts"
@@ -94,9 +101,9 @@ class World:
 
     def save_checkpoint(self) -> None:
         """A checkpoint is durable once every stage has written the same version."""
-        verdict = self.newest()
-        members = [self.of(member) for member in verdict.view.members]
-        if not all(each.alive and each.machine.view == verdict.view and each.iteration for each in members):
+        view = self.newest().view
+        members = [self.of(member) for member in view.members]
+        if not all(each.alive and each.machine.view == view and each.iteration for each in members):
             return
         versions = [
             {version for each in members if each.member.server.stage == stage for version in each.held}
@@ -163,6 +170,8 @@ class Simulated:
         """Everything that the store has to say to this member now."""
         board, epoch, members = self.world.board, self.machine.view.epoch, self.machine.view.members
         events: list[Event] = []
+        if self.member.incarnation == 0:
+            events.append(Opened("opening", self.world.opening))
         if alarm := board.failures.alarm(max(epoch, 0)):
             events.append(Noticed(f"alarm/{alarm.epoch}", alarm.epoch, alarm.cause))
         for member in {*members, self.member}:
@@ -190,7 +199,7 @@ class Simulated:
             return False
         assert step in self.held, f"{self.member} does iteration {step} without its version"
         self.held = {step: self.held[step], step + 1: (*self.held[step], (step, epoch))}
-        if epoch == self.world.newest().epoch:
+        if epoch == self.world.epoch:
             self.world.reached = max(self.world.reached, step + 1)
         if self.world.pauses.get(epoch) == step + 1 and not self.interrupted:
             self.tell(Paused(f"pause/{epoch}", epoch, step + 1))
@@ -209,8 +218,8 @@ class Simulated:
             self.tell(BuildFailed(self.new_id(), self.rebuild.verdict.epoch, "the groups cannot be built"))
 
     def come_to_safe_point(self) -> bool:
-        """The main thread was interrupted, and says what it holds."""
-        if not self.interrupted or self.machine.state is not State.HALTING:
+        """The main thread was interrupted, or is ready at the start of the run, and says what it holds."""
+        if not (self.interrupted or self.machine.starts) or self.machine.state is not State.HALTING:
             return False
         self.interrupted = False
         self.iteration = self.rebuild = None

@@ -8,7 +8,7 @@ from harness.examples import paper_job
 from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
-from recycle.control.messages import Death, Description, JoinRequest, Report, Verdict
+from recycle.control.messages import Death, Description, JoinRequest, Opening, Report, Verdict
 from recycle.control.store import Store
 from recycle.control.view import Member
 from recycle.job import Server
@@ -82,6 +82,17 @@ def test_an_epoch_has_one_verdict_however_late_one_proposes(board: Board) -> Non
     assert board.verdicts.propose(verdict(1, 6)) == verdict(2, 7)
     assert board.verdicts.newest(1) == board.verdicts.newest() == verdict(2, 7)
     assert board.verdicts.newest(3) is None
+
+
+def test_a_run_is_opened_once_and_waited_for(store: Store, board: Board) -> None:
+    assert board.verdicts.opening() is board.verdicts.opening(0.01) is None
+    opening = Opening(4, (str(A), str(B)), "checkpoint")
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(Board(store.clone(), TOKEN).verdicts.opening, 60)
+        assert board.verdicts.open(opening) == opening
+        assert waited.result() == opening
+    assert board.verdicts.open(Opening(0, (str(C),))) == opening
+    assert (opening.view.epoch, opening.view.members) == (3, (A, B))
 
 
 def test_of_many_who_propose_one_wins_and_all_are_told(store: Store, board: Board) -> None:

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from harness.examples import paper_job
 from recycle.control.events import Decided
 from recycle.control.machine import State
+from recycle.control.messages import Opening
 from tests.control.simulation import Simulated, World
 
 ANY = st.integers(0, 999)
@@ -150,6 +151,8 @@ class Protocol(RuleBasedStateMachine):
 
     def has_recovered(self) -> bool:
         verdict, running = self.world.newest(), self.world.running
+        if isinstance(verdict, Opening):
+            return not running
         if verdict.stop:
             return all(one.machine.state is State.JOINING for one in running)
         members = [one for one in running if one.member in verdict.view.members]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from recycle.control.events import Decided, Died, Event, JoinReady, Overdue, Reported
 from recycle.control.machine import Machine
-from recycle.control.messages import Alarm, Death, Report, Verdict
+from recycle.control.messages import Alarm, Death, Opening, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.runtime.recover.store_connection import StoreConnection
 
@@ -26,9 +26,16 @@ class Gathering:
         self._member = member
         self._store = store
         self._ids = itertools.count()
-        self._epoch = -1
+        self._epoch: int | None = None
         self._began = 0.0
         self._heard: set[str] = set()
+
+    def await_opening(self) -> Opening:
+        """With whom the run begins, once that was said."""
+        opening = None
+        while opening is None:
+            opening = self._store.board.verdicts.opening(self._store.durations.beat)
+        return opening
 
     def raise_alarm(self, epoch: int, cause: str) -> Alarm:
         """Tell all that an epoch cannot go on; gives the alarm that was raised first."""
@@ -42,9 +49,17 @@ class Gathering:
         """Try to begin an epoch; gives the verdict that counts."""
         return self._store.board.verdicts.propose(verdict)
 
-    def accuse(self, member: Member) -> None:
-        """Declare a member dead that has not answered in time."""
-        reason = f"did not answer an alarm for {self._store.durations.answer:g} s"
+    def accuse(self, member: Member, starts: bool) -> None:
+        """Declare a member dead that has not reported in time.
+
+        Args:
+            member: who.
+            starts: whether the run has not begun yet.
+        """
+        if starts:
+            reason = f"did not announce itself for {self._store.durations.start:g} s"
+        else:
+            reason = f"did not answer an alarm for {self._store.durations.answer:g} s"
         self._store.board.failures.publish_death(Death(str(member), reason, "answer", time.monotonic()))
 
     def tidy(self, view: View) -> None:
@@ -79,7 +94,8 @@ class Gathering:
         if verdict is not None:
             yield Decided(f"view/{verdict.epoch}", verdict)
             return
-        overdue = time.monotonic() - self._began > self._store.durations.answer
+        durations = self._store.durations
+        overdue = time.monotonic() - self._began > (durations.start if machine.starts else durations.answer)
         dead = board.failures.declared_dead()
         reported = board.failures.reported(view.epoch) if leads or overdue else frozenset()
         if leads:

@@ -18,6 +18,7 @@ from recycle.control.events import (
     Exit,
     Halted,
     Noticed,
+    Opened,
     Paused,
     Prepare,
     Propose,
@@ -99,6 +100,8 @@ class Recovery:
 
     def enter(self) -> None:
         """Wait for the first view with this member in it, and enter it."""
+        if self._machine.me.incarnation == 0:
+            self._open()
         while self._machine.state is State.JOINING and self.end is None:
             try:
                 self._join()
@@ -148,6 +151,15 @@ class Recovery:
         """This process has to end."""
         self.end = status
         self._reports.end(reason)
+
+    def _open(self) -> None:
+        """The run begins with this member in it, which is ready: announce it."""
+        try:
+            opening = self._gathering.await_opening()
+            self._holdings.empty = opening.restore == "checkpoint"
+            self.tell(Opened("opening", opening))
+        except StoreLost:
+            self.end_with(STOPPED, "the store was lost before the run began: train again")
 
     def _join(self) -> None:
         """Wait for a verdict; in the view of the run, get the state first, and say what came of it."""
@@ -207,7 +219,7 @@ class Recovery:
                 stored = self._gathering.propose(self._plans.choose(verdict))
                 return [Decided(f"view/{stored.epoch}", stored)]
             case Accuse(member):
-                self._gathering.accuse(member)
+                self._gathering.accuse(member, self._machine.starts)
             case Rebuild(verdict):
                 self._admission.abort()
                 return self._rebuilding.rebuild(verdict)
