@@ -153,14 +153,8 @@ class _Agent:
     def _declare_dead(
         self, member: Member, reason: str, noticed: Literal["agent", "heartbeat"], last_sign: float
     ) -> None:
-        board = self._reach()
-        board.failures.publish_death(Death(str(member), reason, noticed, last_sign))
-        # A verdict that still names the member may be made at this moment, by somebody who has not seen the death. So
-        # the alarm is raised until the newest view is one that has heard it or does not need it.
-        epoch = 0
-        while (verdict := board.verdicts.newest(epoch)) is not None and member in verdict.view.members:
-            board.failures.raise_alarm(verdict.epoch, f"{member} {reason}", f"agent of {self._member}")
-            epoch = verdict.epoch + 1
+        death = Death(str(member), reason, noticed, last_sign)
+        self._reach().declare_dead(death, f"agent of {self._member}")
 
     def _reach(self) -> Board:
         if self._board is None:

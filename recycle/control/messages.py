@@ -31,7 +31,7 @@ Names = Annotated[tuple[MemberName, ...], msgspec.Meta(max_length=100_000)]
 Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
 
 
-class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="report"):
     """What a halted member holds.
 
     Attributes:
@@ -64,7 +64,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return frozenset({self.oldest, self.newest}) - {NOTHING}
 
 
-class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="death"):
     """A member is declared dead, and from then on is.
 
     Attributes:
@@ -92,7 +92,7 @@ class Alarm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cause: why.
     """
 
-    epoch: Number
+    epoch: Epoch
     source: Line
     cause: Line
 
@@ -141,6 +141,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         restore: where a member that lacks the version gets it: from a peer's memory, or all from the checkpoint.
         deaths: of the members of the epoch before that are not in this one.
         joined: the members that were not in the epoch before.
+        lacking: the members that need a peer's copy of the version.
+        heard: up to which entry the log of the epoch before was read.
         plan: where the plan of this view is; None as long as nobody has chosen one.
         stop: why the run cannot go on; empty if it can.
     """
@@ -151,6 +153,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restore: Literal["memory", "checkpoint"] = "memory"
     deaths: Annotated[tuple[Death, ...], msgspec.Meta(max_length=100_000)] = ()
     joined: Names = ()
+    lacking: Names = ()
+    heard: Number = 0
     plan: ChosenPlan | None = None
     stop: Line = ""
 

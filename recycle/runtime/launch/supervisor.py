@@ -234,7 +234,9 @@ class Supervisor:
                 return len(self._ended) == len(self._agents) or all(each in self._ended for each in members)
             self._accuse_silent(board, others)
             own = (each for each in members if each in self._agents)
-            return all(each in self._ended for each in own) and board.end.need_nobody(verdict.epoch, others)
+            if not all(each in self._ended for each in own):
+                return False
+            return board.end.is_reached(verdict.view) or all(board.failures.death(each) for each in others)
         except StoreLost:
             return len(self._ended) == len(self._agents)
 
