@@ -183,7 +183,9 @@ class FailureBoard:
     def tell_death(self, epoch: int, death: Death) -> None:
         """Tell who leads in an epoch that a member is dead; if it was the leader, all who wait for it."""
         self.log(epoch).append(death)
-        self._sealed.plain.set(keys.turn(epoch, Member.parse(death.member)), b"")
+        # It may also have died when it had begun this epoch, before it rang for it.
+        for waited in (epoch - 1, epoch):
+            self._sealed.plain.set(keys.turn(waited, Member.parse(death.member)), b"")
 
     def unheard(self, verdict: Verdict) -> tuple[Death, ...]:
         """The deaths of members of a view of which its proposer may not have heard.

@@ -110,6 +110,8 @@ class Machine:
         self._seen: set[str] = set()
         self._reports: dict[Member, Report] = {}
         self._deaths: dict[Member, Death] = {}
+        # Who has neither reported nor died.
+        self._missing = set(view.members)
         self._joiners: dict[Member, Report] = {}
         self._alarmed = False
         self._waits_for: tuple[int, ...] = ()
@@ -134,6 +136,7 @@ class Machine:
             if member == self.me:
                 return self._leave(f"was declared dead: it {event.death.reason}")
             self._deaths[member] = event.death
+            self._missing.discard(member)
             if member not in self.view.members:
                 return ()
             cause = f"{member} {event.death.reason}"
@@ -157,6 +160,7 @@ class Machine:
             return (PublishReport(report),)
         self.state = State.GATHERING
         self._reports[self.me] = report
+        self._missing.discard(self.me)
         return (PublishReport(report), *self._consider())
 
     def _fail_joining(self, event: Died) -> Actions:
@@ -165,7 +169,9 @@ class Machine:
     # The way to a verdict.
 
     def _reported(self, event: Reported) -> Actions:
-        self._reports[Member.parse(event.report.member)] = event.report
+        member = Member.parse(event.report.member)
+        self._reports[member] = event.report
+        self._missing.discard(member)
         return self._consider()
 
     def _join_ready(self, event: JoinReady) -> Actions:
@@ -181,7 +187,7 @@ class Machine:
         return (Accuse(event.member),) if self._alarmed and event.member in outcome.members else ()
 
     def _consider(self) -> Actions:
-        if self.state is not State.GATHERING or self.leader != self.me:
+        if self.state is not State.GATHERING or self._missing or self.leader != self.me:
             return ()
         outcome = decide(self._job, self._survey())
         return () if isinstance(outcome, Missing) else self._conclude(outcome)

@@ -6,8 +6,9 @@ make none.
 
 import hashlib
 import hmac
+import operator
 from collections.abc import Mapping
-from itertools import pairwise
+from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar
 
 import msgspec
@@ -131,7 +132,7 @@ ChosenPlan = FirstPlan | CataloguePlan | PublishedPlan
 """Where the plan of a view is; its text form is for people."""
 
 
-class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The one decision that begins an epoch: who is in it, and where it takes up the work.
 
     Attributes:
@@ -159,16 +160,16 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: Line = ""
 
     def __post_init__(self) -> None:
-        members = self.view.members
-        if any(a.server >= b.server for a, b in pairwise(members)):
+        servers = self.view.servers
+        if any(map(operator.ge, servers, servers[1:])):
             raise ControlError(
                 f"verdict of epoch {self.epoch}: its members are not in order, or a server is twice in it"
             )
 
-    @property
+    @cached_property
     def view(self) -> View:
         """The view that it begins."""
-        return View(self.epoch, tuple(Member.parse(name) for name in self.members))
+        return View(self.epoch, tuple(map(Member.parse, self.members)))
 
 
 class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

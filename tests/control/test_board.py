@@ -65,6 +65,12 @@ def test_a_death_is_told_in_every_epoch_that_still_has_the_dead(board: Board) ->
     assert (read(board, 1), board.failures.alarm(1)) == ([], None)
 
 
+def test_who_waits_for_a_leader_that_began_an_epoch_and_died_is_woken(store: Store, board: Board) -> None:
+    board.verdicts.propose(verdict(1, 0, A, B))
+    board.declare_dead(Death(str(A), "died", "agent", 1.0), "agent")
+    assert store.get_many(["epoch/0/turn/W0_0#0", "epoch/1/turn/W0_0#0"]) == [b"", b""]
+
+
 def test_what_the_proposer_of_a_view_has_not_heard_is_found_by_its_members(board: Board) -> None:
     early, late, outside, joiner = (Death(str(each), "died", "agent", 1.0) for each in (A, B, Member(B.server, 7), C))
     board.failures.tell_death(3, early)

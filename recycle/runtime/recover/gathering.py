@@ -20,6 +20,9 @@ from recycle.runtime.recover.store_connection import StoreConnection
 # Seconds for which who leads waits for the next entry: the longest that it overlooks one behind a hole.
 LOOK = 0.05
 
+# Beats for which all others wait for it: the longest that they overlook its end if nobody could ring for it.
+CALM = 4
+
 
 class Gathering:
     """One member's part in it.
@@ -118,7 +121,7 @@ class Gathering:
             if not quiet:
                 return
         else:
-            board.verdicts.await_turn(view.epoch, leader, durations.beat)
+            board.verdicts.await_turn(view.epoch, leader, CALM * durations.beat)
             # Before the verdict, which is the largest thing in the store, and is not there before the next one's turn.
             if (death := board.failures.death(leader)) is not None:
                 yield _died(death)
