@@ -39,7 +39,8 @@ class Gathering:
         self._epoch: int | None = None
         self._began = 0.0
         self._reader: LogReader[Report | Death] | None = None
-        self._joiners: set[Member] = set()
+        # Who has said in the present view what it holds, or has died.
+        self._heard: set[Member] = set()
         self._outlived: View | None = None
 
     def await_opening(self) -> Opening:
@@ -133,7 +134,7 @@ class Gathering:
         if overdue:
             yield from self.listen(view)
         for member in view.members if overdue else ():
-            if member != self._member:
+            if member != self._member and member not in self._heard:
                 yield Overdue(f"overdue/{next(self._ids)}", view.epoch, member)
 
     def listen(self, view: View, timeout: float = 0.0) -> Iterator[Event]:
@@ -141,12 +142,12 @@ class Gathering:
         board = self._store.board
         for entry in self._enter(view).news(timeout):
             member = Member.parse(entry.member)
+            self._heard.add(member)
             if isinstance(entry, Death):
                 yield _died(entry)
             elif member in view.members:
                 yield Reported(f"report/{entry.epoch}/{member}", entry)
             elif board.failures.death(member) is None:
-                self._joiners.add(member)
                 yield JoinReady(f"join/{entry.epoch}/{member}", entry)
 
     def hear_out(self, view: View, joiners: Callable[[], Collection[Member]]) -> Iterator[Event]:
@@ -158,7 +159,7 @@ class Gathering:
         """
         self._enter(view)
         deadline = time.monotonic() + self._store.durations.silence
-        while not self._joiners.issuperset(joiners()) and time.monotonic() < deadline:
+        while not self._heard.issuperset(joiners()) and time.monotonic() < deadline:
             yield from self.listen(view, LOOK)
 
     def _enter(self, view: View) -> LogReader[Report | Death]:
@@ -166,7 +167,7 @@ class Gathering:
         if self._reader is None or view.epoch != self._epoch:
             self._epoch, self._began = view.epoch, time.monotonic()
             self._reader = LogReader(self._store.board.failures.log(view.epoch))
-            self._joiners = set()
+            self._heard = set()
         return self._reader
 
 
