@@ -17,58 +17,25 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
-from types import SimpleNamespace
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
+from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.events import (
-    Action,
-    Built,
-    Decided,
-    Event,
-    Halted,
-    Noticed,
-    Propose,
-    PublishReport,
-    RaiseAlarm,
-    Rebuild,
-)
-from recycle.control.machine import Machine
 from recycle.control.messages import Death, Verdict
-from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore, listen, serve
 from recycle.control.view import Member, View
 from recycle.job import Job
-from recycle.runtime.recover.gathering import Gathering
-from recycle.runtime.recover.store_connection import StoreConnection
 
 HOST = 8
 DURATIONS = Durations(silence=60.0, answer=120.0)
-TOKEN = "token"
 PATIENCE = 120.0
-
-
-class Cost(NamedTuple):
-    """What a view change was for one member.
-
-    Attributes:
-        decided: when it had the verdict, on the monotonic clock in seconds.
-        requests: to the store.
-        read: bytes of what it got.
-        view: bytes of these that are verdicts.
-    """
-
-    decided: float
-    requests: int
-    read: int
-    view: int
 
 
 class Change(NamedTuple):
@@ -85,137 +52,6 @@ class Change(NamedTuple):
     costs: list[Cost]
 
 
-class CountingStore:
-    """A Store that counts what is asked of another one.
-
-    Args:
-        store: which.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.requests = self.read = self.view = 0
-        self._store = store
-
-    def set(self, key: str, value: bytes) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.set(key, value)
-
-    def get(self, key: str) -> bytes | None:
-        """See Store."""
-        found = self._store.get(key)
-        self._count(key, found)
-        return found
-
-    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        self.requests += 1
-        found = self._store.get_many(keys)
-        self.read += sum(len(each or b"") for each in found)
-        return found
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """See Store."""
-        found = self._store.compare_set(key, expected, desired)
-        self._count(key, found)
-        return found
-
-    def wait(self, key: str, timeout: float) -> bool:
-        """See Store."""
-        self.requests += 1
-        return self._store.wait(key, timeout)
-
-    def add(self, key: str, amount: int) -> int:
-        """See Store."""
-        self.requests += 1
-        return self._store.add(key, amount)
-
-    def delete(self, key: str) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.delete(key)
-
-    def delete_all(self, outlived: Callable[[str], bool]) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.delete_all(outlived)
-
-    def clone(self) -> Self:
-        """See Store."""
-        return type(self)(self._store.clone())
-
-    def clear(self) -> None:
-        """Count from 0."""
-        self.requests = self.read = self.view = 0
-
-    def _count(self, key: str, found: bytes | None) -> None:
-        self.requests += 1
-        self.read += len(found or b"")
-        if key == "view":
-            self.view += len(found or b"")
-
-
-class BareMember:
-    """A survivor without a training: what it has to do with a view change, and nothing else.
-
-    Args:
-        member: who it is.
-        job: what would be trained.
-        port: of the store.
-    """
-
-    def __init__(self, member: Member, job: Job, port: int) -> None:
-        self._store = CountingStore(TorchStore("127.0.0.1", port, PATIENCE))
-        self._board = Board(self._store, TOKEN)
-        self._gathering = Gathering(
-            member, cast("StoreConnection", SimpleNamespace(board=self._board, durations=DURATIONS))
-        )
-        self._machine = Machine(member, job)
-        self._rebuilt = False
-
-    def begin(self, verdict: Verdict) -> None:
-        """Be in a view from its verdict on, as if its groups stood."""
-        self._machine.handle(Decided("begin", verdict))
-        self._machine.handle(Built("built", verdict.epoch))
-        self._store.clear()
-
-    def change_view(self) -> Cost:
-        """Wait for the alarm, and take part until there is a verdict."""
-        machine, store, epoch = self._machine, self._store, self._machine.view.epoch
-        while (alarm := self._board.failures.wait_alarm(epoch, 60.0)) is None:
-            pass
-        self._tell(Noticed("alarm", epoch, alarm.cause))
-        self._tell(Halted("halted", epoch, 7, 6))
-        while not self._rebuilt:
-            for event in self._gathering.look(machine):
-                self._tell(event)
-                if self._rebuilt:
-                    break
-        return Cost(time.monotonic(), store.requests, store.read, store.view)
-
-    def _tell(self, event: Event) -> None:
-        queue = [event]
-        while queue:
-            for action in self._machine.handle(queue.pop(0)):
-                queue += self._perform(action)
-
-    def _perform(self, action: Action) -> list[Event]:
-        match action:
-            case RaiseAlarm(epoch, cause):
-                self._gathering.raise_alarm(epoch, cause)
-            case PublishReport(report):
-                self._gathering.publish(report)
-            case Propose(verdict):
-                stored = self._gathering.propose(self._machine.view, verdict)
-                return [Decided(f"view/{stored.epoch}", stored)]
-            case Rebuild(verdict):
-                assert not self._board.failures.unheard(verdict), "a death was told too late"
-                self._rebuilt = True
-            case _:
-                raise AssertionError(f"nobody does {action}")
-        return []
-
-
 def run_members(
     members: Sequence[Member], job: Job, port: int, verdict: Verdict, ready: Barrier, channel: Connection
 ) -> None:
@@ -225,7 +61,7 @@ def run_members(
 
     def work(member: Member) -> None:
         # Each by itself: some names are looked up for seconds where no name server answers.
-        one = BareMember(member, job, port)
+        one = BareMember(member, job, TorchStore("127.0.0.1", port, PATIENCE), DURATIONS)
         one.begin(verdict)
         begun.wait()
         costs.append(one.change_view())
