@@ -1,7 +1,7 @@
 """A store without a network."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -33,6 +33,11 @@ class MemoryStore:
         with self._changing() as values:
             return values.get(key)
 
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        with self._changing() as values:
+            return [values.get(key) for key in keys]
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
         with self._changing() as values:
@@ -60,10 +65,17 @@ class MemoryStore:
         with self._changing() as values:
             values.pop(key, None)
 
-    def keys(self, prefix: str) -> list[str]:
+    def delete_all(self, outlived: Callable[[str], bool]) -> None:
         """See Store."""
         with self._changing() as values:
-            return sorted(key for key in values if key.startswith(prefix))
+            for key in list(filter(outlived, values)):
+                del values[key]
+
+    @property
+    def keys(self) -> list[str]:
+        """All that there are, in order."""
+        with self._changing() as values:
+            return sorted(values)
 
     def clone(self) -> Self:
         """See Store."""

@@ -80,6 +80,13 @@ LONGEST_RUN = 24 * 3600.0
     help="A server without a sign of life for this long is declared dead.",
 )
 @click.option(
+    "--start-within",
+    type=parse_seconds,
+    default="10m",
+    show_default=True,
+    help="From the first server that is ready until the last must be; who is not by then is declared dead.",
+)
+@click.option(
     "--address",
     default="127.0.0.1",
     show_default=True,
@@ -111,6 +118,7 @@ def command(
     seed: int,
     catalogue: Path | None,
     silence: float,
+    start_within: float,
     address: str,
     unprotected: bool,
     exact: bool,
@@ -149,7 +157,7 @@ def command(
     model = load_model(model_file)
     model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
     faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
-    durations = Durations(beat=silence / 6, silence=silence, answer=max(30.0, 2 * silence))
+    durations = Durations(beat=silence / 6, silence=silence, start=start_within, answer=max(30.0, 2 * silence))
     protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
     if protected and catalogue is None:
         catalogue = plan_ahead(job, plan.mode, output / "plans.zip")

@@ -110,21 +110,26 @@ class _Agent:
         try:
             board = self._reach()
             verdict = board.verdicts.newest()
-            if verdict is not self._verdict:
-                self._choose(verdict)
-            silent = self._watchlist.observe(time.monotonic(), board.beats.counts(self._watched))
+            if verdict is not self._verdict or not self._watched:
+                self._choose(board, verdict)
+            counts = board.beats.counts(self._watched)
+            if verdict is None:
+                # Some may still be on their way; who is in a view has been there.
+                counts = {member: count for member, count in counts.items() if count}
+            silent = self._watchlist.observe(time.monotonic(), counts)
             for member, since in silent.items():
                 reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
                 self._declare_dead(member, reason, "heartbeat", since)
             if silent:
                 self._silent |= set(silent)
-                self._choose(verdict)
+                self._choose(board, verdict)
         except StoreLost:
             self._board = None
 
-    def _choose(self, verdict: Verdict | None) -> None:
+    def _choose(self, board: Board, verdict: Verdict | None) -> None:
         """Choose whom to watch from now on."""
-        view = View(-1, ()) if verdict is None else verdict.view
+        begun = verdict or board.verdicts.opening()
+        view = View(-1, ()) if begun is None else begun.view
         self._verdict = verdict
         self._silent &= set(view.members)
         self._watched = watched(view, self._member, self._silent) if self._member in view.members else ()
@@ -148,14 +153,8 @@ class _Agent:
     def _declare_dead(
         self, member: Member, reason: str, noticed: Literal["agent", "heartbeat"], last_sign: float
     ) -> None:
-        board = self._reach()
-        board.failures.publish_death(Death(str(member), reason, noticed, last_sign))
-        # A verdict that still names the member may be made at this moment, by somebody who has not seen the death. So
-        # the alarm is raised until the newest view is one that has heard it or does not need it.
-        epoch = 0
-        while (verdict := board.verdicts.newest(epoch)) is not None and member in verdict.view.members:
-            board.failures.raise_alarm(verdict.epoch, f"{member} {reason}", f"agent of {self._member}")
-            epoch = verdict.epoch + 1
+        death = Death(str(member), reason, noticed, last_sign)
+        self._reach().declare_dead(death, f"agent of {self._member}")
 
     def _reach(self) -> Board:
         if self._board is None:

@@ -7,11 +7,11 @@ was not made with the run's token.
 from collections.abc import Collection, Iterable
 
 from recycle.control import keys
-from recycle.control.errors import ControlError
-from recycle.control.messages import Alarm, Death, Description, JoinRequest, Report, Verdict
+from recycle.control.log import Log
+from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
-from recycle.control.view import Member
+from recycle.control.view import Member, View
 from recycle.job import Server
 
 
@@ -38,7 +38,7 @@ class Board:
         self.beats = BeatBoard(sealed)
         self.joining = JoinBoard(sealed)
         self.plans = PlanBoard(sealed)
-        self.end = EndBoard(sealed, self.failures)
+        self.end = EndBoard(sealed)
 
     def describe(self, description: Description) -> Description:
         """Say what the run is; gives what was said first."""
@@ -48,18 +48,35 @@ class Board:
         """What the run is."""
         return self._sealed.read(keys.RUN, Description)
 
+    def declare_dead(self, death: Death, source: str) -> None:
+        """Tell everybody who needs to know that a member is dead, and be heard.
+
+        Args:
+            death: of whom, and how.
+            source: who says so.
+        """
+        death, member = self.failures.publish_death(death), Member.parse(death.member)
+        # A verdict that still names the member may be made at this moment, by somebody who has not seen the death. So
+        # it is told in every epoch until the newest view is one that has heard it or does not need it.
+        begun: Verdict | Opening | None = self.verdicts.newest() or self.verdicts.opening()
+        while begun is not None and member in begun.view.members:
+            epoch = begun.view.epoch
+            self.failures.tell_death(epoch, death)
+            self.failures.raise_alarm(epoch, f"{member} {death.reason}", source)
+            begun = self.verdicts.newest(epoch + 1)
+
     def forget(self, epoch: int, members: Collection[Member]) -> None:
         """Delete what only earlier epochs needed, so that the store does not grow with the number of failures.
 
         Args:
             epoch: the epoch that the run is in.
-            members: who is in it, or still asks to be; what is kept about anybody else goes.
+            members: who is in it; of anybody else who has not asked in it to be let in, everything goes.
         """
-        store, names = self._sealed.plain, {str(member) for member in members}
-        # Requests first: a joiner whose death is forgotten must not look as if it was waiting.
-        for key in sorted(store.keys(""), key=lambda key: not key.startswith(keys.join(""))):
-            if keys.is_outlived(key, epoch, names):
-                store.delete(key)
+        if self.verdicts.newest(epoch + 1) is not None:
+            # Who comes this late does not know any more whose keys are needed.
+            return
+        names = {*map(str, members), *(each.member for each in self.joining.requests(epoch))}
+        self._sealed.plain.delete_all(lambda key: keys.is_outlived(key, epoch, names))
 
 
 class VerdictBoard:
@@ -72,6 +89,17 @@ class VerdictBoard:
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
         self._read_last: tuple[bytes, Verdict] | None = None
+
+    def open(self, opening: Opening) -> Opening:
+        """Say with whom the run begins; gives what was said first."""
+        return self._sealed.write_once(keys.OPENING, opening)
+
+    def opening(self, timeout: float = 0.0) -> Opening | None:
+        """With whom the run begins, after it was said or a time in seconds is over."""
+        opening = self._sealed.read(keys.OPENING, Opening)
+        if opening is None and timeout and self._sealed.plain.wait(keys.OPENING, timeout):
+            opening = self._sealed.read(keys.OPENING, Opening)
+        return opening
 
     def propose(self, verdict: Verdict) -> Verdict:
         """Try to begin an epoch; gives the verdict that counts, which may be somebody else's and of a later epoch.
@@ -89,6 +117,14 @@ class VerdictBoard:
         stored = sealed.unseal(keys.VIEW, after, Verdict)
         store.set(keys.bell(stored.epoch), b"")
         return stored
+
+    def ring(self, epoch: int, leader: Member) -> None:
+        """End the wait for a leader, which has decided or cannot."""
+        self._sealed.plain.set(keys.turn(epoch, leader), b"")
+
+    def await_turn(self, epoch: int, leader: Member, timeout: float) -> None:
+        """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long."""
+        self._sealed.plain.wait(keys.turn(epoch, leader), timeout)
 
     def newest(self, epoch: int = 0) -> Verdict | None:
         """The newest verdict, if it is of this epoch or a later one; the same object as long as it is the same."""
@@ -132,29 +168,42 @@ class FailureBoard:
         """The same, after it was raised or a time in seconds is over. The connection is busy for that long."""
         return self.alarm(epoch) if self._sealed.plain.wait(keys.alarm(epoch), timeout) else None
 
+    def log(self, epoch: int) -> Log[Report | Death]:
+        """What was told in an epoch."""
+        return Log(self._sealed, keys.log(epoch), Report | Death)  # type: ignore[arg-type]  # a union is a form too
+
     def publish_report(self, report: Report) -> None:
-        """Tell the others what this member holds."""
-        self._sealed.write(keys.report(report.epoch, report.member), report)
-
-    def report(self, epoch: int, member: Member) -> Report | None:
-        """What a member said in an epoch."""
-        return self._sealed.read(keys.report(epoch, member), Report)
-
-    def reported(self, epoch: int) -> frozenset[str]:
-        """The names of those who have reported in an epoch; one look for all."""
-        return self._sealed.names(keys.report(epoch, ""))
+        """Tell who leads what this member holds."""
+        self.log(report.epoch).append(report)
 
     def publish_death(self, death: Death) -> Death:
         """Declare a member dead; gives what was said first."""
         return self._sealed.write_once(keys.death(death.member), death)
 
+    def tell_death(self, epoch: int, death: Death) -> None:
+        """Tell who leads in an epoch that a member is dead; if it was the leader, all who wait for it."""
+        self.log(epoch).append(death)
+        # It may also have died when it had begun this epoch, before it rang for it.
+        for waited in (epoch - 1, epoch):
+            self._sealed.plain.set(keys.turn(waited, Member.parse(death.member)), b"")
+
+    def unheard(self, verdict: Verdict) -> tuple[Death, ...]:
+        """The deaths of members of a view of which its proposer may not have heard.
+
+        Who is declared dead is told in the log of an epoch before it is looked whether there is a newer view. So what
+        the proposer has missed is in the log when its verdict is read.
+        """
+        log = self.log(verdict.epoch - 1)
+        told = log.read(range(verdict.heard + 1, log.count() + 1)).values()
+        deaths = {each.member: each for each in told if isinstance(each, Death)}
+        # Those who joined were in no view when they died.
+        found = [deaths.get(name) for name in verdict.members if name not in verdict.joined]
+        found += [self.death(Member.parse(name)) for name in verdict.joined]
+        return tuple(each for each in found if each is not None)
+
     def death(self, member: Member) -> Death | None:
         """How a member died, if it was declared dead."""
         return self._sealed.read(keys.death(member), Death)
-
-    def declared_dead(self) -> frozenset[str]:
-        """The names of those who were declared dead; one look for all."""
-        return self._sealed.names(keys.death(""))
 
 
 class BeatBoard:
@@ -197,24 +246,20 @@ class JoinBoard:
 
     def request(self, request: JoinRequest) -> None:
         """Ask to be admitted, or say how the request stands now."""
-        self._sealed.write(keys.join(request.member), request)
-        self._sealed.plain.add(keys.ASKED, 1)
+        self._log(request.epoch).append(request)
 
-    def asked(self) -> int:
+    def asked(self, epoch: int) -> int:
         """A number that changes with every request; to look at it costs less than to look at all requests."""
-        return self._sealed.plain.add(keys.ASKED, 0)
+        return self._log(epoch).count()
 
-    def requests(self) -> tuple[JoinRequest, ...]:
-        """All requests to be admitted that were made with the run's token; any others are of no account."""
-        found = []
-        for key in self._sealed.plain.keys(keys.join("")):
-            try:
-                request = self._sealed.read(key, JoinRequest)
-            except ControlError:
-                continue
-            if request is not None:
-                found.append(request)
-        return tuple(found)
+    def requests(self, epoch: int) -> tuple[JoinRequest, ...]:
+        """How the requests of an epoch stand that were made with the run's token; any others are of no account."""
+        log = self._log(epoch)
+        told = log.read(range(1, log.count() + 1)).values()
+        return tuple({each.member: each for each in told if each is not None}.values())
+
+    def _log(self, epoch: int) -> Log[JoinRequest]:
+        return Log(self._sealed, keys.requests(epoch), JoinRequest)
 
     def offer(self, epoch: int, member: Member, attempt: int) -> None:
         """Say to a member that asks that its stage's state is ready for it."""
@@ -246,23 +291,28 @@ class PlanBoard:
 
 
 class EndBoard:
-    """Who has reached the end of training.
+    """How many have reached the end of training in an epoch.
+
+    Nobody leaves before all have, so whoever dies until then is missed by everybody, and nobody after it.
 
     Args:
         sealed: the store.
-        failures: on the same board; the dead need nobody.
     """
 
-    def __init__(self, sealed: SealedStore, failures: FailureBoard) -> None:
+    def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
-        self._failures = failures
 
-    def reach(self, epoch: int, member: Member) -> None:
-        """Say that a member has reached the end of training in an epoch."""
-        self._sealed.write(keys.finished(member), epoch)
+    def reach(self, view: View) -> None:
+        """Say once that a member of a view has reached the end of training."""
+        if self._sealed.plain.add(keys.finished(view.epoch), 1) == len(view.members):
+            self._sealed.plain.set(keys.end(view.epoch), b"")
 
-    def need_nobody(self, epoch: int, members: Iterable[Member]) -> bool:
-        """Whether each of these has reached the end of training in this very epoch, or is dead."""
-        return all(
-            self._sealed.read(keys.finished(each), int) == epoch or self._failures.death(each) for each in members
-        )
+    def is_reached(self, view: View) -> bool:
+        """Whether all members have."""
+        # Not the bell: the last one may have died before it rang.
+        return self._sealed.plain.add(keys.finished(view.epoch), 0) >= len(view.members)
+
+    def wait(self, view: View, timeout: float) -> bool:
+        """The same, after all have or a time in seconds is over. The connection is busy for that long."""
+        self._sealed.plain.wait(keys.end(view.epoch), timeout)
+        return self.is_reached(view)

@@ -68,13 +68,15 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     readable = [report.checkpoint for report in holders.values() if report.checkpoint is not None]
     checkpoint = len(readable) == len(holders) > 0
     if not empty and (common or checkpoint):
+        step = max(common) if common else min(readable)
         return Verdict(
             epoch=view.epoch + 1,
             members=_names(holders),
-            step=max(common) if common else min(readable),
+            step=step,
             restore="memory" if common else "checkpoint",
             deaths=tuple(survey.deaths[each] for each in view.members if each in survey.deaths),
             joined=_names(admitted),
+            lacking=_names(each for each, report in holders.items() if common and step not in report.versions),
             stop=next((report.stop for report in holders.values() if report.stop), ""),
         )
     return Lost(empty, checkpoint)
@@ -87,12 +89,16 @@ def give_up(survey: Survey, lost: Lost) -> Verdict:
         what = f"no live server of {which} is left"
     else:
         what = "no version of the state is held in every stage"
+    if lost.checkpoint:
+        remedy = "; there is a checkpoint: go on from it with --resume"
+    else:
+        remedy = ", and there is no checkpoint that every server can read; train again with checkpoints switched on"
     return Verdict(
         epoch=survey.view.epoch + 1,
         members=_names(each for each in survey.view.members if each not in survey.deaths),
         step=0,
         deaths=tuple(survey.deaths[each] for each in survey.view.members if each in survey.deaths),
-        stop=f"{what}, and there is no checkpoint that every server can read; train again with checkpoints switched on",
+        stop=f"{what}{remedy}",
     )
 
 

@@ -10,7 +10,8 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         beat: between two signs of life of a worker, and between two looks of an agent.
-        silence: without a sign of life, after which a worker is declared dead.
+        silence: without a sign of life, after which a worker that has given one is declared dead.
+        start: until all with whom a run begins must have announced themselves, from the first that does.
         rebuild: that the construction of one process group may take.
         answer: from an alarm until every member that is alive must have halted and reported.
         transfer: after which a silent partner of a transfer is an error.
@@ -21,6 +22,7 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     beat: float = 0.5
     silence: float = 3.0
+    start: float = 600.0
     rebuild: float = 2.0
     answer: float = 30.0
     transfer: float = 120.0

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from recycle.control.messages import Death, Report, Verdict
+from recycle.control.messages import Death, Opening, Report, Verdict
 from recycle.control.view import Member, View
 
 
@@ -19,6 +19,16 @@ class Event(msgspec.Struct, frozen=True, tag=True):
     def epoch(self) -> int | None:
         """The epoch in which it counts; None for what counts in every epoch: deaths, verdicts, and the store's fate."""
         return None
+
+
+class Opened(Event, frozen=True):
+    """This member is ready, and a run is about to begin.
+
+    Attributes:
+        opening: with whom.
+    """
+
+    opening: Opening
 
 
 class Noticed(Event, frozen=True):

@@ -1,60 +1,69 @@
 """The names of the keys under which members write in the store, and how long each lives.
 
-Nothing else knows them, but where process groups meet: that is below ``epoch/<n>/``.
+Nothing else knows them, but where process groups meet: that is below ``epoch/<n>/`` as well.
 """
 
 from recycle.control.view import Member
 from recycle.job import Server
 
-RUN, VIEW, ASKED = "run", "view", "asked"
+RUN, OPENING, VIEW = "run", "opening", "view"
 
-_OF_EPOCHS = {"alarm", "bell", "report", "plan", "epoch", "offer"}
-_OF_MEMBERS = {"death", "beat", "join", "finished"}
+_OF_MEMBERS = {"death", "beat"}
 
 
 def bell(epoch: int) -> str:
-    """Ends the wait for a verdict."""
-    return f"bell/{epoch}"
+    """Ends a joiner's wait for a verdict."""
+    return f"epoch/{epoch}/bell"
+
+
+def turn(epoch: int, leader: Member) -> str:
+    """Ends the wait for a leader: it has decided, or it is dead."""
+    return f"epoch/{epoch}/turn/{leader}"
 
 
 def alarm(epoch: int) -> str:
     """The alarm of an epoch."""
-    return f"alarm/{epoch}"
+    return f"epoch/{epoch}/alarm"
 
 
-def report(epoch: int, member: Member | str) -> str:
-    """What a member says in an epoch; what all say begins with that of nobody."""
-    return f"report/{epoch}/{member}"
+def log(epoch: int) -> str:
+    """What members report in an epoch, and who of them died."""
+    return f"epoch/{epoch}/log"
+
+
+def requests(epoch: int) -> str:
+    """What joiners ask for in an epoch."""
+    return f"epoch/{epoch}/requests"
 
 
 def plan(epoch: int, author: Member) -> str:
     """The plan that a member offers for an epoch."""
-    return f"plan/{epoch}/{author}"
+    return f"epoch/{epoch}/plan/{author}"
 
 
 def offer(epoch: int, member: Member, attempt: int) -> str:
     """Calls a joiner to whom its state is served."""
-    return f"offer/{epoch}/{member}/{attempt}"
+    return f"epoch/{epoch}/offer/{member}/{attempt}"
 
 
-def finished(member: Member) -> str:
-    """In which epoch a member has reached the end."""
-    return f"finished/{member}"
+def finished(epoch: int) -> str:
+    """How many members have reached the end in an epoch."""
+    return f"epoch/{epoch}/finished"
+
+
+def end(epoch: int) -> str:
+    """Ends the wait of those who have reached the end."""
+    return f"epoch/{epoch}/end"
 
 
 def death(member: Member | str) -> str:
-    """How a member died; all deaths begin with that of nobody."""
+    """How a member died."""
     return f"death/{member}"
 
 
 def beat(member: Member) -> str:
     """A member's signs of life."""
     return f"beat/{member}"
-
-
-def join(member: str) -> str:
-    """A joiner's request; all requests begin with that of nobody."""
-    return f"join/{member}"
 
 
 def incarnation(server: Server) -> str:
@@ -68,10 +77,10 @@ def is_outlived(key: str, epoch: int, names: set[str]) -> bool:
     Args:
         key: which.
         epoch: that the run is in.
-        names: of who is in it, or still asks to be.
+        names: of who is in it, or has asked in it to be.
     """
     kind, _, rest = key.partition("/")
-    number = rest.partition("/")[0]
-    if kind in _OF_EPOCHS:
-        return number.isdecimal() and int(number) < epoch
+    if kind == "epoch":
+        number = rest.partition("/")[0]
+        return number.removeprefix("-").isdecimal() and int(number) < epoch
     return kind in _OF_MEMBERS and rest not in names

@@ -21,6 +21,7 @@ from recycle.control.events import (
     Halted,
     JoinReady,
     Noticed,
+    Opened,
     Overdue,
     Paused,
     Prepare,
@@ -67,8 +68,8 @@ class State(Enum):
 class Machine:
     """The membership of one worker.
 
-    It starts in no view. The first verdict that names it makes it build the view's groups, be that the verdict with
-    which the run begins or one that admits it to a run.
+    It starts in no view. Who is there from the beginning is told of the opening, and reports what it holds in the epoch
+    before the first; all others join. The first verdict that names a member makes it build the view's groups.
 
     Args:
         me: whose machine it is.
@@ -76,7 +77,8 @@ class Machine:
 
     Attributes:
         state: what the member is doing.
-        view: the view that it is in, or that of the run while it is joining.
+        view: the view that it is in, or that of the run while it is joining; of the opening while the run starts.
+        starts: whether the run has not begun yet.
     """
 
     def __init__(self, me: Member, job: Job) -> None:
@@ -103,13 +105,28 @@ class Machine:
 
     def _enter(self, view: View, step: int) -> None:
         self.view = view
+        self.starts = False
         self._step = step
         self._seen: set[str] = set()
         self._reports: dict[Member, Report] = {}
         self._deaths: dict[Member, Death] = {}
+        # Who has neither reported nor died.
+        self._missing = set(view.members)
         self._joiners: dict[Member, Report] = {}
         self._alarmed = False
         self._waits_for: tuple[int, ...] = ()
+
+    # The start of a run.
+
+    def _opened(self, event: Opened) -> Actions:
+        if self.me not in event.opening.view.members:
+            return ()
+        self._enter(event.opening.view, step=0)
+        self.starts = True
+        # All report anyway, and there is nothing to free anybody from.
+        self._alarmed = True
+        self.state = State.HALTING
+        return ()
 
     # A failure, and the way to a safe point.
 
@@ -119,6 +136,7 @@ class Machine:
             if member == self.me:
                 return self._leave(f"was declared dead: it {event.death.reason}")
             self._deaths[member] = event.death
+            self._missing.discard(member)
             if member not in self.view.members:
                 return ()
             cause = f"{member} {event.death.reason}"
@@ -142,6 +160,7 @@ class Machine:
             return (PublishReport(report),)
         self.state = State.GATHERING
         self._reports[self.me] = report
+        self._missing.discard(self.me)
         return (PublishReport(report), *self._consider())
 
     def _fail_joining(self, event: Died) -> Actions:
@@ -150,7 +169,9 @@ class Machine:
     # The way to a verdict.
 
     def _reported(self, event: Reported) -> Actions:
-        self._reports[Member.parse(event.report.member)] = event.report
+        member = Member.parse(event.report.member)
+        self._reports[member] = event.report
+        self._missing.discard(member)
         return self._consider()
 
     def _join_ready(self, event: JoinReady) -> Actions:
@@ -166,7 +187,7 @@ class Machine:
         return (Accuse(event.member),) if self._alarmed and event.member in outcome.members else ()
 
     def _consider(self) -> Actions:
-        if self.state is not State.GATHERING or self.leader != self.me:
+        if self.state is not State.GATHERING or self._missing or self.leader != self.me:
             return ()
         outcome = decide(self._job, self._survey())
         return () if isinstance(outcome, Missing) else self._conclude(outcome)
@@ -177,7 +198,7 @@ class Machine:
     def _conclude(self, outcome: Verdict | Lost) -> Actions:
         if isinstance(outcome, Verdict):
             return (Propose(outcome),)
-        if not (outcome.stages and outcome.checkpoint):
+        if self.starts or not (outcome.stages and outcome.checkpoint):
             return (Propose(give_up(self._survey(), outcome)),)
         if outcome.stages == self._waits_for:
             return ()
@@ -237,6 +258,7 @@ class Machine:
     _o = _ignore
     _ROWS: ClassVar[Mapping[type[Event], tuple[Callable[[Any, Any], Actions], ...]]] = {
         #             JOINING        TRAINING     HALTING      GATHERING    REBUILDING   UNPROTECTED  FENCED   STOPPED
+        Opened:      (_opened,       _o,           _o,          _o,          _o,          _o,          _o,      _o),
         Noticed:     (_o,            _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
         Died:        (_fail_joining, _fail,       _fail,       _fail,       _fail,       _fail,       _o,      _o),
         Paused:       (_o,            _pause,      _o,          _o,          _o,          _o,          _o,      _o),

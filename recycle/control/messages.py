@@ -6,9 +6,10 @@ make none.
 
 import hashlib
 import hmac
+import operator
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import Annotated, Literal, TypeVar
+from functools import cached_property
+from typing import Annotated, Literal, Self, TypeVar
 
 import msgspec
 
@@ -26,16 +27,17 @@ _T = TypeVar("_T")
 MemberName = Annotated[str, msgspec.Meta(max_length=32)]
 Line = Annotated[str, msgspec.Meta(max_length=2000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Epoch = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Names = Annotated[tuple[MemberName, ...], msgspec.Meta(max_length=100_000)]
 Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
 
 
-class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="report"):
     """What a halted member holds.
 
     Attributes:
         member: who reports.
-        epoch: the epoch that it halted in.
+        epoch: the epoch that it halted in; while a run starts, the one before its first.
         newest: the newest version of its stage's state that it holds, or NOTHING.
         oldest: the oldest; the same, or one less.
         checkpoint: the newest durable checkpoint that it can read, as a step; None if there is none.
@@ -43,7 +45,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     member: MemberName
-    epoch: Number
+    epoch: Epoch
     newest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     oldest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     checkpoint: Number | None = None
@@ -63,7 +65,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return frozenset({self.oldest, self.newest}) - {NOTHING}
 
 
-class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="death"):
     """A member is declared dead, and from then on is.
 
     Attributes:
@@ -91,7 +93,7 @@ class Alarm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cause: why.
     """
 
-    epoch: Number
+    epoch: Epoch
     source: Line
     cause: Line
 
@@ -130,7 +132,7 @@ ChosenPlan = FirstPlan | CataloguePlan | PublishedPlan
 """Where the plan of a view is; its text form is for people."""
 
 
-class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The one decision that begins an epoch: who is in it, and where it takes up the work.
 
     Attributes:
@@ -140,6 +142,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         restore: where a member that lacks the version gets it: from a peer's memory, or all from the checkpoint.
         deaths: of the members of the epoch before that are not in this one.
         joined: the members that were not in the epoch before.
+        lacking: the members that need a peer's copy of the version.
+        heard: up to which entry the log of the epoch before was read.
         plan: where the plan of this view is; None as long as nobody has chosen one.
         stop: why the run cannot go on; empty if it can.
     """
@@ -150,20 +154,46 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restore: Literal["memory", "checkpoint"] = "memory"
     deaths: Annotated[tuple[Death, ...], msgspec.Meta(max_length=100_000)] = ()
     joined: Names = ()
+    lacking: Names = ()
+    heard: Number = 0
     plan: ChosenPlan | None = None
     stop: Line = ""
 
     def __post_init__(self) -> None:
-        members = self.view.members
-        if any(a.server >= b.server for a, b in pairwise(members)):
+        servers = self.view.servers
+        if any(map(operator.ge, servers, servers[1:])):
             raise ControlError(
                 f"verdict of epoch {self.epoch}: its members are not in order, or a server is twice in it"
             )
 
-    @property
+    @cached_property
     def view(self) -> View:
         """The view that it begins."""
-        return View(self.epoch, tuple(Member.parse(name) for name in self.members))
+        return View(self.epoch, tuple(map(Member.parse, self.members)))
+
+
+class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With whom a run begins, as soon as all of them have announced themselves.
+
+    Attributes:
+        epoch: of the first view.
+        members: who is awaited, by pipeline and then stage.
+        restore: whether they begin with what they hold, or all from the checkpoint.
+    """
+
+    epoch: Number
+    members: Names
+    restore: Literal["memory", "checkpoint"] = "memory"
+
+    @classmethod
+    def of(cls, view: View, restore: Literal["memory", "checkpoint"] = "memory") -> Self:
+        """Of the first view."""
+        return cls(view.epoch, tuple(map(str, view.members)), restore)
+
+    @property
+    def view(self) -> View:
+        """Of the start, which is an epoch like every other: its members report, and a verdict ends it."""
+        return View(self.epoch - 1, tuple(Member.parse(name) for name in self.members))
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

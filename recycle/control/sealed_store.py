@@ -37,10 +37,6 @@ class SealedStore:
         stored = self.plain.compare_set(key, b"", self.seal(key, content))
         return self.unseal(key, stored, type(content))
 
-    def names(self, prefix: str) -> frozenset[str]:
-        """What follows a prefix, of all keys that begin with it; one look for all."""
-        return frozenset(key.removeprefix(prefix) for key in self.plain.keys(prefix))
-
     def seal(self, key: str, content: object) -> bytes:
         """See ``messages.seal``."""
         return seal(self._token, key, content)

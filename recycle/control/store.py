@@ -1,5 +1,6 @@
 """The store where the members meet: a few keys with a compare-and-set."""
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -11,6 +12,9 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes | None:
         """The value, or None where there is none; never waits for one."""
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The same for some keys, in few requests."""
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Store ``desired`` if what is there is ``expected``, in one step.
@@ -38,8 +42,8 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Delete a key, if it exists."""
 
-    def keys(self, prefix: str) -> list[str]:
-        """All keys that begin with a prefix, in order."""
+    def delete_all(self, outlived: Callable[[str], bool]) -> None:
+        """Delete all keys of which that is said. It looks at all that there are, so it is for who tidies alone."""
 
     def clone(self) -> "Store":
         """Another connection to the same store, for another thread."""

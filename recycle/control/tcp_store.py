@@ -2,7 +2,7 @@
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -80,6 +80,18 @@ class TorchStore:
         found = self._compare_set(key, _NO_VALUE, _NO_VALUE)
         return None if found == _NO_VALUE else found
 
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        wanted = list(keys)
+        with self._reached():
+            try:
+                # Torch waits for keys that are missing, which is rare here.
+                if self.torch_store.check(wanted):
+                    return list(self.torch_store.multi_get(wanted))
+            except DistStoreError:
+                pass  # one was deleted meanwhile
+        return [self.get(key) for key in wanted]
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
         found = self._compare_set(key, expected, desired)
@@ -107,10 +119,11 @@ class TorchStore:
         with self._reached():
             self.torch_store.delete_key(key)
 
-    def keys(self, prefix: str) -> list[str]:
+    def delete_all(self, outlived: Callable[[str], bool]) -> None:
         """See Store."""
         with self._reached():
-            return sorted(key for key in self.torch_store.list_keys() if key.startswith(prefix))
+            for key in filter(outlived, self.torch_store.list_keys()):
+                self.torch_store.delete_key(key)
 
     def clone(self) -> "TorchStore":
         """See Store."""

@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 from recycle.control.errors import ControlError
 from recycle.job import Server
 from recycle.plan.plan import Plan
+
+_NAME = re.compile(r"W(\d{1,6})_(\d{1,6})#(\d{1,9})", re.ASCII)
+
+# A verdict names all members, who are mostly those of the one before: so many names are read only once.
+NAMES = 1 << 14
 
 
 class Member(NamedTuple):
@@ -24,18 +30,19 @@ class Member(NamedTuple):
         return f"{self.server}#{self.incarnation}"
 
     @classmethod
+    @lru_cache(maxsize=NAMES)
     def parse(cls, text: str) -> Self:
         """Read a member's name, ``W<pipeline>_<stage>#<incarnation>``.
 
         Raises:
             ControlError: the text is not a member's name.
         """
-        match = re.fullmatch(r"(W\d{1,6}_\d{1,6})#(\d{1,9})", text, re.ASCII)
+        match = _NAME.fullmatch(text)
         if match is None:
             raise ControlError(
                 f"member {text!r}: a member is written W<pipeline>_<stage>#<incarnation>, for example W1_2#0"
             )
-        return cls(Server.parse(match[1]), int(match[2]))
+        return cls(Server(int(match[1]), int(match[2])), int(match[3]))
 
 
 class View(NamedTuple):

@@ -7,7 +7,10 @@ which it was computed. So it shows if a stage steps twice, skips a step, or goes
 from collections.abc import Iterator
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from harness.memory_store import MemoryStore
+from recycle.control import keys
 from recycle.control.board import Board
 from recycle.control.events import (
     Accuse,
@@ -21,6 +24,7 @@ from recycle.control.events import (
     Halted,
     JoinReady,
     Noticed,
+    Opened,
     Overdue,
     Paused,
     Prepare,
@@ -33,8 +37,8 @@ from recycle.control.events import (
     Stop,
 )
 from recycle.control.machine import Actions, Machine, State
-from recycle.control.messages import NOTHING, Death, JoinRequest, Verdict
-from recycle.control.view import Member
+from recycle.control.messages import NOTHING, Death, JoinRequest, Opening, Report, Verdict
+from recycle.control.view import Member, View
 from recycle.job import Job, Server
 
 History = tuple[tuple[int, int], ...]
@@ -45,7 +49,8 @@ class World:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.board = Board(MemoryStore(), "token")
+        self.store = MemoryStore()
+        self.board = Board(self.store, "token")
         self.verdicts: dict[int, Verdict] = {}
         self.begun: dict[tuple[int, int], set[Member]] = {}
         # The notice by which all halt before the same iteration, by epoch.
@@ -56,9 +61,9 @@ class World:
         self.reached = 0
         self.agents: list[Iterator[None]] = []
         self.everyone: list[Simulated] = []
-        members = [Member(server, 0) for server in job.servers()]
-        self.board.verdicts.propose(Verdict(0, tuple(map(str, members)), 0))
-        for member in members:
+        self.opening = Opening.of(View.among(job.servers()))
+        self.board.verdicts.open(self.opening)
+        for member in self.opening.view.members:
             Simulated(self, member).held[0] = ()
         self.look()
 
@@ -69,34 +74,47 @@ class World:
     def of(self, member: Member) -> "Simulated":
         return next(each for each in self.everyone if each.member == member)
 
-    def newest(self) -> Verdict:
-        verdict = self.board.verdicts.newest()
-        assert verdict is not None
-        return verdict
+    def newest(self) -> Verdict | Opening:
+        """Where the run is: what its present epoch, or its start, began with."""
+        return self.board.verdicts.newest() or self.opening
+
+    @property
+    def epoch(self) -> int:
+        """Of the run."""
+        return self.newest().view.epoch
 
     def look(self) -> None:
         """Take note of the newest verdict, and hold it against what was noted before."""
-        verdict = self.newest()
+        verdict = self.board.verdicts.newest()
+        if verdict is None:
+            return
         if verdict.epoch not in self.verdicts and verdict.restore == "checkpoint":
             self.reached = verdict.step
         assert self.verdicts.setdefault(verdict.epoch, verdict) == verdict, "an epoch has two verdicts"
 
     def declare_dead(self, member: Member, noticed: str) -> Iterator[None]:
         """What an agent does, one request after the other."""
-        self.board.failures.publish_death(Death(str(member), "died", noticed, 0.0))
+        death = self.board.failures.publish_death(Death(str(member), "died", noticed, 0.0))
         yield
-        epoch = 0
-        while (verdict := self.board.verdicts.newest(epoch)) is not None and member in verdict.view.members:
+        begun = self.newest()
+        while begun is not None and member in begun.view.members:
+            epoch = begun.view.epoch
             yield
-            self.board.failures.raise_alarm(verdict.epoch, f"{member} died", "agent")
+            self.board.failures.tell_death(epoch, death)
             yield
-            epoch = verdict.epoch + 1
+            self.board.failures.raise_alarm(epoch, f"{member} died", "agent")
+            yield
+            begun = self.board.verdicts.newest(epoch + 1)
+
+    def leave_hole(self) -> None:
+        """Somebody dies between its entry's number and the entry."""
+        self.store.add(keys.log(self.epoch), 1)
 
     def save_checkpoint(self) -> None:
         """A checkpoint is durable once every stage has written the same version."""
-        verdict = self.newest()
-        members = [self.of(member) for member in verdict.view.members]
-        if not all(each.alive and each.machine.view == verdict.view and each.iteration for each in members):
+        view = self.newest().view
+        members = [self.of(member) for member in view.members]
+        if not all(each.alive and each.machine.view == view and each.iteration for each in members):
             return
         versions = [
             {version for each in members if each.member.server.stage == stage for version in each.held}
@@ -147,13 +165,40 @@ class Simulated:
         self.iteration: tuple[int, int] | None = None
         self.interrupted = False
         self.rebuild: Rebuild | None = None
+        self.told: set[tuple[int, str]] = set()
         self._numbers = 0
         world.everyone.append(self)
 
     def tell(self, event: Event) -> None:
+        epoch = self.machine.view.epoch
+        self.told.add((epoch, event.id))
         actions = self.machine.handle(event)
         assert not any(isinstance(action, Rebuild) for action in actions[:-1])
-        self.to_do += actions
+        # What is proposed says what was known when it was decided.
+        self.to_do += [
+            Propose(replace(action.verdict, heard=self.heard(epoch))) if isinstance(action, Propose) else action
+            for action in actions
+        ]
+
+    def heard(self, epoch: int) -> int:
+        """Up to which entry of an epoch's log the machine was told."""
+        entries, number = self.entries(epoch), 0
+        while number + 1 in entries and (epoch, entries[number + 1].id) in self.told:
+            number += 1
+        return number
+
+    def entries(self, epoch: int) -> dict[int, Event]:
+        """What an epoch's log has to say, by the numbers of the entries."""
+        log = self.world.board.failures.log(epoch)
+        found = log.read(range(1, log.count() + 1))
+        return {number: self._event(entry) for number, entry in found.items() if entry is not None}
+
+    def _event(self, entry: Report | Death) -> Event:
+        if isinstance(entry, Death):
+            return Died(f"death/{entry.member}", entry)
+        if Member.parse(entry.member) in self.machine.view.members:
+            return Reported(f"report/{entry.epoch}/{entry.member}", entry)
+        return JoinReady(f"join/{entry.epoch}/{entry.member}", entry)
 
     def new_id(self) -> str:
         self._numbers += 1
@@ -161,20 +206,18 @@ class Simulated:
 
     def offers(self) -> list[Event]:
         """Everything that the store has to say to this member now."""
-        board, epoch, members = self.world.board, self.machine.view.epoch, self.machine.view.members
+        board, epoch = self.world.board, self.machine.view.epoch
         events: list[Event] = []
+        if self.member.incarnation == 0:
+            events.append(Opened("opening", self.world.opening))
         if alarm := board.failures.alarm(max(epoch, 0)):
             events.append(Noticed(f"alarm/{alarm.epoch}", alarm.epoch, alarm.cause))
-        for member in {*members, self.member}:
+        for member in filter(None, (self.machine.leader, self.member)):
             if death := board.failures.death(member):
                 events.append(Died(f"death/{member}", death))
-        for member in members:
-            if report := board.failures.report(epoch, member):
-                events.append(Reported(f"report/{epoch}/{member}", report))
-        for request in board.joining.requests():
-            report = board.failures.report(epoch, Member.parse(request.member)) if epoch >= 0 else None
-            if report and request.state == "synced":
-                events.append(JoinReady(f"join/{epoch}/{request.member}", report))
+        for event in self.entries(epoch).values():
+            if not isinstance(event, JoinReady) or not board.failures.death(Member.parse(event.report.member)):
+                events.append(event)
         if verdict := board.verdicts.newest(epoch + 1):
             events.append(Decided(f"view/{verdict.epoch}", verdict))
         return sorted(events, key=lambda event: event.id)
@@ -190,7 +233,7 @@ class Simulated:
             return False
         assert step in self.held, f"{self.member} does iteration {step} without its version"
         self.held = {step: self.held[step], step + 1: (*self.held[step], (step, epoch))}
-        if epoch == self.world.newest().epoch:
+        if epoch == self.world.epoch:
             self.world.reached = max(self.world.reached, step + 1)
         if self.world.pauses.get(epoch) == step + 1 and not self.interrupted:
             self.tell(Paused(f"pause/{epoch}", epoch, step + 1))
@@ -209,8 +252,8 @@ class Simulated:
             self.tell(BuildFailed(self.new_id(), self.rebuild.verdict.epoch, "the groups cannot be built"))
 
     def come_to_safe_point(self) -> bool:
-        """The main thread was interrupted, and says what it holds."""
-        if not self.interrupted or self.machine.state is not State.HALTING:
+        """The main thread was interrupted, or is ready at the start of the run, and says what it holds."""
+        if not (self.interrupted or self.machine.starts) or self.machine.state is not State.HALTING:
             return False
         self.interrupted = False
         self.iteration = self.rebuild = None
@@ -269,9 +312,11 @@ class Simulated:
                 board.verdicts.propose(verdict)
                 self.world.look()
             case Accuse(member=member):
-                board.failures.publish_death(Death(str(member), "did not answer", "answer", 0.0))
+                board.declare_dead(Death(str(member), "did not answer", "answer", 0.0), str(self.member))
             case Rebuild():
                 assert self.iteration is None
+                for death in board.failures.unheard(action.verdict):
+                    self.tell(Died(f"death/{death.member}", death))
                 self.rebuild = action
                 self.world.building.setdefault(action.verdict.epoch, set()).add(self.member)
             case Resume(epoch=epoch, step=step):

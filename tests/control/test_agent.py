@@ -14,7 +14,7 @@ from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.messages import Verdict
+from recycle.control.messages import Opening, Verdict
 from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member
 
@@ -34,12 +34,13 @@ def sleep() -> int:
 class Run:
     """Workers that beat, each with its agent, in processes of their own."""
 
-    def __init__(self, store: TorchStore) -> None:
+    def __init__(self, store: TorchStore, begun: bool = True) -> None:
         self.board = Board(store, TOKEN)
         self.connect = store.clone
         self.agents: dict[Member, ForkProcess] = {}
         self.workers: dict[Member, int] = {}
-        self.board.verdicts.propose(verdict(0))
+        if begun:
+            self.board.verdicts.propose(verdict(0))
 
     def start(self, member: Member, work: Callable[[], int] = sleep, connect: Callable | None = None) -> None:
         connect = connect or self.connect
@@ -160,6 +161,23 @@ def test_the_watch_goes_beyond_neighbours_that_died_together(run: Run, eventuall
     run.start(FIRST)
     eventually(lambda: all(run.board.failures.death(member) is not None for member in (SECOND, THIRD, FOURTH)))
     assert run.board.failures.death(FIRST) is None
+
+
+def test_while_a_run_starts_only_those_are_missed_who_have_been_there(served_apart, eventually: Eventually) -> None:
+    run = Run(served_apart[0], begun=False)
+    run.board.verdicts.open(Opening(0, tuple(map(str, MEMBERS))))
+    try:
+        for member in (FIRST, SECOND):
+            run.start(member)
+        eventually(lambda: all(run.board.beats.counts([FIRST, SECOND]).values()))
+        os.kill(run.workers[SECOND], signal.SIGSTOP)
+        # Who was never there would have been missed at the same time.
+        eventually(lambda: run.board.failures.death(SECOND) is not None)
+        assert [run.board.failures.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
+    finally:
+        for agent in run.agents.values():
+            agent.kill()
+            agent.join()
 
 
 def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_apart, eventually: Eventually) -> None:

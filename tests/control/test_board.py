@@ -8,9 +8,10 @@ from harness.examples import paper_job
 from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
-from recycle.control.messages import Death, Description, JoinRequest, Report, Verdict
+from recycle.control.log import LogReader
+from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
 from recycle.control.store import Store
-from recycle.control.view import Member
+from recycle.control.view import Member, View
 from recycle.job import Server
 
 TOKEN = "token"
@@ -26,24 +27,76 @@ def verdict(epoch: int, step: int = 0, *members: Member) -> Verdict:
     return Verdict(epoch, tuple(str(member) for member in members or (A, B)), step)
 
 
+def read(board: Board, epoch: int) -> list[Report | Death]:
+    return list(LogReader(board.failures.log(epoch)).news())
+
+
 def test_what_is_written_is_read_by_another_connection(store: Store, board: Board) -> None:
     other = Board(store.clone(), TOKEN)
     report, death = Report(str(A), 2, 5, 4, 3), Death(str(B), "died", "agent", 1.0)
-    assert (other.failures.report(2, A), other.failures.death(B), other.failures.alarm(2), other.plans.find(2, A)) == (
-        None,
-    ) * 4
+    assert (other.failures.death(B), other.failures.alarm(2), other.plans.find(2, A)) == (None,) * 3
+    assert read(other, 2) == []
     board.failures.publish_report(report)
     board.failures.publish_death(death)
+    board.failures.tell_death(2, death)
     board.failures.raise_alarm(2, "cause", "source")
     board.plans.publish(2, A, b"\0plan\xff")
-    assert other.failures.report(2, A) == report
-    assert other.failures.report(1, A) is None
+    assert read(other, 2) == [report, death]
+    assert read(other, 1) == []
     assert other.failures.death(B) == death
     alarm = other.failures.alarm(2)
     assert alarm is not None
     assert (alarm.epoch, alarm.cause, alarm.source) == (2, "cause", "source")
     assert other.plans.find(2, A) == b"\0plan\xff"
     assert other.plans.find(2, B) is None
+
+
+def test_a_death_is_told_in_every_epoch_that_still_has_the_dead(board: Board) -> None:
+    death = Death(str(B), "died", "agent", 1.0)
+    board.verdicts.open(Opening(0, (str(A), str(B))))
+    board.declare_dead(death, "agent")
+    assert read(board, -1) == [death]
+    board.verdicts.propose(verdict(0, 0, A, B))
+    board.declare_dead(Death(str(B), "died again", "answer", 2.0), "another")
+    assert read(board, 0) == [death]
+    assert board.failures.alarm(0) == Alarm(0, "another", f"{B} died")
+    board.verdicts.propose(verdict(1, 0, A))
+    board.declare_dead(death, "agent")
+    assert (read(board, 1), board.failures.alarm(1)) == ([], None)
+
+
+def test_who_waits_for_a_leader_that_began_an_epoch_and_died_is_woken(store: Store, board: Board) -> None:
+    board.verdicts.propose(verdict(1, 0, A, B))
+    board.declare_dead(Death(str(A), "died", "agent", 1.0), "agent")
+    assert store.get_many(["epoch/0/turn/W0_0#0", "epoch/1/turn/W0_0#0"]) == [b"", b""]
+
+
+def test_what_the_proposer_of_a_view_has_not_heard_is_found_by_its_members(board: Board) -> None:
+    early, late, outside, joiner = (Death(str(each), "died", "agent", 1.0) for each in (A, B, Member(B.server, 7), C))
+    board.failures.tell_death(3, early)
+    board.failures.tell_death(3, late)
+    board.failures.tell_death(3, outside)
+    board.failures.publish_death(joiner)
+    proposed = Verdict(4, (str(A), str(B), str(C)), 0, joined=(str(C),), heard=1)
+    assert board.failures.unheard(proposed) == (late, joiner)
+    assert board.failures.unheard(Verdict(4, (str(A), str(B)), 0, heard=3)) == ()
+
+
+def test_all_leave_together_when_the_last_one_has_reached_the_end(store: Store, board: Board) -> None:
+    view = View(2, (A, B))
+    board.end.reach(view)
+    assert not board.end.wait(view, 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(Board(store.clone(), TOKEN).end.wait, view, 60)
+        Board(store.clone(), TOKEN).end.reach(view)
+        assert waited.result()
+    assert not board.end.is_reached(View(3, (A, B)))
+
+
+def test_the_end_is_reached_though_nobody_rang_for_it(store: Store, board: Board) -> None:
+    board.end.reach(View(2, (A,)))
+    store.delete("epoch/2/end")
+    assert board.end.is_reached(View(2, (A,)))
 
 
 def test_the_first_alarm_death_and_description_stay(board: Board) -> None:
@@ -84,6 +137,17 @@ def test_an_epoch_has_one_verdict_however_late_one_proposes(board: Board) -> Non
     assert board.verdicts.newest(3) is None
 
 
+def test_a_run_is_opened_once_and_waited_for(store: Store, board: Board) -> None:
+    assert board.verdicts.opening() is board.verdicts.opening(0.01) is None
+    opening = Opening(4, (str(A), str(B)), "checkpoint")
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(Board(store.clone(), TOKEN).verdicts.opening, 60)
+        assert board.verdicts.open(opening) == opening
+        assert waited.result() == opening
+    assert board.verdicts.open(Opening(0, (str(C),))) == opening
+    assert (opening.view.epoch, opening.view.members) == (3, (A, B))
+
+
 def test_of_many_who_propose_one_wins_and_all_are_told(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(0))
     barrier = threading.Barrier(8)
@@ -118,7 +182,7 @@ def test_waiting_ends_with_the_alarm_and_with_the_verdict(store: Store, board: B
 
 def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(0))
-    store.delete("bell/0")
+    store.delete("epoch/0/bell")
     assert board.verdicts.wait(0, 60) == verdict(0)
 
 
@@ -138,9 +202,10 @@ def test_every_life_of_a_server_has_its_own_number(store: Store, board: Board) -
 def test_requests_to_join_are_listed_and_foreign_ones_are_not(store: Store, board: Board) -> None:
     board.joining.request(JoinRequest(str(C), 4))
     Board(store.clone(), "another token").joining.request(JoinRequest("W1_0#1", 4))
-    assert board.joining.requests() == (JoinRequest(str(C), 4),)
+    assert board.joining.requests(4) == (JoinRequest(str(C), 4),)
+    assert board.joining.requests(3) == ()
     board.joining.request(JoinRequest(str(C), 4, 2, "synced"))
-    assert [(request.attempt, request.state) for request in board.joining.requests()] == [(2, "synced")]
+    assert [(request.attempt, request.state) for request in board.joining.requests(4)] == [(2, "synced")]
 
 
 def test_who_lacks_the_token_is_not_believed(store: Store, board: Board) -> None:
@@ -152,8 +217,7 @@ def test_who_lacks_the_token_is_not_believed(store: Store, board: Board) -> None
         stranger.verdicts.newest()
     assert board.verdicts.newest() == verdict(0)
     stranger.failures.publish_report(Report(str(A), 0, 5, 5))
-    with pytest.raises(ControlError, match="was not made with this run's token"):
-        board.failures.report(0, A)
+    assert read(board, 0) == []
 
 
 def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
@@ -167,14 +231,34 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         for member in (gone, *lives):
             board.beats.give(member, 1)
             board.failures.publish_report(Report(str(member), epoch, epoch, epoch))
-            board.joining.request(JoinRequest(str(member), 4))
-        board.failures.publish_death(Death(str(gone), "died", "agent", 0.0))
+            board.joining.request(JoinRequest("W1_0#1", epoch))
+        death = Death(str(gone), "died", "agent", 0.0)
+        board.failures.publish_death(death)
+        board.failures.tell_death(epoch, death)
         board.failures.raise_alarm(epoch, "cause", "source")
         board.plans.publish(epoch, A, b"plan")
+        board.end.reach(View(epoch, lives))
         board.forget(epoch, lives)
-        sizes.append(len(store.keys("")))
-        assert board.failures.report(epoch, A) is not None
-        assert board.failures.report(epoch - 1, A) is None
+        sizes.append(len(store.keys))
+        assert len(read(board, epoch)) == 5
+        assert read(board, epoch - 1) == []
         assert board.failures.death(gone) is None
         assert board.beats.counts([A])[A] == 1
     assert len(set(sizes)) == 1
+
+
+def test_who_tidies_too_late_deletes_nothing() -> None:
+    store = MemoryStore()
+    board = Board(store, TOKEN)
+    board.verdicts.propose(verdict(5))
+    board.failures.publish_death(Death(str(C), "died", "agent", 0.0))
+    before = store.keys
+    board.forget(4, (A, B))
+    assert store.keys == before
+
+
+def test_an_epoch_that_is_no_number_is_left_alone() -> None:
+    store = MemoryStore()
+    store.set("epoch/many/x", b"")
+    Board(store, TOKEN).forget(9, ())
+    assert "epoch/many/x" in store.keys

@@ -12,6 +12,7 @@ from recycle.control.events import (
     Halted,
     JoinReady,
     Noticed,
+    Opened,
     Overdue,
     Paused,
     Prepare,
@@ -28,7 +29,7 @@ from recycle.control.events import (
     WarnUnprotected,
 )
 from recycle.control.machine import Machine, State
-from recycle.control.messages import NOTHING, Death, Report, Verdict
+from recycle.control.messages import NOTHING, Death, Opening, Report, Verdict
 from recycle.control.view import Member
 
 JOB = paper_job(pipelines=2, stages=2)
@@ -83,6 +84,59 @@ def in_state(state: State, me: Member = A) -> Told:
             told(Halted, 0, 5, 5)
     assert told.state is state
     return told
+
+
+def starting(me: Member = A) -> Told:
+    """A machine of a run that starts, whose member has announced itself with version 5."""
+    told = Told(me)
+    told(Opened, Opening(0, FIRST.members))
+    assert told.state is State.HALTING
+    told(Halted, -1, 5, 5)
+    assert (told.state, told.machine.starts) == (State.GATHERING, True)
+    return told
+
+
+def test_a_run_begins_when_all_have_announced_themselves() -> None:
+    told = starting()
+    for member in (B, C):
+        assert told(Reported, report(member, epoch=-1)) == ()
+    assert told(Reported, report(D, epoch=-1)) == (Propose(FIRST),)
+    assert told(Decided, FIRST) == (Rebuild(FIRST),)
+    assert not told.machine.starts
+
+
+def test_a_run_begins_without_who_died_and_nobody_is_alarmed() -> None:
+    told = starting(B)
+    leader = Death(str(A), "was killed", "agent", 1.0)
+    assert told(Reported, report(C, epoch=-1)) == told(Reported, report(D, epoch=-1)) == ()
+    begun = Verdict(0, tuple(map(str, (B, C, D))), 5, deaths=(leader,))
+    assert told(Died, leader) == (Propose(begun),)
+
+
+def test_who_is_late_at_the_start_is_declared_dead_and_a_lost_stage_is_the_end() -> None:
+    told = starting()
+    told(Reported, report(C, epoch=-1))
+    assert told(Overdue, -1, B) == (Accuse(B),)
+    assert told(Died, Death(str(B), "did not come", "answer", 1.0)) == ()
+    (proposed,) = told(Died, Death(str(D), "did not come", "answer", 1.0))
+    assert proposed.verdict.stop.startswith("no live server of stage 1 is left")
+
+
+def test_a_run_begins_from_the_checkpoint_where_nobody_holds_anything_yet() -> None:
+    told = Told()
+    told(Opened, Opening(3, FIRST.members, "checkpoint"))
+    told(Halted, 2, NOTHING, NOTHING, 4)
+    for member in (B, C):
+        told(Reported, report(member, NOTHING, NOTHING, 2, checkpoint=4))
+    assert told(Reported, report(D, NOTHING, NOTHING, 2, checkpoint=4)) == (
+        Propose(Verdict(3, FIRST.members, 4, "checkpoint")),
+    )
+
+
+def test_who_is_not_among_the_first_joins() -> None:
+    told = Told(NEW)
+    assert told(Opened, Opening(0, FIRST.members)) == ()
+    assert told.state is State.JOINING
 
 
 def test_every_state_knows_every_event() -> None:

@@ -57,7 +57,7 @@ def test_a_seal_holds_for_one_token_and_one_key(token: str, key: str) -> None:
         {"member": "W1_2#0", "epoch": 3, "newest": 6, "oldest": 7},
         {"member": "W1_2#0", "epoch": 3, "newest": 0, "oldest": NOTHING},
         {"member": "W1_2#0", "epoch": 3, "newest": -2, "oldest": -2},
-        {"member": "W1_2#0", "epoch": -1, "newest": 7, "oldest": 7},
+        {"member": "W1_2#0", "epoch": -2, "newest": 7, "oldest": 7},
         {"member": "W1_2", "epoch": 3, "newest": 7, "oldest": 7},
         {"member": "W1_2#" + "0" * 40, "epoch": 3, "newest": 7, "oldest": 7},
         {"member": "W1_2#0", "epoch": "3", "newest": 7, "oldest": 7},

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from harness.examples import paper_job
 from recycle.control.events import Decided
 from recycle.control.machine import State
+from recycle.control.messages import Opening
 from tests.control.simulation import Simulated, World
 
 ANY = st.integers(0, 999)
@@ -95,6 +96,10 @@ class Protocol(RuleBasedStateMachine):
         if (one := self.one(which)) and one.machine.view.members:
             one.overdue(one.machine.view.members[late % len(one.machine.view.members)])
 
+    @rule()
+    def writer_dies(self) -> None:
+        self.world.leave_hole()
+
     # What is asked for.
 
     @rule(which=ANY)
@@ -116,8 +121,7 @@ class Protocol(RuleBasedStateMachine):
     def tidy(self, which: int) -> None:
         one = self.one(which)
         if one and one.machine.state is State.TRAINING and one.machine.leader == one.member:
-            joiners = [each.member for each in self.world.running if each.machine.state is State.JOINING]
-            self.world.board.forget(one.machine.view.epoch, [*one.machine.view.members, *joiners])
+            self.world.board.forget(one.machine.view.epoch, one.machine.view.members)
 
     # What must hold.
 
@@ -129,8 +133,8 @@ class Protocol(RuleBasedStateMachine):
         for one in self.world.everyone:
             machine = one.machine
             if machine.state in (State.TRAINING, State.HALTING, State.GATHERING, State.REBUILDING):
-                verdict = self.world.verdicts[machine.view.epoch]
-                assert machine.view == verdict.view
+                begun = self.world.opening if machine.starts else self.world.verdicts[machine.view.epoch]
+                assert machine.view == begun.view
                 assert one.member in machine.view.members
 
     def teardown(self) -> None:
@@ -150,9 +154,11 @@ class Protocol(RuleBasedStateMachine):
 
     def has_recovered(self) -> bool:
         verdict, running = self.world.newest(), self.world.running
+        members = [one for one in running if one.member in verdict.view.members]
+        if isinstance(verdict, Opening):
+            return not members
         if verdict.stop:
             return all(one.machine.state is State.JOINING for one in running)
-        members = [one for one in running if one.member in verdict.view.members]
         if not members:
             return True
         return len(members) == len(verdict.members) and all(

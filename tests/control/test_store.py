@@ -61,14 +61,22 @@ def test_counters_add_up(store: Store) -> None:
     assert store.add("n", 0) == 3
 
 
-def test_keys_are_found_by_prefix_and_can_be_deleted(store: Store) -> None:
-    for key in ("b/2", "a/1", "b/1"):
+def test_some_keys_are_read_at_once_whether_they_are_there_or_not(store: Store) -> None:
+    store.set("a", b"1")
+    store.set("b", b"")
+    assert store.get_many(["b", "a"]) == [b"", b"1"]
+    assert store.get_many(["b", "c", "a", "d"]) == [b"", None, b"1", None]
+    assert store.get_many([]) == []
+
+
+def test_keys_can_be_deleted_one_by_one_and_by_their_name(store: Store) -> None:
+    for key in ("b/2", "a/1", "b/1", "b/3"):
         store.set(key, b"x")
-    assert store.keys("b/") == ["b/1", "b/2"]
     store.delete("b/1")
     store.delete("b/1")
-    assert store.keys("") == ["a/1", "b/2"]
-    assert store.get("b/1") is None
+    assert store.get_many(["a/1", "b/1", "b/2", "b/3"]) == [b"x", None, b"x", b"x"]
+    store.delete_all(lambda key: key.startswith("b/"))
+    assert store.get_many(["a/1", "b/2", "b/3"]) == [b"x", None, None]
 
 
 def each_request(store: Store) -> list:
@@ -79,7 +87,8 @@ def each_request(store: Store) -> list:
         lambda: store.wait("b", 1),
         lambda: store.add("n", 1),
         lambda: store.delete("a"),
-        lambda: store.keys(""),
+        lambda: store.get_many(["a"]),
+        lambda: store.delete_all(lambda _: True),
     ]
 
 
@@ -92,7 +101,7 @@ def test_a_lost_memory_store_says_so_to_every_request() -> None:
             request()
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_a_lost_torch_store_says_so_to_the_first_request(number: int, served_apart) -> None:
     store, kill = served_apart
     store.set("a", b"1")

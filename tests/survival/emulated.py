@@ -3,10 +3,11 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -254,6 +255,7 @@ class Scenario:
         on_event: called with every event, and what ends a worker or does something else to it.
         durations: of the run.
         busy: a member that once has to do something for longer than the silence that means death.
+        late: seconds that members need until they are ready to begin.
     """
 
     def __init__(
@@ -267,6 +269,7 @@ class Scenario:
         on_event: Callable[[Event], None] = lambda _: None,
         durations: Durations = DURATIONS,
         busy: str = "",
+        late: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
         self.faults = Faults(faults)
@@ -277,6 +280,7 @@ class Scenario:
         self.on_event = on_event
         self.durations = durations
         self.busy = busy
+        self.late = late
         self.plan: Plan = make_plan(JOB, (), mode, QUICK)
 
     def run(self) -> Result:
@@ -376,6 +380,7 @@ class Scenario:
                 [Injector(mine, tell, lambda: (), ports)],
             )
             trainee.meet("start")
+            time.sleep(self.late.get(str(member), 0.0))
             status = TrainingLoop(survivor, trainee).run()
             (self.folder / "ends").mkdir(exist_ok=True)
             (self.folder / "ends" / str(member)).write_text(f"{status} {trainee.newest}")

@@ -77,7 +77,7 @@ def when_ready(folder, path):
             try:
                 door = JoinFile.read(folder / JOIN_FILE)
                 board = Board(TorchStore(door.host, door.port), door.token)
-                while not any(each.member == f"{JOINER}#1" for each in board.joining.requests()):
+                while not any(each.member == f"{JOINER}#1" for each in board.joining.requests(1)):
                     time.sleep(0.02)
                 path.touch()
                 return

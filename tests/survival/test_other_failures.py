@@ -2,6 +2,7 @@
 
 import signal
 
+import msgspec
 import pytest
 
 from recycle.control.agent import FENCED, STOPPED
@@ -9,7 +10,7 @@ from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
-from tests.survival.emulated import EVERYBODY, PATIENT, Doom, Once, Scenario, lives, never, settled
+from tests.survival.emulated import DURATIONS, EVERYBODY, PATIENT, Doom, Once, Scenario, lives, never, settled
 
 pytestmark = pytest.mark.timeout(90)
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -68,6 +69,29 @@ def test_one_instruction_may_last_longer_than_the_silence_that_means_death(tmp_p
     result = Scenario(tmp_path, iterations=8, busy=NAME).run()
     result.require_kept(*lives(), iterations=8)
     assert [each.epoch for each in result.views] == [0]
+
+
+def test_a_start_that_takes_longer_than_silence_is_waited_for(tmp_path):
+    result = Scenario(tmp_path, iterations=4, late={"W0_0#0": 2.5 * DURATIONS.silence}).run()
+    result.require_kept(*lives(), iterations=4)
+    assert [each.epoch for each in result.views] == [0]
+    assert result.deaths == {}
+
+
+def test_who_does_not_come_in_time_is_declared_dead_by_name_and_the_others_begin(tmp_path):
+    durations = msgspec.structs.replace(DURATIONS, start=2.0)
+    result = Scenario(tmp_path, iterations=4, late={NAME: 600.0}, durations=durations).run()
+    result.require_kept(*lives("W1_0"), iterations=4)
+    assert [(each.epoch, len(each.servers)) for each in result.views] == [(0, 5)]
+    assert (result.deaths[NAME].reason, result.deaths[NAME].noticed) == ("did not announce itself for 2 s", "answer")
+
+
+def test_a_run_without_a_stage_does_not_begin_and_says_so(tmp_path):
+    dooms = [Doom(f"W{pipeline}_1#0", "start", -1) for pipeline in range(3)]
+    result = Scenario(tmp_path, dooms=dooms).run()
+    result.require_doomed(*dooms)
+    assert result.error.startswith("no live server of stage 1 is left, and there is no checkpoint that every server")
+    assert result.of(IterationLine) == []
 
 
 @pytest.mark.parametrize("dead", [("W1_0",), ("W1_0", "W1_1")], ids=["agent", "host"])

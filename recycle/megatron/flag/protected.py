@@ -10,7 +10,7 @@ import torch
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.messages import Verdict
+from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
 from recycle.megatron.flag.collectives import Collectives
@@ -28,7 +28,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
-from recycle.runtime.recover.plans import FIRST, Plans
+from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.step.trainee import Trainee, Versioned
 
@@ -144,8 +144,7 @@ class ProtectedExecution:
         # Setting up may take any time; from now on, nobody waits for long.
         torch.distributed.barrier()
         if torch.distributed.get_rank() == 0:
-            names = tuple(map(str, View.of(training.plan).members))
-            Board(endpoint.connect(), endpoint.token).verdicts.propose(Verdict(0, names, version, plan=FIRST))
+            Board(endpoint.connect(), endpoint.token).verdicts.open(Opening.of(View.of(training.plan)))
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
             hand_over(group, self._collectives, tuple(self._protection.servers[rank] for rank in ranks))

@@ -135,8 +135,10 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
         description, verdict = board.description(), board.verdicts.newest()
     except StoreLost as error:
         raise ControlError(f"{path}: {error}; no run is going on here") from error
-    if description is None or verdict is None:
+    if description is None:
         raise ControlError(f"{path}: the store there is of no run; take the folder of a run that is going on")
+    if verdict is None:
+        raise ControlError(f"{path}: the run has not begun, its servers are starting; join it once it trains")
     difference = differs(run.fingerprint(text.fingerprint), description.fingerprint)
     if difference:
         raise ControlError(f"{run.folder}: {difference}: a server that joins must train the same model in the same way")

@@ -15,7 +15,6 @@ def was_kept(board: Board) -> bool | None:
     verdict = board.verdicts.newest()
     if verdict is None or verdict.stop:
         return False
-    members = verdict.view.members
-    if not board.end.need_nobody(verdict.epoch, members):
-        return None
-    return any(board.failures.death(each) is None for each in members)
+    if board.end.is_reached(verdict.view):
+        return True
+    return None if any(board.failures.death(each) is None for each in verdict.view.members) else False

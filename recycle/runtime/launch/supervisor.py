@@ -20,7 +20,7 @@ from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
-from recycle.control.messages import Death, Description, Verdict
+from recycle.control.messages import Death, Description, Opening
 from recycle.control.view import Member, View
 from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile, unfired
@@ -34,7 +34,6 @@ from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, Report
 from recycle.runtime.launch.outcome import was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2
@@ -184,8 +183,7 @@ class Supervisor:
         self._board = Board(Endpoint(setting.host, self._port, self._token).connect(), self._token)
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
-            names = tuple(map(str, setting.view.members))
-            self._board.verdicts.propose(Verdict(setting.view.epoch, names, setting.step, setting.restore, plan=FIRST))
+            self._board.verdicts.open(Opening.of(setting.view, setting.restore))
         JoinFile(setting.host, self._port, self._inbox.address[1], self._token).write(setting.folder / JOIN_FILE)
 
     def _hear(self, received: Received) -> None:
@@ -236,7 +234,9 @@ class Supervisor:
                 return len(self._ended) == len(self._agents) or all(each in self._ended for each in members)
             self._accuse_silent(board, others)
             own = (each for each in members if each in self._agents)
-            return all(each in self._ended for each in own) and board.end.need_nobody(verdict.epoch, others)
+            if not all(each in self._ended for each in own):
+                return False
+            return board.end.is_reached(verdict.view) or all(board.failures.death(each) for each in others)
         except StoreLost:
             return len(self._ended) == len(self._agents)
 

@@ -1,10 +1,6 @@
 """Admission: what members do for those who join, and what who joins does to be admitted."""
 
-import time
-from collections.abc import Iterator
-
-from recycle.control.events import JoinReady
-from recycle.control.messages import Report, Verdict
+from recycle.control.messages import Verdict
 from recycle.control.view import Member, View
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.join.following import Joining
@@ -12,9 +8,6 @@ from recycle.runtime.join.serving import Serving
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.store_connection import StoreConnection
 from recycle.runtime.step.trainee import Followable
-
-# Seconds between two looks at who is ready.
-LOOK = 0.001
 
 
 class AdmissionPause(ViewBroken):
@@ -64,27 +57,11 @@ class Admission:
 
     # A member, in a pause or a recovery.
 
-    def ready(self, epoch: int) -> Iterator[JoinReady]:
-        """Those who are ready to be let in, and have reported."""
-        for joiner, report in self._announced(epoch):
-            if report is not None:
-                yield JoinReady(f"join/{epoch}/{joiner}", report)
-
-    def await_ready(self, epoch: int) -> Iterator[JoinReady]:
-        """The same, after all who are ready have reported; or an alarm came, or they were silent for too long."""
-        deadline = time.monotonic() + self._store.durations.silence
-        missing = True
-        while missing and time.monotonic() < deadline and not self._alarm_watch.noticed:
-            missing = any(report is None for _, report in self._announced(epoch))
-            time.sleep(LOOK)
-        yield from self.ready(epoch)
-
-    def _announced(self, epoch: int) -> Iterator[tuple[Member, Report | None]]:
+    def expected(self, epoch: int) -> frozenset[Member]:
+        """Those who are ready to be let in, and so are about to say what they hold."""
         board = self._store.board
-        for request in board.joining.requests():
-            joiner = Member.parse(request.member)
-            if (request.state, request.epoch) == ("synced", epoch) and board.failures.death(joiner) is None:
-                yield joiner, board.failures.report(epoch, joiner)
+        ready = (Member.parse(each.member) for each in board.joining.requests(epoch) if each.state == "synced")
+        return frozenset(joiner for joiner in ready if board.failures.death(joiner) is None)
 
     # Who joins.
 

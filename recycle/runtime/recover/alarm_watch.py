@@ -138,18 +138,16 @@ class AlarmWatch:
         epoch = self._epoch
         if self.noticed or epoch < 0:
             return
-        asked = (epoch, board.joining.asked())
+        asked = (epoch, board.joining.asked(epoch))
         if asked == self._asked and not self._joins:
             return
-        # Before the requests are read: who is forgotten is forgotten as a joiner first, and then as dead.
-        dead = board.failures.declared_dead()
-        joins = self._joins if asked == self._asked else board.joining.requests()
-        self._joins = tuple(each for each in joins if each.member not in dead)
+        joins = self._joins if asked == self._asked else board.joining.requests(epoch)
+        self._joins = tuple(each for each in joins if board.failures.death(Member.parse(each.member)) is None)
         self._asked = asked
         network = self._network
         taken = network.view.servers if network is not None else ()
         requests = {Member.parse(each.member): each for each in self._joins}
-        joiners = [each for each, request in requests.items() if request.epoch == epoch and each.server not in taken]
+        joiners = [each for each in requests if each.server not in taken]
         # Nobody is told by a joiner's agent that it died with its worker.
         silent = self._joiners.observe(time.monotonic(), board.beats.counts(joiners))
         with self._changed:

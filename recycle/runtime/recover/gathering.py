@@ -1,17 +1,27 @@
-"""Gathering: what the members of a view that is over tell each other through the store, until there is a verdict."""
+"""Gathering: what the members of a view that is over tell each other through the store, until there is a verdict.
+
+Who leads reads what all have to say. The others wait on one key, which is set when the leader has decided or is dead.
+"""
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
+import msgspec
+
+from recycle.control.board import Board
 from recycle.control.events import Decided, Died, Event, JoinReady, Overdue, Reported
+from recycle.control.log import LogReader
 from recycle.control.machine import Machine
-from recycle.control.messages import Alarm, Death, Report, Verdict
+from recycle.control.messages import Alarm, Death, Opening, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.runtime.recover.store_connection import StoreConnection
 
-# Seconds from one look at the store to the next, for who decides and for who waits for that.
-LEADER, OTHERS = 0.001, 0.02
+# Seconds for which who leads waits for the next entry: the longest that it overlooks one behind a hole.
+LOOK = 0.05
+
+# Beats for which all others wait for it: the longest that they overlook its end if nobody could ring for it.
+CALM = 4
 
 
 class Gathering:
@@ -26,9 +36,19 @@ class Gathering:
         self._member = member
         self._store = store
         self._ids = itertools.count()
-        self._epoch = -1
+        self._epoch: int | None = None
         self._began = 0.0
-        self._heard: set[str] = set()
+        self._reader: LogReader[Report | Death] | None = None
+        # Who has said in the present view what it holds, or has died.
+        self._heard: set[Member] = set()
+        self._outlived: View | None = None
+
+    def await_opening(self) -> Opening:
+        """With whom the run begins, once that was said."""
+        opening = None
+        while opening is None:
+            opening = self._store.board.verdicts.opening(self._store.durations.beat)
+        return opening
 
     def raise_alarm(self, epoch: int, cause: str) -> Alarm:
         """Tell all that an epoch cannot go on; gives the alarm that was raised first."""
@@ -38,69 +58,118 @@ class Gathering:
         """Tell all what this member holds."""
         self._store.board.failures.publish_report(report)
 
-    def propose(self, verdict: Verdict) -> Verdict:
-        """Try to begin an epoch; gives the verdict that counts."""
-        return self._store.board.verdicts.propose(verdict)
-
-    def accuse(self, member: Member) -> None:
-        """Declare a member dead that has not answered in time."""
-        reason = f"did not answer an alarm for {self._store.durations.answer:g} s"
-        self._store.board.failures.publish_death(Death(str(member), reason, "answer", time.monotonic()))
-
-    def tidy(self, view: View) -> None:
-        """Delete what nobody needs any more. All members have built their groups, so all have read it."""
+    def propose(self, view: View, verdict: Verdict) -> Verdict:
+        """Try to end the epoch of a view; gives the verdict that counts."""
         board = self._store.board
-        joiners = (Member.parse(each.member) for each in board.joining.requests())
-        waiting = (each for each in joiners if board.failures.death(each) is None)
-        board.forget(view.epoch, {*view.members, *waiting})
+        heard = 0 if self._reader is None or self._epoch != view.epoch else self._reader.heard
+        stored = board.verdicts.propose(msgspec.structs.replace(verdict, heard=heard))
+        # Others may not know yet of all those who are dead before this one.
+        for member in view.members[: view.members.index(self._member) + 1]:
+            board.verdicts.ring(view.epoch, member)
+        return stored
+
+    def accuse(self, member: Member, starts: bool) -> None:
+        """Declare a member dead that has not reported in time.
+
+        Args:
+            member: who.
+            starts: whether the run has not begun yet.
+        """
+        if starts:
+            reason = f"did not announce itself for {self._store.durations.start:g} s"
+        else:
+            reason = f"did not answer an alarm for {self._store.durations.answer:g} s"
+        self._store.board.declare_dead(Death(str(member), reason, "answer", time.monotonic()), str(self._member))
+
+    def outlive(self, view: View) -> None:
+        """All members have built their groups: what only earlier epochs needed can go."""
+        self._outlived = view
+
+    def tidy(self, board: Board) -> None:
+        """Delete it; for another thread, because it takes longer the more there is.
+
+        Args:
+            board: over a connection of that thread's.
+        """
+        view, self._outlived = self._outlived, None
+        if view is not None:
+            board.forget(view.epoch, view.members)
 
     def is_over(self, view: View) -> bool:
-        """Whether nobody else in a view needs help any more: who is finished leaves, or has left already."""
-        others = (each for each in view.members if each != self._member)
-        return self._store.board.end.need_nobody(view.epoch, others)
+        """Whether nobody in a view needs help any more: all are at the end."""
+        return self._store.board.end.is_reached(view)
 
-    def look(self, machine: Machine, joiners: Iterable[JoinReady]) -> Iterator[Event]:
-        """What there is to hear in a view, read while the machine is told of it; or the verdict alone.
+    def look(self, machine: Machine) -> Iterator[Event]:
+        """What there is to hear in a view, read while the machine is told of it.
 
-        It takes a moment, in which others can go on: who leads looks often, and the others wait for a verdict.
+        It takes a moment, in which others can go on. Who does not lead hears of the verdict and of the leader's death.
 
         Args:
             machine: that is told.
-            joiners: who is ready to be admitted; read only by who leads.
 
         Raises:
             StoreLost: there is no store.
         """
-        board, view, leads = self._store.board, machine.view, machine.leader == self._member
-        if view.epoch != self._epoch:
-            self._epoch, self._began = view.epoch, time.monotonic()
-            self._heard.clear()
-        verdict = board.verdicts.newest(view.epoch + 1) if leads else board.verdicts.wait(view.epoch + 1, OTHERS)
+        board, durations, view, leader = self._store.board, self._store.durations, machine.view, machine.leader
+        assert leader is not None, f"{self._member} knows of its own death"
+        self._enter(view)
+        overdue = time.monotonic() - self._began > (durations.start if machine.starts else durations.answer)
+        if leader == self._member:
+            quiet = True
+            for event in self.listen(view, LOOK):
+                quiet = False
+                yield event
+            if not quiet:
+                return
+        else:
+            board.verdicts.await_turn(view.epoch, leader, CALM * durations.beat)
+            # Before the verdict, which is the largest thing in the store, and is not there before the next one's turn.
+            if (death := board.failures.death(leader)) is not None:
+                yield _died(death)
+                return
+        verdict = board.verdicts.newest(view.epoch + 1)
         if verdict is not None:
             yield Decided(f"view/{verdict.epoch}", verdict)
             return
-        overdue = time.monotonic() - self._began > self._store.durations.answer
-        dead = board.failures.declared_dead()
-        reported = board.failures.reported(view.epoch) if leads or overdue else frozenset()
-        if leads:
-            # Before the members, with whose last report everything is decided.
-            yield from joiners
-        for member in view.members:
-            name = str(member)
-            if name in dead:
-                if self._is_news(death_id := f"death/{name}") and (death := board.failures.death(member)) is not None:
-                    yield Died(death_id, death)
-            elif name in reported:
-                report_id = f"report/{view.epoch}/{name}"
-                if self._is_news(report_id) and (report := board.failures.report(view.epoch, member)) is not None:
-                    yield Reported(report_id, report)
-            elif overdue and member != self._member:
+        if overdue:
+            yield from self.listen(view)
+        for member in view.members if overdue else ():
+            if member != self._member and member not in self._heard:
                 yield Overdue(f"overdue/{next(self._ids)}", view.epoch, member)
-        if leads:
-            time.sleep(LEADER)
 
-    def _is_news(self, name: str) -> bool:
-        """Whether this epoch's machine has not been told yet."""
-        known = name in self._heard
-        self._heard.add(name)
-        return not known
+    def listen(self, view: View, timeout: float = 0.0) -> Iterator[Event]:
+        """What was told in a view since the last time, after somebody has or a time in seconds is over."""
+        board = self._store.board
+        for entry in self._enter(view).news(timeout):
+            member = Member.parse(entry.member)
+            self._heard.add(member)
+            if isinstance(entry, Death):
+                yield _died(entry)
+            elif member in view.members:
+                yield Reported(f"report/{entry.epoch}/{member}", entry)
+            elif board.failures.death(member) is None:
+                yield JoinReady(f"join/{entry.epoch}/{member}", entry)
+
+    def hear_out(self, view: View, joiners: Callable[[], Collection[Member]]) -> Iterator[Event]:
+        """What is told in a view until some joiners have said what they hold, or were silent for too long.
+
+        Args:
+            view: which.
+            joiners: who they are now.
+        """
+        self._enter(view)
+        deadline = time.monotonic() + self._store.durations.silence
+        while not self._heard.issuperset(joiners()) and time.monotonic() < deadline:
+            yield from self.listen(view, LOOK)
+
+    def _enter(self, view: View) -> LogReader[Report | Death]:
+        """The log of a view, read on from where it was left."""
+        if self._reader is None or view.epoch != self._epoch:
+            self._epoch, self._began = view.epoch, time.monotonic()
+            self._reader = LogReader(self._store.board.failures.log(view.epoch))
+            self._heard = set()
+        return self._reader
+
+
+def _died(death: Death) -> Died:
+    return Died(f"death/{death.member}", death)

@@ -1,7 +1,7 @@
 """Rebuilding: process groups, state and plan for a new view."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from recycle.control.events import BuildFailed, Built, Died, Event
@@ -133,7 +133,7 @@ class Rebuilding:
             verdict: that begins the view.
 
         Returns:
-            What came of it: BuildFailed; or Built, after the deaths that who proposed the view may not have heard of.
+            What came of it: the deaths that who proposed the view may not have heard of; or Built, or BuildFailed.
 
         Raises:
             StoreLost: there is no store.
@@ -142,8 +142,11 @@ class Rebuilding:
         reports.times.agreed = time.monotonic()
         reports.decide(verdict)
         self._groups.leave(view.epoch)
+        unheard = self._store.board.failures.unheard(verdict)
+        if unheard:
+            return [Died(f"death/{death.member}", death) for death in unheard]
         try:
-            holders = find_holders(self._store.board, view, self._member.server.stage, verdict.step)
+            holders = find_holders(verdict, self._member.server.stage)
             text = self._plans.text(verdict)
             network = self._groups.build(view)
             reports.times.rebuilt = time.monotonic()
@@ -157,11 +160,4 @@ class Rebuilding:
         reports.times.restored = time.monotonic()
         self.verdict = verdict
         reports.tell_view(plan)
-        return [*self._unheard_deaths(view), Built(f"built/{view.epoch}", view.epoch)]
-
-    def _unheard_deaths(self, view: View) -> Iterator[Died]:
-        """Of members of the view, though it was proposed by somebody who must have looked for deaths before."""
-        dead = self._store.board.failures.declared_dead()
-        for member in view.members:
-            if str(member) in dead and (death := self._store.board.failures.death(member)) is not None:
-                yield Died(f"death/{member}", death)
+        return [Built(f"built/{view.epoch}", view.epoch)]

@@ -6,7 +6,7 @@ there before; no action ever calls the machine.
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from recycle.control.agent import DONE, FENCED, STOPPED
 from recycle.control.errors import StoreLost
@@ -18,6 +18,7 @@ from recycle.control.events import (
     Exit,
     Halted,
     Noticed,
+    Opened,
     Paused,
     Prepare,
     Propose,
@@ -30,7 +31,7 @@ from recycle.control.events import (
     WarnUnprotected,
 )
 from recycle.control.machine import Machine, State
-from recycle.control.view import View
+from recycle.control.view import Member, View
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
@@ -99,6 +100,8 @@ class Recovery:
 
     def enter(self) -> None:
         """Wait for the first view with this member in it, and enter it."""
+        if self._machine.me.incarnation == 0:
+            self._open()
         while self._machine.state is State.JOINING and self.end is None:
             try:
                 self._join()
@@ -128,8 +131,8 @@ class Recovery:
         self.tell(Paused(self.new_id(), epoch, self.step))
         if self._machine.leader == self._machine.me:
             # Before this member says that it has halted: who is let in has to say what it holds.
-            for ready in self._admission.await_ready(epoch):
-                self.tell(ready)
+            for event in self._gathering.hear_out(self.view, self._expected):
+                self.tell(event)
         self._halt()
         self._gather()
 
@@ -148,6 +151,19 @@ class Recovery:
         """This process has to end."""
         self.end = status
         self._reports.end(reason)
+
+    def _open(self) -> None:
+        """The run begins with this member in it, which is ready: announce it."""
+        try:
+            opening = self._gathering.await_opening()
+            self._holdings.empty = opening.restore == "checkpoint"
+            self.tell(Opened("opening", opening))
+        except StoreLost:
+            self.end_with(STOPPED, "the store was lost before the run began: train again")
+
+    def _expected(self) -> Collection[Member]:
+        """Who is about to say that it can be let in; nobody any more after an alarm."""
+        return () if self._alarm_watch.noticed else self._admission.expected(self.view.epoch)
 
     def _join(self) -> None:
         """Wait for a verdict; in the view of the run, get the state first, and say what came of it."""
@@ -191,7 +207,7 @@ class Recovery:
 
     def _look(self) -> None:
         epoch = self.view.epoch
-        for event in self._gathering.look(self._machine, self._admission.ready(epoch)):
+        for event in self._gathering.look(self._machine):
             self.tell(event)
             if self.view.epoch != epoch or self.end is not None:
                 return
@@ -204,17 +220,17 @@ class Recovery:
             case PublishReport(report):
                 self._gathering.publish(report)
             case Propose(verdict):
-                stored = self._gathering.propose(self._plans.choose(verdict))
+                stored = self._gathering.propose(self.view, self._plans.choose(verdict))
                 return [Decided(f"view/{stored.epoch}", stored)]
             case Accuse(member):
-                self._gathering.accuse(member)
+                self._gathering.accuse(member, self._machine.starts)
             case Rebuild(verdict):
                 self._admission.abort()
                 return self._rebuilding.rebuild(verdict)
             case Resume(_, step):
                 self.step = step
                 if self._machine.leader == self._machine.me:
-                    self._gathering.tidy(self.view)
+                    self._gathering.outlive(self.view)
             case Prepare(view):
                 self._prepare(view)
             case WaitForJoiners(stages):

@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from recycle.control.board import Board
-from recycle.control.view import Member, View
+from recycle.control.messages import Verdict
+from recycle.control.view import Member
 from recycle.runtime.join.handover import receive_state, send_state
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
 
 
-def find_holders(board: Board, view: View, stage: int, step: int) -> dict[Member, bool]:
-    """Which of a stage's members have a version, as they reported before the view; before the first one, all do."""
-    members = [each for each in view.members if each.server.stage == stage]
-    reports = {each: board.failures.report(view.epoch - 1, each) for each in members}
-    return {each: report is None or step in report.versions for each, report in reports.items()}
+def find_holders(verdict: Verdict, stage: int) -> dict[Member, bool]:
+    """Which of a stage's members have the version that a view begins with, as they reported before it."""
+    members = (each for each in verdict.view.members if each.server.stage == stage)
+    return {each: str(each) not in verdict.lacking for each in members}
 
 
 class Restoration(NamedTuple):

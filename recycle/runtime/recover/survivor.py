@@ -4,10 +4,10 @@ The training itself runs in the main thread; the alarm watch, a second thread, w
 and frees the main thread from whatever it waits in.
 """
 
-import time
 from collections.abc import Sequence
 
 from recycle.control.beats import Heartbeat
+from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
@@ -31,8 +31,8 @@ from recycle.runtime.recover.view_plans import ViewPlans
 from recycle.runtime.recover.view_reports import ViewReports
 from recycle.runtime.step.trainee import Trainee
 
-# Seconds between two looks at who else has reached the end of training.
-LOOK = 0.005
+# Seconds between two looks, at the end of training, whether somebody needs help to get there.
+LOOK = 0.1
 
 
 class Survivor:
@@ -102,8 +102,7 @@ class Survivor:
     def begin(self) -> None:
         """Give signs of life, watch for alarms, and enter the first view with this member in it."""
         endpoint, beat = self._store.endpoint, self._store.durations.beat
-        look = self._alarm_watch.look_for_joiners
-        self._heartbeat = Heartbeat(self._member, endpoint.connect, endpoint.token, beat, look)
+        self._heartbeat = Heartbeat(self._member, endpoint.connect, endpoint.token, beat, self._look)
         self._alarm_watch.start()
         self._recovery.enter()
 
@@ -142,10 +141,10 @@ class Survivor:
             network.barrier()
             return
         try:
-            self._store.board.end.reach(view.epoch, self._member)
-            while not self._gathering.is_over(view):
+            end = self._store.board.end
+            end.reach(view)
+            while not end.wait(view, LOOK):
                 self._alarm_watch.check()
-                time.sleep(LOOK)
         except StoreLost:
             network.barrier()
 
@@ -174,6 +173,11 @@ class Survivor:
     def serve(self) -> None:
         """Between two iterations: begin to serve a joiner that asks for it."""
         self._admission.serve(self._recovery.view)
+
+    def _look(self, board: Board) -> None:
+        """What there is to do as often as a sign of life is given, over the same connection."""
+        self._alarm_watch.look_for_joiners(board)
+        self._gathering.tidy(board)
 
     def _judge(self, error: NotFinite) -> None:
         """A value that is not finite may have come from a broken machine; if it comes again, it is the training's."""

@@ -106,7 +106,7 @@ def request(attempt=1):
 
 
 def is_ready(board):
-    return any(each.state == "synced" for each in board.joining.requests())
+    return any(each.state == "synced" for each in board.joining.requests(VIEW.epoch))
 
 
 def assert_equal(one, other):
@@ -213,12 +213,12 @@ def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, DURATIONS)
     peer.train(2)
-    serving.look(VIEW, board.joining.requests())
+    serving.look(VIEW, board.joining.requests(VIEW.epoch))
     peer.train(1)
     serving.abort()
-    while board.joining.requests()[0].attempt == 1:
+    while board.joining.requests(VIEW.epoch)[0].attempt == 1:
         joining.wait(board)
-    serving.look(VIEW, board.joining.requests())
+    serving.look(VIEW, board.joining.requests(VIEW.epoch))
     peer.train(1)
     while not is_ready(board):
         joining.wait(board)
@@ -237,8 +237,8 @@ def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(boar
     serving = Serving(PEER, peer, door, DURATIONS)
     seen = set()
     while not joining.ready:
-        seen.add(board.joining.requests()[0].attempt)
-        serving.look(VIEW, board.joining.requests())
+        seen.add(board.joining.requests(VIEW.epoch)[0].attempt)
+        serving.look(VIEW, board.joining.requests(VIEW.epoch))
         serving.abort()
         joining.wait(board)
     assert seen == set(range(1, ATTEMPTS + 1))
@@ -263,14 +263,14 @@ def test_a_new_view_ends_what_was_begun_and_the_joiner_asks_in_it(board, door):
     joining = Joining(JOINER, joiner, door, DURATIONS)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, DURATIONS)
-    serving.look(VIEW, board.joining.requests())
+    serving.look(VIEW, board.joining.requests(VIEW.epoch))
     while not is_ready(board):
         joining.wait(board)
     next_view = View(5, VIEW.members)
     joining.begin(next_view, board)
-    assert [each.state for each in board.joining.requests()] == ["asking"]
+    assert [each.state for each in board.joining.requests(next_view.epoch)] == ["asking"]
     serving.abort()
-    serving.look(next_view, board.joining.requests())
+    serving.look(next_view, board.joining.requests(next_view.epoch))
     peer.train(1)
     serving.finish()
     while not joining.ready:

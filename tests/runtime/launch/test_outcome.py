@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
-from recycle.control.view import Member
+from recycle.control.view import Member, View
 from recycle.job import Server
 from recycle.runtime.launch.outcome import was_kept
 
@@ -17,16 +17,15 @@ DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([DEAD, FINISHED, BEHIND, GOING]), min_size=4, max_size=4), st.booleans())
-def test_a_runwas_kept_if_anybody_was_left_and_all_of_them_reached_its_end(fates, stop):
+def test_a_run_was_kept_if_all_of_its_last_view_reached_its_end_and_lost_if_all_of_it_are_dead(fates, stop):
     board = Board(MemoryStore(), "token")
     assert was_kept(board) is False
     board.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0, stop="no live server" if stop else ""))
     for member, fate in zip(MEMBERS, fates, strict=True):
         if fate in (FINISHED, BEHIND):
-            board.end.reach(3 if fate == FINISHED else 2, member)
+            board.end.reach(View(3 if fate == FINISHED else 2, MEMBERS))
         elif fate == DEAD:
-            board.end.reach(3, member)
             board.failures.publish_death(Death(str(member), "was lost", "agent", 0.0))
-    alive = [fate for fate in fates if fate != DEAD]
-    expected = None if set(alive) & {BEHIND, GOING} else bool(alive)
+    # Where some are left without the dead, they make another view.
+    expected = {FINISHED: True, DEAD: False}.get(fates[0]) if len(set(fates)) == 1 else None
     assert was_kept(board) is (False if stop else expected)

@@ -55,7 +55,7 @@ def test_what_comes_of_an_action_is_told_after_all_actions_and_in_order():
     death = Died("death", Death(str(THIRD), "was killed", "agent", 0.0))
     recovery = Recovery(
         machine,
-        SimpleNamespace(propose=lambda verdict: verdict, tidy=done.append),
+        SimpleNamespace(propose=lambda _, verdict: verdict, outlive=done.append),
         SimpleNamespace(rebuild=lambda verdict: done.append(verdict) or [death, Built("built", 1)]),
         SimpleNamespace(choose=lambda verdict: verdict),
         SimpleNamespace(abort=lambda: done.append("nobody is served")),
@@ -71,38 +71,86 @@ class Talk:
     """Gathering over a store in memory, with a machine that is in the first view."""
 
     def __init__(self, member=FIRST_MEMBER):
-        self.board = Board(MemoryStore(), "token")
+        self.store = MemoryStore()
+        self.board = Board(self.store, "token")
         store = SimpleNamespace(board=self.board, durations=Durations())
         self.gathering = Gathering(member, store)
         self.machine = Machine(member, JOB)
+        self.board.verdicts.propose(BEGUN)
         self.machine.handle(Decided("view/0", BEGUN))
 
-    def look(self, joiners=()):
-        return list(self.gathering.look(self.machine, joiners))
+    def look(self):
+        return list(self.gathering.look(self.machine))
+
+    def tell_all(self):
+        for event in self.look():
+            self.machine.handle(event)
 
 
 def report(member):
     return Report(str(member), 0, 5, 5)
 
 
-def test_who_leads_hears_joiners_first_and_everything_else_once():
+def died(member):
+    return Death(str(member), "was killed", "agent", 0.0)
+
+
+def test_who_leads_hears_everything_once_and_of_joiners_that_are_alive():
     talk = Talk()
-    ready = JoinReady("join", report(JOINER))
-    death = Death(str(FOURTH), "was killed", "agent", 0.0)
-    talk.board.failures.publish_report(report(SECOND))
-    talk.board.failures.publish_death(death)
-    first, *others = talk.look([ready])
-    assert first is ready
-    assert others == [Reported(f"report/0/{SECOND}", report(SECOND)), Died(f"death/{FOURTH}", death)]
+    failures = talk.board.failures
+    failures.publish_report(report(SECOND))
+    failures.tell_death(0, died(FOURTH))
+    failures.publish_report(report(JOINER))
+    gone = Member(FOURTH.server, 2)
+    failures.publish_death(died(gone))
+    failures.publish_report(report(gone))
+    assert talk.look() == [
+        Reported(f"report/0/{SECOND}", report(SECOND)),
+        Died(f"death/{FOURTH}", died(FOURTH)),
+        JoinReady(f"join/0/{JOINER}", report(JOINER)),
+    ]
     assert talk.look() == []
 
 
-def test_a_verdict_is_all_that_is_heard():
+def test_a_verdict_of_somebody_else_is_heard():
     for member in (FIRST_MEMBER, SECOND):
         talk = Talk(member)
-        talk.board.failures.publish_report(report(THIRD))
         talk.board.verdicts.propose(NEXT)
         assert talk.look() == [Decided("view/1", NEXT)]
+
+
+def test_who_does_not_lead_waits_for_the_leader_alone_and_reads_all_when_it_leads_itself():
+    talk = Talk(THIRD)
+    talk.board.failures.publish_report(report(FOURTH))
+    talk.board.declare_dead(died(FIRST_MEMBER), "agent")
+    assert talk.look() == [Died(f"death/{FIRST_MEMBER}", died(FIRST_MEMBER))]
+    talk.board.declare_dead(died(SECOND), "agent")
+    for _ in range(2):
+        talk.tell_all()
+    assert talk.machine.leader == THIRD
+    assert [type(each) for each in talk.look()] == [Reported, Died, Died]
+
+
+def test_who_proposes_ends_the_wait_of_those_who_have_not_heard_of_a_death():
+    talk = Talk(SECOND)
+    talk.board.failures.publish_death(died(FIRST_MEMBER))
+    talk.tell_all()
+    assert talk.machine.leader == SECOND
+    talk.gathering.propose(BEGUN.view, NEXT)
+    for leader in (FIRST_MEMBER, SECOND):
+        assert talk.board.verdicts.await_turn(0, leader, 60) is None
+    assert talk.store.get("epoch/0/turn/W0_0#0") == b""
+
+
+def test_a_death_behind_the_entry_that_decided_is_left_to_the_members_of_the_next_view():
+    talk = Talk()
+    talk.board.failures.publish_report(report(SECOND))
+    talk.board.failures.tell_death(0, died(THIRD))
+    events = talk.gathering.look(talk.machine)
+    assert next(events) == Reported(f"report/0/{SECOND}", report(SECOND))
+    stored = talk.gathering.propose(BEGUN.view, NEXT)
+    assert stored.heard == 1
+    assert talk.board.failures.unheard(stored) == (died(THIRD),)
 
 
 def test_who_does_not_answer_in_time_is_overdue_again_and_again(monkeypatch):

@@ -1,0 +1,113 @@
+"""Logs with writers that die between an entry's number and the entry, and with several writers at once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.memory_store import MemoryStore
+from recycle.control.log import Log, LogReader
+from recycle.control.sealed_store import SealedStore
+from recycle.control.store import Store
+
+NAME = "log"
+
+
+@pytest.fixture
+def sealed(store: Store) -> SealedStore:
+    return SealedStore(store, "token")
+
+
+def log_of(sealed: SealedStore) -> Log[int]:
+    return Log(sealed, NAME, int)
+
+
+def test_entries_are_read_once_and_in_their_order(sealed: SealedStore) -> None:
+    log = log_of(sealed)
+    reader = LogReader(log)
+    assert list(reader.news()) == []
+    log.append(5)
+    log.append(3)
+    assert list(reader.news(60)) == [5, 3]
+    assert list(reader.news(0.01)) == []
+    log.append(9)
+    assert list(reader.news()) == [9]
+    assert list(LogReader(log).news()) == [5, 3, 9]
+
+
+def test_the_wait_ends_with_the_next_entry(store: Store, sealed: SealedStore) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        other = LogReader(log_of(SealedStore(store.clone(), "token")))
+        waited = pool.submit(lambda: list(other.news(60)))
+        log_of(sealed).append(7)
+        assert waited.result() == [7]
+
+
+def test_a_hole_ends_no_reading_and_is_read_when_it_is_filled(store: Store, sealed: SealedStore) -> None:
+    log = log_of(sealed)
+    reader = LogReader(log)
+    log.append(1)
+    number = store.add(NAME, 1)
+    log.append(3)
+    assert list(reader.news(60)) == [1, 3]
+    assert reader.heard == 1
+    sealed.write(f"{NAME}/{number}", 2)
+    assert list(reader.news(0.01)) == [2]
+    assert reader.heard == 3
+
+
+def test_what_lacks_the_seal_is_passed_over(store: Store, sealed: SealedStore) -> None:
+    log_of(SealedStore(store.clone(), "another token")).append(1)
+    log_of(sealed).append(2)
+    reader = LogReader(log_of(sealed))
+    assert list(reader.news()) == [2]
+    assert reader.heard == 2
+
+
+def test_what_was_not_taken_is_given_again_and_was_not_heard(sealed: SealedStore) -> None:
+    log = log_of(sealed)
+    for entry in (1, 2, 3):
+        log.append(entry)
+    reader = LogReader(log)
+    assert next(reader.news()) == 1
+    assert reader.heard == 1
+    assert list(reader.news()) == [2, 3]
+    assert reader.heard == 3
+
+
+def test_writers_at_once_lose_nothing(store: Store) -> None:
+    barrier = threading.Barrier(8)
+
+    def write(entry: int) -> None:
+        log = log_of(SealedStore(store.clone(), "token"))
+        barrier.wait()
+        log.append(entry)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert sorted(LogReader(log_of(SealedStore(store, "token"))).news()) == list(range(8))
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["append", "hole", "fill", "read"]), max_size=40))
+def test_a_reader_gets_every_entry_once_whatever_writers_do(steps: list[str]) -> None:
+    store = MemoryStore()
+    sealed = SealedStore(store, "token")
+    log = log_of(sealed)
+    reader, given_out, holes, written = LogReader(log), list[int](), list[int](), set[int]()
+    for step in [*steps, "read"]:
+        if step == "append":
+            log.append(log.count() + 1)
+            written.add(log.count())
+        elif step == "hole":
+            holes.append(store.add(NAME, 1))
+        elif step == "fill" and holes:
+            number = holes.pop()
+            sealed.write(f"{NAME}/{number}", number)
+            written.add(number)
+        elif step == "read":
+            given_out += reader.news()
+            assert reader.heard == min(holes, default=log.count() + 1) - 1
+    assert sorted(given_out) == sorted(written)

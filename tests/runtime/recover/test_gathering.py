@@ -1,0 +1,82 @@
+"""Whole views of bare members in threads, over a real store: who decides, and what it asks of each."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from harness.bare_members import TOKEN, BareMember, Cost
+from harness.examples import paper_job
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.messages import Death, Verdict
+from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.view import Member, View
+
+pytestmark = pytest.mark.timeout(90)
+
+# Nobody looks twice because a wait is over: whatever ends one was rung for.
+PATIENT = Durations(beat=100.0, silence=1000.0, answer=1000.0, transfer=1000.0)
+
+
+class Change:
+    """One view change of a job with some stages, in which members die."""
+
+    def __init__(self, store: TorchStore, pipelines: int, stages: int) -> None:
+        self.job = paper_job(pipelines=pipelines, stages=stages, micro_batches=2)
+        self.members = View.among(self.job.servers()).members
+        self.verdict = Verdict(0, tuple(map(str, self.members)), 7)
+        self.store = store
+        self.board = Board(store, TOKEN)
+        self.board.verdicts.propose(self.verdict)
+        self.views: dict[Member, View] = {}
+        self.costs: dict[Member, Cost] = {}
+
+    def run(self, *dead: Member) -> None:
+        left = [each for each in self.members if each not in dead]
+        threads = [threading.Thread(target=self.survive, args=(each,), daemon=True) for each in left]
+        for thread in threads:
+            thread.start()
+        for member in dead:
+            self.board.declare_dead(Death(str(member), "was lost", "agent", time.monotonic()), "agent")
+        for thread in threads:
+            thread.join(60)
+        assert set(self.views) == set(left)
+
+    def survive(self, member: Member) -> None:
+        one = BareMember(member, self.job, self.store.clone(), PATIENT)
+        one.begin(self.verdict)
+        self.costs[member] = one.change_view()
+        self.views[member] = one.view
+
+
+@contextmanager
+def served() -> Iterator[TorchStore]:
+    listener = listen()
+    host, port = listener.getsockname()
+    server = serve(listener)
+    yield TorchStore(host, port)
+    del server
+
+
+@pytest.mark.parametrize("dead", [[5], [0], [0, 1], [0, 2], [1, 5], [3, 2, 1, 0]], ids=str)
+def test_all_who_are_left_agree_without_waiting_for_any_time_to_be_over(dead: list[int]) -> None:
+    with served() as store:
+        change = Change(store, 4, 2)
+        victims = [change.members[each] for each in dead]
+        change.run(*victims)
+    left = tuple(each for each in change.members if each not in victims)
+    assert set(change.views.values()) == {View(1, left)}
+
+
+@pytest.mark.parametrize("pipelines", [2, 12])
+def test_what_is_asked_of_who_does_not_lead_does_not_grow_with_the_number_of_members(pipelines: int) -> None:
+    with served() as store:
+        change = Change(store, pipelines, 2)
+        change.run(change.members[-1])
+    costs = [cost for member, cost in change.costs.items() if member != change.members[0]]
+    # One request more where the leader's own report came last, behind what decided.
+    assert max(cost.requests for cost in costs) <= 11
+    assert max(cost.read - cost.view for cost in costs) < 400
