@@ -132,7 +132,13 @@ class Network(Protocol):
         """
 
     def link(self, peer: Server) -> Link:
-        """The link to another live server."""
+        """The link to another live server.
+
+        Where ``connect`` was not told of it, it is made when it is first asked for, and the other end must ask too.
+
+        Raises:
+            ViewBroken: the other one will not.
+        """
 
     def barrier(self) -> None:
         """Wait for all live servers.
