@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import DistStoreError, Store, Work
+from torch.distributed import DistError, DistStoreError, Store, Work
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.groups import begin, lost
@@ -76,24 +76,30 @@ def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Call
 
     Args:
         groups: which, and with whom.
-        patience: how long to wait for the partners.
+        patience: how long to wait for partners that have not come as far as this one, in each of four steps at most.
         check: raises when they will not come; it is asked every now and then.
 
     Raises:
-        ConnectionLost: a partner did not come.
+        ConnectionLost: a partner did not come, or the store is gone.
     """
-    end = time.monotonic() + patience.total_seconds()
+    try:
+        _connect(groups, patience, check)
+    except DistError as error:
+        raise lost(error) from error
+
+
+def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
     waiting: list[tuple[LazyGroup, list[int]]] = []
     for group in groups:
         rank, partners = group.rank, sorted(group.partners)
-        own, *addresses = _addresses(group.store, [rank, *partners], end, check)
+        own, *addresses = _addresses(group.store, [rank, *partners], patience, check)
         reached = [each for each, address in zip(partners, addresses, strict=True) if own > address]
         for each in reached:
             _greet(group.backend.send, each, GREETINGS[0])
             group.store.set(f"reached/{rank}/{each}", "")
         waiting.append((group, [each for each in partners if each not in reached]))
     for group, others in waiting:
-        _wait(group.store, [f"reached/{each}/{group.rank}" for each in others], end, check)
+        _wait(group.store, [f"reached/{each}/{group.rank}" for each in others], patience, check)
         for each in others:
             _greet(group.backend.recv, each, GREETINGS[1])
 
@@ -103,13 +109,14 @@ def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, 
     begin(lambda: start([torch.zeros(1)], partner, tag))
 
 
-def _addresses(store: Store, ranks: Sequence[int], end: float, check: Callable[[], None]) -> list[Address]:
+def _addresses(store: Store, ranks: Sequence[int], patience: timedelta, check: Callable[[], None]) -> list[Address]:
     keys = [PUBLISHED.format(each) for each in ranks]
-    _wait(store, keys, end, check)
+    _wait(store, keys, patience, check)
     return [Address.of(bytes(each)) for each in store.multi_get(keys)]
 
 
-def _wait(store: Store, keys: list[str], end: float, check: Callable[[], None]) -> None:
+def _wait(store: Store, keys: list[str], patience: timedelta, check: Callable[[], None]) -> None:
+    end = time.monotonic() + patience.total_seconds()
     while keys:
         try:
             store.wait(keys, SLICE)
@@ -118,5 +125,3 @@ def _wait(store: Store, keys: list[str], end: float, check: Callable[[], None]) 
             check()
             if time.monotonic() > end:
                 raise ConnectionLost(f"some rank did not come to connect: {keys}") from error
-        except RuntimeError as error:
-            raise lost(error) from error

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from recycle.control.tcp_store import LOOPBACK, TorchStore, listen, serve
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
@@ -133,6 +134,23 @@ def test_it_ends_by_itself_where_a_partner_does_not_come():
     view = View.among([Server(0, 0), Server(1, 0)])
     with pytest.raises(ConnectionLost, match="did not come"):
         connect(HashStore(), view, Server(0, 0), NetworkOptions(FOR_EVER, timedelta(milliseconds=100)))
+
+
+def test_a_store_that_is_lost_meanwhile_is_a_lost_connection():
+    listener = listen()
+    port = listener.getsockname()[1]
+    server = os.fork()
+    if server == 0:
+        store = serve(listener)
+        signal.pause()
+        del store
+        os._exit(0)
+    listener.close()
+    store = TorchStore(LOOPBACK, port)
+    threading.Timer(0.2, os.kill, (server, signal.SIGKILL)).start()
+    with pytest.raises(ConnectionLost):
+        connect(store.torch_store, View.among([Server(0, 0), Server(1, 0)]), Server(0, 0), PATIENT)
+    os.waitpid(server, 0)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.002, 0.004, 0.008, 0.016, 0.032])
