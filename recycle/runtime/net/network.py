@@ -136,7 +136,8 @@ class Network(Protocol):
     def link(self, peer: Server) -> Link:
         """The link to another live server.
 
-        Where ``connect`` was not told of it, it is made when it is first asked for, and the other end must ask too.
+        Where ``connect`` was not told of it, it is made when it is first asked for, and the other end must ask too,
+        within the time for a transfer.
 
         Raises:
             ViewBroken: the other one will not.

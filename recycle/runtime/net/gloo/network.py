@@ -4,6 +4,7 @@ Its groups are plain backends over a store prefix of their own, so that a view t
 """
 
 from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
 
 import torch
 from torch.distributed import PrefixStore, Store
@@ -59,7 +60,7 @@ class GlooNetwork:
         peers = self._make_group(f"stage/{server.stage}", view.peers(server.stage))
         links = {view.rank(each) for each in partners if each != server}
         self._everybody = everybody._replace(partners=links.union(everybody.partners))
-        self._connect([self._everybody, peers])
+        self._connect([self._everybody, peers], options.rebuild_timeout)
         self.all = GlooGroup(everybody.backend, self._check)
         self.peers = GlooGroup(peers.backend, self._check)
         self._links = {view.servers[place]: self._make_link(place) for place in self._everybody.partners}
@@ -67,14 +68,15 @@ class GlooNetwork:
     def group(self, name: str, servers: Sequence[Server]) -> GlooGroup:
         """See Network."""
         group = self._make_group(name, servers)
-        self._connect([group])
+        self._connect([group], self._options.rebuild_timeout)
         return GlooGroup(group.backend, self._check)
 
     def link(self, peer: Server) -> GlooLink:
         """See Network."""
         if peer not in self._links:
             place = self.view.rank(peer)
-            self._connect([self._everybody._replace(partners=[place])])
+            # The other end asks when it has something to send or to receive, and so may be a whole iteration later.
+            self._connect([self._everybody._replace(partners=[place])], self._options.transfer_timeout)
             self._links[peer] = self._make_link(place)
         return self._links[peer]
 
@@ -97,9 +99,9 @@ class GlooNetwork:
         rank, size = servers.index(self.server), len(servers)
         return LazyGroup(store, make_backend(store, rank, size, self._options), rank, neighbours(rank, size))
 
-    def _connect(self, groups: Sequence[LazyGroup]) -> None:
+    def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:
         self._groups += groups
-        connect_groups(groups, self._options.rebuild_timeout, self._check)
+        connect_groups(groups, patience, self._check)
         sockets = open_sockets()
         self._connections.append(Connections(self._sockets, sockets, self._keep))
         self._sockets = sockets

@@ -88,6 +88,26 @@ def test_what_was_not_named_is_connected_when_both_ask_for_it():
     assert reports == {Server(0, 0): 1.0 + view.rank(Server(1, 1)), Server(1, 1): 1.0 + view.rank(Server(0, 0))}
 
 
+def test_the_other_end_may_ask_later_than_connecting_may_take():
+    """As a stage does that is told of something when its iteration ends. Which of the two waits is left to chance."""
+    view, _ = line(2)
+    ends = view.servers[0], view.servers[2]
+    options = NetworkOptions(FOR_EVER, timedelta(seconds=1.5))
+
+    def body(member):
+        server, store = view.servers[member.rank], member.store()
+        for epoch in range(3):
+            store.set(f"comes/{epoch}/{member.rank}", "")
+            store.wait([f"comes/{epoch}/{each}" for each in range(4)], FOR_EVER)
+            network = connect(store, View.among(view.servers, epoch), server, options, partners=[])
+            if server in ends:
+                time.sleep(2.0 if member.rank else 0.0)
+                network.link(ends[1] if server == ends[0] else ends[0])
+            network.barrier()
+
+    launch(4, body)
+
+
 def test_addresses_compare_as_gloo_compares_them():
     """That of two ranks the greater one connects; gloo waits for ever if both wait."""
     store = HashStore()
