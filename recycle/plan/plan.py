@@ -65,6 +65,10 @@ class Plan(msgspec.Struct, frozen=True):
     provenance: Provenance
     programs: Mapping[Server, tuple[Instruction, ...]]
 
+    def partners(self, server: Server) -> frozenset[Server]:
+        """Whom a live server sends to or receives from."""
+        return frozenset(each.peer for each in self.programs[server] if each.peer is not None)
+
     @property
     def gap(self) -> float:
         """How far the period is above the bound, as a share of the bound."""

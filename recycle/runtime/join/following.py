@@ -10,7 +10,7 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import JoinRequest
 from recycle.control.view import Member, View
-from recycle.runtime.errors import ConnectionLost, ViewBroken
+from recycle.runtime.errors import ConnectionLost, Interrupted, ViewBroken
 from recycle.runtime.join.handover import receive_state
 from recycle.runtime.join.serving import Meeting, Word
 from recycle.runtime.net.endpoint import Endpoint
@@ -69,6 +69,10 @@ class Follower:
             # Its end takes its time, and nobody has to wait for it.
             self._pair = None
 
+    def _check(self) -> None:
+        if self._stopped:
+            raise Interrupted(f"{self._meeting.joiner} follows nobody any longer")
+
     def _follow(self) -> None:
         meeting, versions = self._meeting, self._versions
         store = meeting.endpoint.connect(meeting.durations.rebuild)
@@ -76,7 +80,7 @@ class Follower:
         while not board.joining.wait_offer(meeting.epoch, meeting.joiner, meeting.attempt, meeting.durations.beat):
             if self._stopped:
                 return
-        pair = meeting.accept(store.torch_store)
+        pair = meeting.accept(store.torch_store, self._check)
         with self._changed:
             if self._stopped:
                 return

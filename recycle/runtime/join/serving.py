@@ -11,7 +11,7 @@ has happened a few times, it lets itself in with nothing, and gets its state in 
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import IntEnum
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import JoinRequest
 from recycle.control.view import Member, View
-from recycle.runtime.errors import ViewBroken
+from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.join.handover import send_state
 from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.endpoint import Endpoint
@@ -66,32 +66,39 @@ class Meeting(NamedTuple):
     joiner: Member
     attempt: int
 
-    def offer(self) -> PrivateLink:
+    def offer(self, check: Callable[[], None]) -> PrivateLink:
         """Call the joiner, and connect to it.
 
+        Args:
+            check: raises when nobody needs that any more.
+
         Raises:
-            ConnectionLost: it did not come.
+            ViewBroken: it did not come, or the check raised it.
             StoreLost: there is no store.
         """
         store = self.endpoint.connect(self.durations.rebuild)
         Board(store, self.endpoint.token).joining.offer(self.epoch, self.joiner, self.attempt)
-        return self._pair(store.torch_store, first=True)
+        return self._pair(store.torch_store, True, check)
 
-    def accept(self, store: torch.distributed.Store) -> PrivateLink:
+    def accept(self, store: torch.distributed.Store, check: Callable[[], None]) -> PrivateLink:
         """Connect to who calls.
 
-        Raises:
-            ConnectionLost: it did not come.
-        """
-        return self._pair(store, first=False)
+        Args:
+            store: where it calls.
+            check: raises when nobody needs that any more.
 
-    def _pair(self, store: torch.distributed.Store, first: bool) -> PrivateLink:
+        Raises:
+            ViewBroken: it did not come, or the check raised it.
+        """
+        return self._pair(store, False, check)
+
+    def _pair(self, store: torch.distributed.Store, first: bool, check: Callable[[], None]) -> PrivateLink:
         rebuild = timedelta(seconds=self.durations.rebuild)
         store.set_timeout(rebuild)
         place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.attempt}", store)
         transfer = timedelta(seconds=self.durations.transfer)
         options = NetworkOptions(transfer, rebuild, self.endpoint.address, [self.endpoint.port])
-        return connect_pair(place, first, options)
+        return connect_pair(place, first, options, check)
 
 
 def server_of(view: View, joiner: Member) -> Member | None:
@@ -191,8 +198,12 @@ class Service:
         finally:
             self._close()
 
+    def _check(self) -> None:
+        if self._over:
+            raise Interrupted(f"{self.meeting.joiner} is served no longer")
+
     def _serve(self, step: int, state: dict[str, torch.Tensor]) -> None:
-        pair = self.meeting.offer()
+        pair = self.meeting.offer(self._check)
         with self._changed:
             if self._over:
                 return

@@ -1,6 +1,6 @@
 """The choice of a transport: here, and nowhere else. There is one today."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch.distributed import Store
 
@@ -18,8 +18,9 @@ def connect(
     options: NetworkOptions = DEFAULTS,
     tensor_rank: int = 0,
     check: Callable[[], None] | None = None,
+    partners: Collection[Server] | None = None,
 ) -> Network:
-    """Connect with all other live servers of a view; each of them must do the same.
+    """Connect with other live servers of a view; each live server must do the same.
 
     The tensor-parallel ranks of a server each talk to those of the same place in other servers, so they form planes
     that never meet here.
@@ -30,15 +31,22 @@ def connect(
         server: which of them this rank belongs to.
         options: how they meet.
         tensor_rank: the place of this rank in its server.
-        check: raises when this view is over; it is asked while a reduction is waited for. None where views never end.
+        check: raises when this view is over; it is asked while others are waited for here, and in reductions. None
+            where views never end.
+        partners: whom this rank sends to or receives from, as far as that is known; they must name this one. None for
+            all live servers.
 
     Raises:
         ConnectionLost: one of them did not come.
+        ViewBroken: the check raised it.
     """
-    return GlooNetwork(store, view, server, options, tensor_rank, check)
+    others = view.servers if partners is None else partners
+    return GlooNetwork(store, view, server, options, tensor_rank, check, others)
 
 
-def connect_pair(store: Store, first: bool, options: NetworkOptions) -> PrivateLink:
+def connect_pair(
+    store: Store, first: bool, options: NetworkOptions, check: Callable[[], None] = lambda: None
+) -> PrivateLink:
     """Connect with one other process. One of the two is first, and the other one is not.
 
     No other thread of the process may connect meanwhile.
@@ -47,8 +55,9 @@ def connect_pair(store: Store, first: bool, options: NetworkOptions) -> PrivateL
         store: where they find each other; nobody else uses it.
         first: whether this process is the first.
         options: how they meet.
+        check: raises when the other one will not come; it is asked while it is waited for.
 
     Raises:
         ConnectionLost: the other one did not come.
     """
-    return GlooPrivateLink(store, first, options)
+    return GlooPrivateLink(store, first, options, check)

@@ -1,5 +1,7 @@
 """What every transport offers: the groups and links of one view, and links apart from any view.
 
+What it owes besides is in docs/transports.md, rule by rule.
+
 A view that is left behind needs no teardown: its network is given up and dropped, and that of the next epoch, which is
 made by ``connect`` again, shares nothing with it. ``unblock`` is for another thread than the one that trains; all other
 methods are for one thread only.
@@ -132,7 +134,14 @@ class Network(Protocol):
         """
 
     def link(self, peer: Server) -> Link:
-        """The link to another live server."""
+        """The link to another live server.
+
+        Where ``connect`` was not told of it, it is made when it is first asked for, and the other end must ask too,
+        within the time for a transfer.
+
+        Raises:
+            ViewBroken: the other one will not.
+        """
 
     def barrier(self) -> None:
         """Wait for all live servers.

@@ -1,12 +1,13 @@
 """Rebuilding: process groups, state and plan for a new view."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from recycle.control.events import BuildFailed, Built, Died, Event
 from recycle.control.messages import Verdict
 from recycle.control.view import Member, View
+from recycle.job import Server
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
@@ -52,8 +53,12 @@ class Groups:
         self._alarm_watch.discard(self._network)
         self._network = None
 
-    def build(self, view: View) -> Network:
-        """Connect to the other members of a view.
+    def build(self, view: View, partners: Collection[Server]) -> Network:
+        """Connect to other members of a view.
+
+        Args:
+            view: that is built.
+            partners: whom the plan has this member send to or receive from.
 
         Raises:
             ViewBroken: somebody is gone.
@@ -65,7 +70,7 @@ class Groups:
             store.endpoint.address,
             [store.endpoint.port],
         )
-        network = connect(store.meeting(), view, self._member.server, options, check=watch.check)
+        network = connect(store.meeting(), view, self._member.server, options, check=watch.check, partners=partners)
         self._network = network
         watch.follow(view.epoch, network)
         watch.check()
@@ -148,10 +153,10 @@ class Rebuilding:
         try:
             holders = find_holders(verdict, self._member.server.stage)
             text = self._plans.text(verdict)
-            network = self._groups.build(view)
+            plan = self._plans.find(verdict, text)
+            network = self._groups.build(view, plan.partners(self._member.server))
             reports.times.rebuilt = time.monotonic()
             self._holdings.restore(network, Restoration(verdict.step, verdict.restore, holders))
-            plan = self._plans.find(verdict, text)
             self._notices = NoticeExchange(network)
             self._connection.connect(plan, network, self._hooks, self._notices)
             self._groups.settle()

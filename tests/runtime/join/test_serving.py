@@ -167,11 +167,24 @@ def test_a_joiner_that_stands_still_holds_no_thread_of_the_server(meeting):
     peer = Stage(1)
     service = Service(meeting, peer.newest, peer.state())
     store = meeting.endpoint.connect()
-    pair = meeting.accept(store.torch_store)
+    pair = meeting.accept(store.torch_store, lambda: None)
     peer.listen(service)
     service.abort()
     service.join()
     del pair
+
+
+def test_who_waits_for_the_other_end_stops_when_told_to(door, board):
+    """Neither waits for as long as connecting may take."""
+    meeting = Meeting(door, Durations(0.05, rebuild=3600.0, answer=3600.0, transfer=3600.0), 4, JOINER, 2)
+    service = Service(meeting, 0, Stage(1).state())
+    eventually(lambda: board.joining.wait_offer(4, JOINER, 2, 0.05))
+    service.abort()
+    service.join()
+    follower = Follower(meeting, Stage(2), request(2))
+    time.sleep(0.2)  # by then it may wait for the one that has gone
+    follower.stop()
+    assert not follower.arrived
 
 
 def test_who_serves_is_left_as_it_was(door):

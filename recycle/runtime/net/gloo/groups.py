@@ -72,29 +72,25 @@ class GlooGroup:
         return GlooReduction(begin(lambda: self._backend.allreduce([tensor], options)), self._check)
 
 
-def make_device(address: str) -> Any:
-    """What gloo listens with on an address; all groups of a network share one."""
-    gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
-    return gloo.create_device(hostname=address)
+def make_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> Any:
+    """Make this rank's part of a group, connected with nobody yet.
 
-
-def make_backend(store: Store, rank: int, size: int, device: Any, options: NetworkOptions) -> Any:
-    """Connect with all ranks of a group that is made.
+    It listens on a device of its own, because a lazy device knows who connects by their rank alone.
 
     Args:
-        store: where they find each other; nobody else uses it.
+        store: where the ranks find each other; nobody else uses it.
         rank: of this one.
         size: how many there are.
-        device: what to listen with.
         options: how they meet.
 
     Raises:
-        ConnectionLost: one of them did not come.
+        ConnectionLost: the store is gone.
     """
-    gloo: Any = ProcessGroupGloo
+    gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
     settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address
-    settings._devices = [device]  # noqa: SLF001
-    settings._timeout = options.rebuild_timeout  # noqa: SLF001
+    settings._devices = [gloo.create_device(hostname=options.address, lazy_init=True)]  # noqa: SLF001
+    # Gloo waits five times as long for a connection.
+    settings._timeout = options.rebuild_timeout / 5  # noqa: SLF001
     try:
         backend = gloo(store, rank, size, settings)
     except RuntimeError as error:

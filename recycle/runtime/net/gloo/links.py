@@ -1,5 +1,6 @@
 """Links over gloo's process groups."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import torch
 from torch.distributed import Store, Work
 
-from recycle.runtime.net.gloo.groups import begin, lost, make_backend, make_device
+from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
+from recycle.runtime.net.gloo.groups import begin, lost, make_backend
 from recycle.runtime.net.gloo.sockets import Connections, open_sockets
 from recycle.runtime.net.gloo.tags import tag_of
 from recycle.runtime.net.gloo.transfers import Waits
@@ -77,16 +79,17 @@ class GlooPrivateLink:
         store: where the two find each other; nobody else uses it.
         first: whether this process is the first of them.
         options: how they meet.
+        check: raises when the other one will not come.
 
     Raises:
         ConnectionLost: the other one did not come.
     """
 
-    def __init__(self, store: Store, first: bool, options: NetworkOptions) -> None:
+    def __init__(self, store: Store, first: bool, options: NetworkOptions, check: Callable[[], None]) -> None:
         rank, peer = (0, 1) if first else (1, 0)
-        device = make_device(options.address)
         before = open_sockets()
-        backend = make_backend(store, rank, 2, device, options)
+        backend = make_backend(store, rank, 2, options)
+        connect_groups([LazyGroup(store, backend, rank, [peer])], options.rebuild_timeout, check)
         self._connections = Connections(before, open_sockets(), frozenset(options.keep_ports))
         self._waits = Waits()
         self._link = GlooLink(backend, rank, peer, 0, options.transfer_timeout, self._waits)

@@ -3,15 +3,16 @@
 Its groups are plain backends over a store prefix of their own, so that a view that is left behind needs no teardown.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
 
 import torch
 from torch.distributed import PrefixStore, Store
 
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.runtime.net.gloo.groups import GlooGroup, make_backend, make_device
+from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups, neighbours
+from recycle.runtime.net.gloo.groups import GlooGroup, make_backend
 from recycle.runtime.net.gloo.links import GlooLink
 from recycle.runtime.net.gloo.sockets import Connections, open_sockets
 from recycle.runtime.net.gloo.transfers import Waits
@@ -28,6 +29,7 @@ class GlooNetwork:
         options: how they meet.
         tensor_rank: the place of this rank in its server.
         check: raises when this view is over; None where views never end.
+        partners: whom this rank sends to or receives from.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -41,6 +43,7 @@ class GlooNetwork:
         options: NetworkOptions,
         tensor_rank: int,
         check: Callable[[], None] | None,
+        partners: Collection[Server],
     ) -> None:
         self.view = view
         self.server = server
@@ -48,28 +51,33 @@ class GlooNetwork:
         self._options = options
         self._keep = frozenset(options.keep_ports)
         self._check = check or _nothing
-        self._device = make_device(options.address)
-        self._before = self._sockets = open_sockets()
-        # They end with the network, whoever else has let go of them: their end takes its time.
-        self._backends: list[tuple[Any, Connections]] = []
-        self._unblocked = False
-        everybody = self._make_backend("all", view.servers)
+        self._sockets = open_sockets()
+        # Groups end with the network, whoever else has let go of them: their end takes its time.
+        self._groups: list[LazyGroup] = []
+        self._connections: list[Connections] = []
         self._waits = Waits()
-        self.all = GlooGroup(everybody, self._check)
-        rank, timeout = view.rank(server), options.transfer_timeout
-        self._links = {
-            each: GlooLink(everybody, rank, place, view.epoch, timeout, self._waits)
-            for place, each in enumerate(view.servers)
-            if each != server
-        }
-        self.peers = self.group(f"stage/{server.stage}", view.peers(server.stage))
+        everybody = self._make_group("all", view.servers)
+        peers = self._make_group(f"stage/{server.stage}", view.peers(server.stage))
+        links = {view.rank(each) for each in partners if each != server}
+        self._everybody = everybody._replace(partners=links.union(everybody.partners))
+        self._connect([self._everybody, peers], options.rebuild_timeout)
+        self.all = GlooGroup(everybody.backend, self._check)
+        self.peers = GlooGroup(peers.backend, self._check)
+        self._links = {view.servers[place]: self._make_link(place) for place in self._everybody.partners}
 
     def group(self, name: str, servers: Sequence[Server]) -> GlooGroup:
         """See Network."""
-        return GlooGroup(self._make_backend(name, servers), self._check)
+        group = self._make_group(name, servers)
+        self._connect([group], self._options.rebuild_timeout)
+        return GlooGroup(group.backend, self._check)
 
     def link(self, peer: Server) -> GlooLink:
         """See Network."""
+        if peer not in self._links:
+            place = self.view.rank(peer)
+            # The other end asks when it has something to send or to receive, and so may be a whole iteration later.
+            self._connect([self._everybody._replace(partners=[place])], self._options.transfer_timeout)
+            self._links[peer] = self._make_link(place)
         return self._links[peer]
 
     def barrier(self) -> None:
@@ -77,24 +85,26 @@ class GlooNetwork:
         self.all.sum(torch.zeros(1))
 
     def unblock(self) -> None:
-        """See Network.
-
-        If it has to be done again, a connection came up after its group: then all go that were made since.
-        """
-        for _, connections in list(self._backends):
+        """See Network."""
+        for connections in list(self._connections):
             connections.cut()
-        if self._unblocked:
-            Connections(self._before, open_sockets(), self._keep).cut()
         self._waits.give_up()
-        self._unblocked = True
 
-    def _make_backend(self, name: str, servers: Sequence[Server]) -> Any:
+    def _make_link(self, peer: int) -> GlooLink:
+        timeout, rank = self._options.transfer_timeout, self._everybody.rank
+        return GlooLink(self._everybody.backend, rank, peer, self.view.epoch, timeout, self._waits)
+
+    def _make_group(self, name: str, servers: Sequence[Server]) -> LazyGroup:
         store = PrefixStore(name, self._store)
-        backend = make_backend(store, servers.index(self.server), len(servers), self._device, self._options)
+        rank, size = servers.index(self.server), len(servers)
+        return LazyGroup(store, make_backend(store, rank, size, self._options), rank, neighbours(rank, size))
+
+    def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:
+        self._groups += groups
+        connect_groups(groups, patience, self._check)
         sockets = open_sockets()
-        self._backends.append((backend, Connections(self._sockets, sockets, self._keep)))
+        self._connections.append(Connections(self._sockets, sockets, self._keep))
         self._sockets = sockets
-        return backend
 
 
 def _nothing() -> None:

@@ -16,8 +16,11 @@ of taking one tensor for another.
 
 from recycle.runtime.net.transfer_key import TransferKey
 
-EPOCHS, DIRECTIONS, ORDERS, CHECKS = 1 << 4, 2, 1 << 19, 1 << 7
-"""How many of each a tag can tell apart. Their product is that of all tags that gloo has: 31 bits."""
+EPOCHS, DIRECTIONS, ORDERS, CHECKS = 1 << 4, 2, 1 << 19, (1 << 7) - 1
+"""How many of each a tag can tell apart. Gloo's tags have 31 bits."""
+
+GREETINGS = EPOCHS * DIRECTIONS * ORDERS * CHECKS, EPOCHS * DIRECTIONS * ORDERS * CHECKS + 1
+"""Of what two ranks start when they connect, the one to send and the other one to receive; no transfer has one."""
 
 
 def tag_of(epoch: int, upwards: bool, order: int, key: TransferKey) -> int:

@@ -8,7 +8,7 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect
-from recycle.runtime.net.gloo.tags import CHECKS, DIRECTIONS, EPOCHS, ORDERS, tag_of
+from recycle.runtime.net.gloo.tags import CHECKS, DIRECTIONS, EPOCHS, GREETINGS, ORDERS, tag_of
 from recycle.runtime.net.transfer_key import STATE, TOKENS, Carried, TransferKey
 
 SERVERS = (Server(0, 0), Server(0, 1))
@@ -41,10 +41,11 @@ def test_every_tag_is_one_that_gloo_has(epoch, upwards, order, key):
     assert 0 <= tag_of(epoch, upwards, order, key) <= GREATEST
 
 
-def test_the_parts_fill_all_bits():
-    assert EPOCHS * DIRECTIONS * ORDERS * CHECKS == GREATEST + 1
-    greatest = next(key for number in range(CHECKS) if (tag_of(0, False, 0, key := TransferKey(1, 0, number)) == 127))
-    assert tag_of(EPOCHS - 1, True, ORDERS - 1, greatest) == GREATEST
+def test_greetings_have_tags_that_no_transfer_has():
+    keys_of_all_checks = (TransferKey(1, 0, number) for number in range(CHECKS))
+    greatest = max(tag_of(EPOCHS - 1, True, ORDERS - 1, key) for key in keys_of_all_checks)
+    assert greatest == EPOCHS * DIRECTIONS * ORDERS * CHECKS - 1
+    assert greatest < min(GREETINGS) < max(GREETINGS) <= GREATEST
 
 
 @given(numbers, numbers, st.sampled_from([Carried.OUTPUT, Carried.GRADIENT]))

@@ -1,0 +1,127 @@
+"""How ranks of gloo's groups connect: only those that send to each other, and in a way that can be given up.
+
+A lazy group of gloo's publishes where its rank listens, and connects two ranks when one of them first sends or
+receives. Of the two, that with the greater address connects, and the other one waits for it inside of gloo, where
+nothing can wake it. So everybody first connects to the ranks that wait for it, and says so in the store; and who has to
+wait does so in the store, and goes to gloo when there is nothing left to wait for.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import DistError, DistStoreError, Store, Work
+
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.gloo.groups import begin, lost
+from recycle.runtime.net.gloo.tags import GREETINGS
+
+SLICE = timedelta(milliseconds=50)
+PUBLISHED = "0/{}"
+"""Where gloo publishes a rank's address, in the store of its group."""
+
+_NAME = struct.Struct("=Q")
+_SOCKET = struct.Struct("=HH")
+_HOSTS = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
+"""Where the host is in a socket address of a family."""
+
+
+class Address(NamedTuple):
+    """Where a rank listens, in the order in which gloo compares.
+
+    Attributes:
+        host: in the network's order of bytes.
+        port: as gloo compares it, which is not in this machine's order.
+    """
+
+    host: bytes
+    port: int
+
+    @classmethod
+    def of(cls, published: bytes) -> "Address":
+        """Read what gloo published: a name, a socket address, and more; both begin with their lengths."""
+        (length,) = _NAME.unpack_from(published)
+        place = published[2 * _NAME.size + length :]
+        family, port = _SOCKET.unpack_from(place)
+        return cls(place[_HOSTS[socket.AddressFamily(family)]], port)
+
+
+class LazyGroup(NamedTuple):
+    """A group that was made and has yet to connect.
+
+    Attributes:
+        store: of this group alone.
+        backend: gloo's own.
+        rank: of this process.
+        partners: the ranks to connect with; each of them must do the same.
+    """
+
+    store: Store
+    backend: Any
+    rank: int
+    partners: Collection[int]
+
+
+def neighbours(rank: int, size: int) -> set[int]:
+    """With whom a rank exchanges in gloo's reductions, which go round a ring."""
+    return {(rank + 1) % size, (rank - 1) % size} - {rank}
+
+
+def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
+    """Connect in some groups at once.
+
+    Args:
+        groups: which, and with whom.
+        patience: how long to wait for partners that have not come as far as this one, in each of four steps at most.
+        check: raises when they will not come; it is asked every now and then.
+
+    Raises:
+        ConnectionLost: a partner did not come, or the store is gone.
+    """
+    try:
+        _connect(groups, patience, check)
+    except DistError as error:
+        raise lost(error) from error
+
+
+def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
+    waiting: list[tuple[LazyGroup, list[int]]] = []
+    for group in groups:
+        rank, partners = group.rank, sorted(group.partners)
+        own, *addresses = _addresses(group.store, [rank, *partners], patience, check)
+        reached = [each for each, address in zip(partners, addresses, strict=True) if own > address]
+        for each in reached:
+            _greet(group.backend.send, each, GREETINGS[0])
+            group.store.set(f"reached/{rank}/{each}", "")
+        waiting.append((group, [each for each in partners if each not in reached]))
+    for group, others in waiting:
+        _wait(group.store, [f"reached/{each}/{group.rank}" for each in others], patience, check)
+        for each in others:
+            _greet(group.backend.recv, each, GREETINGS[1])
+
+
+def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int) -> None:
+    """Have gloo connect two ranks: it does so before it returns. What is started meets nothing, and is let go of."""
+    begin(lambda: start([torch.zeros(1)], partner, tag))
+
+
+def _addresses(store: Store, ranks: Sequence[int], patience: timedelta, check: Callable[[], None]) -> list[Address]:
+    keys = [PUBLISHED.format(each) for each in ranks]
+    _wait(store, keys, patience, check)
+    return [Address.of(bytes(each)) for each in store.multi_get(keys)]
+
+
+def _wait(store: Store, keys: list[str], patience: timedelta, check: Callable[[], None]) -> None:
+    end = time.monotonic() + patience.total_seconds()
+    while keys:
+        try:
+            store.wait(keys, SLICE)
+            return
+        except DistStoreError as error:
+            check()
+            if time.monotonic() > end:
+                raise ConnectionLost(f"some rank did not come to connect: {keys}") from error

@@ -1,0 +1,315 @@
+"""A stand-in for NCCL, and a transport over it. It is not NCCL: it is stricter, and runs ranks as threads.
+
+What makes NCCL hard to build on, without exception here: a communicator carries out what it is given in order and
+knows no tags; nothing moves before all its ranks have come to the same operation; who waits for somebody who is gone
+waits until the communicator is aborted on this side, and no abort is heard on the other; an aborted communicator
+refuses all; a split needs every rank, the dead too; and to destroy what was aborted never returns.
+
+So the transport has a communicator for each direction of a link, because both ends may send before they receive; polls
+instead of waiting; makes all communicators of a view anew; and gives up by abort, never by destroy.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import torch
+from torch.distributed import PrefixStore, Store
+
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.network import NetworkOptions
+from tests.runtime.net.contract.ranks import Ends
+
+LOOK = 0.005
+
+
+class Operation(NamedTuple):
+    """What one rank gave to a communicator."""
+
+    kind: str
+    tensor: torch.Tensor
+
+
+class Shared:
+    """What the ranks of a communicator share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.lock = threading.Lock()
+        self.come: set[int] = set()
+        self.split: set[int] = set()
+        self.given: dict[int, dict[int, Operation]] = {}
+        self.done = 0
+
+    def give(self, rank: int, place: int, operation: Operation) -> None:
+        """Give a rank's operation of a place in the order; the last rank's carries it out."""
+        with self.lock:
+            operations = self.given.setdefault(place, {})
+            operations[rank] = operation
+            if len(operations) == self.size:
+                _carry_out([operations[each] for each in range(self.size)])
+                del self.given[place]
+                self.done = place + 1
+
+    def take_back(self, rank: int) -> None:
+        """Nothing of this rank moves any more."""
+        with self.lock:
+            for operations in self.given.values():
+                operations.pop(rank, None)
+
+
+def _carry_out(operations: Sequence[Operation]) -> None:
+    kinds, tensors = [each.kind for each in operations], [each.tensor for each in operations]
+    if "send" in kinds:
+        assert sorted(kinds) == ["receive", "send"], f"a communicator was given {kinds}"
+        tensors[kinds.index("receive")].copy_(tensors[kinds.index("send")])
+        return
+    assert len(set(kinds)) == 1, f"a communicator was given {kinds}"
+    stacked = torch.stack(tensors)
+    result = stacked.sum(0) if kinds[0] == "sum" else stacked.amax(0)
+    for each in tensors:
+        each.copy_(result)
+
+
+class Communicator:
+    """One rank's end."""
+
+    def __init__(self, shared: Shared, rank: int) -> None:
+        self.aborted = False
+        self._shared = shared
+        self._rank = rank
+        self._given = 0
+        shared.come.add(rank)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks have come."""
+        return len(self._shared.come) == self._shared.size
+
+    def start(self, kind: str, tensor: torch.Tensor) -> int:
+        """Give an operation; its place in the order tells when it is done."""
+        if self.aborted:
+            raise RuntimeError("the communicator was aborted")
+        self._given += 1
+        self._shared.give(self._rank, self._given - 1, Operation(kind, tensor))
+        return self._given - 1
+
+    def is_done(self, place: int) -> bool:
+        """Whether an operation is done; it never is if somebody in it is gone."""
+        return place < self._shared.done
+
+    def abort(self) -> None:
+        """On this side; nobody else is told."""
+        self.aborted = True
+        self._shared.take_back(self._rank)
+
+    def destroy(self) -> None:
+        """Never returns after an abort."""
+        while self.aborted:
+            time.sleep(LOOK)
+
+    def divide(self) -> None:
+        """A split: returns when all ranks have asked for it, or never."""
+        self._shared.split.add(self._rank)
+        while len(self._shared.split) < self._shared.size:
+            time.sleep(LOOK)
+
+
+class Library:
+    """The stand-in, in one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: dict[bytes, Shared] = {}
+        self._communicators: dict[int, weakref.WeakSet[Communicator]] = {}
+
+    def join(self, store: Store, rank: int, size: int) -> Communicator:
+        """Come to a communicator, under the unique name that the store has for it."""
+        name = store.compare_set("name", "", uuid4().hex)
+        with self._lock:
+            communicator = Communicator(self._shared.setdefault(name, Shared(size)), rank)
+            self._communicators.setdefault(threading.get_ident(), weakref.WeakSet()).add(communicator)
+        return communicator
+
+    def count(self) -> int:
+        """How many communicators this thread holds."""
+        return len(self._communicators.get(threading.get_ident(), ()))
+
+
+class UnderWay:
+    """A transfer or a reduction."""
+
+    def __init__(self, communicator: Communicator, place: int, timeout: timedelta) -> None:
+        self._communicator = communicator
+        self._place = place
+        self._timeout = timeout.total_seconds()
+
+    def wait(self) -> None:
+        """See Transfer."""
+        end = time.monotonic() + self._timeout
+        while not self._communicator.is_done(self._place):
+            if self._communicator.aborted or time.monotonic() > end:
+                raise ConnectionLost("it was aborted, or nobody answers")
+            time.sleep(LOOK)
+        if self._communicator.aborted:
+            raise ConnectionLost("it was aborted")
+
+
+class OrderedGroup:
+    """A group over one communicator."""
+
+    def __init__(self, communicator: Communicator, timeout: timedelta) -> None:
+        self._communicator = communicator
+        self._timeout = timeout
+
+    def start(self, kind: str, tensor: torch.Tensor) -> UnderWay:
+        """Give an operation to the communicator."""
+        try:
+            return UnderWay(self._communicator, self._communicator.start(kind, tensor), self._timeout)
+        except RuntimeError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def start_sum(self, tensor: torch.Tensor) -> UnderWay:
+        """See Group."""
+        return self.start("sum", tensor)
+
+    def start_maximum(self, tensor: torch.Tensor) -> UnderWay:
+        """See Group."""
+        return self.start("maximum", tensor)
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_sum(tensor).wait()
+
+    def maximum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_maximum(tensor).wait()
+
+
+class OrderedLink:
+    """A link over two communicators of two, one for each direction."""
+
+    def __init__(self, there: OrderedGroup, back: OrderedGroup) -> None:
+        self._there, self._back = there, back
+
+    def send(self, tensor: torch.Tensor, _: Any) -> UnderWay:
+        """See Link."""
+        return self._there.start("send", tensor)
+
+    def receive(self, tensor: torch.Tensor, _: Any) -> UnderWay:
+        """See Link."""
+        return self._back.start("receive", tensor)
+
+
+class Meeting:
+    """Makes groups and links, and gives them up."""
+
+    def __init__(self, library: Library, store: Store, options: NetworkOptions, check: Callable[[], None]) -> None:
+        self._library = library
+        self._store = store
+        self._options = options
+        self._check = check
+        self._joined: list[Communicator] = []
+
+    def group(self, name: str, rank: int, size: int) -> OrderedGroup:
+        """Come to a group; ``meet`` waits for the others."""
+        self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
+        return OrderedGroup(self._joined[-1], self._options.transfer_timeout)
+
+    def link(self, rank: int, peer: int) -> OrderedLink:
+        """Come to a link; ``meet`` waits for the other one."""
+        low, high = sorted((rank, peer))
+        directions = [self.group(f"link/{low}/{high}/{way}", int(rank == high), 2) for way in range(2)]
+        return OrderedLink(*directions) if rank == low else OrderedLink(*reversed(directions))
+
+    def meet(self) -> None:
+        """Wait until everybody has come to everything."""
+        end = time.monotonic() + self._options.rebuild_timeout.total_seconds()
+        while not all(each.complete for each in self._joined):
+            self._check()
+            if time.monotonic() > end:
+                raise ConnectionLost("somebody did not come")
+            time.sleep(LOOK)
+
+    def abort(self) -> None:
+        """Give up everything."""
+        for each in list(self._joined):
+            each.abort()
+
+
+class OrderedNetwork:
+    """See Network."""
+
+    def __init__(self, meeting: Meeting, view: View, server: Server, partners: Collection[Server]) -> None:
+        self.view = view
+        self.server = server
+        self._meeting = meeting
+        self._rank = view.rank(server)
+        self.all = meeting.group("all", self._rank, len(view.servers))
+        peers = view.peers(server.stage)
+        self.peers = meeting.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self._links = {each: meeting.link(self._rank, view.rank(each)) for each in partners if each != server}
+        meeting.meet()
+
+    def group(self, name: str, servers: Sequence[Server]) -> OrderedGroup:
+        """See Network."""
+        group = self._meeting.group(name, servers.index(self.server), len(servers))
+        self._meeting.meet()
+        return group
+
+    def link(self, peer: Server) -> OrderedLink:
+        """See Network."""
+        if peer not in self._links:
+            self._links[peer] = self._meeting.link(self._rank, self.view.rank(peer))
+            self._meeting.meet()
+        return self._links[peer]
+
+    def barrier(self) -> None:
+        """See Network."""
+        self.all.sum(torch.zeros(1))
+
+    def unblock(self) -> None:
+        """See Network."""
+        self._meeting.abort()
+
+
+class OrderedPrivateLink:
+    """See PrivateLink."""
+
+    def __init__(self, meeting: Meeting, first: bool) -> None:
+        self._meeting = meeting
+        link = meeting.link(int(not first), int(first))
+        self.send, self.receive = link.send, link.receive
+        meeting.meet()
+
+    def unblock(self) -> None:
+        """See PrivateLink."""
+        self._meeting.abort()
+
+
+def ends_over(library: Library) -> Ends:
+    """What the transport offers."""
+
+    def connect(
+        store: Store,
+        view: View,
+        server: Server,
+        options: NetworkOptions,
+        tensor_rank: int = 0,
+        check: Callable[[], None] = lambda: None,
+        partners: Collection[Server] | None = None,
+    ) -> OrderedNetwork:
+        place = PrefixStore(f"epoch/{view.epoch}/tensor/{tensor_rank}", store)
+        meeting = Meeting(library, place, options, check)
+        return OrderedNetwork(meeting, view, server, view.servers if partners is None else partners)
+
+    def connect_pair(store: Store, first: bool, options: NetworkOptions) -> OrderedPrivateLink:
+        return OrderedPrivateLink(Meeting(library, store, options, lambda: None), first)
+
+    return Ends(connect, connect_pair)

@@ -1,0 +1,60 @@
+"""Every transport keeps every rule of the contract, and the tests of the contract find out who does not."""
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed import HashStore, PrefixStore
+
+from tests.runtime.net.contract.mutants import MUTANTS
+from tests.runtime.net.contract.ordered import Library, ends_over
+from tests.runtime.net.contract.ranks import GLOO, Broken, Processes, Threads
+from tests.runtime.net.contract.rules import RULES
+
+PATIENCE = 90.0
+SHORT = 2.0
+"""For who is expected to hang."""
+
+
+def ordered():
+    library = Library()
+    return ends_over(library), library.count
+
+
+TRANSPORTS = {"gloo": Processes(GLOO), "stand-in for NCCL": Threads(ordered)}
+DOCUMENT = Path(__file__).parents[4] / "docs" / "transports.md"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_transport_keeps_a_rule(transport, rule):
+    transport.run(rule.run, rule.count, PATIENCE)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_who_breaks_a_rule_is_found_out(name):
+    with pytest.raises(Broken):
+        Processes(MUTANTS[name]).run(RULES[name].run, RULES[name].count, SHORT)
+
+
+def test_the_document_has_each_rule_with_its_test():
+    written = re.findall(r"^(\d+)\. .* `(\w+)`$", DOCUMENT.read_text(), re.MULTILINE)
+    assert [(each.number, name) for name, each in RULES.items()] == [(int(number), name) for number, name in written]
+
+
+def test_the_stand_in_is_as_strict_as_it_says():
+    library, store = Library(), HashStore()
+    ends = [library.join(PrefixStore("name", store), rank, 2) for rank in range(2)]
+    place = ends[0].start("sum", torch.ones(1))
+    ends[1].abort()
+    assert not ends[0].is_done(place)
+    assert not ends[0].aborted
+    with pytest.raises(RuntimeError, match="was aborted"):
+        ends[1].start("sum", torch.ones(1))
+    for never in (ends[0].divide, ends[1].destroy):
+        thread = threading.Thread(target=never, daemon=True)
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
