@@ -6,7 +6,7 @@ act on it at the same boundary between iterations, without a barrier that a stag
 To post costs every server some messages, and nothing in a notice is urgent: so it is not done in every iteration.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 
@@ -22,10 +22,23 @@ class Notices(NamedTuple):
     Attributes:
         admit: that somebody waits to be let in.
         unprotected: that the store cannot be reached.
+        leaving: that they were told to leave, by stage; empty for nobody.
     """
 
     admit: int = 0
     unprotected: int = 0
+    leaving: tuple[int, ...] = ()
+
+    def encoded(self, depth: int) -> torch.Tensor:
+        """As it is summed over all servers of a job with so many stages."""
+        leaving = self.leaving or (0,) * depth
+        return torch.tensor([self.admit, self.unprotected, *leaving], dtype=torch.int32)
+
+    @classmethod
+    def decoded(cls, tensor: torch.Tensor) -> Self:
+        """The same again."""
+        admit, unprotected, *leaving = tensor.tolist()
+        return cls(admit, unprotected, tuple(leaving) if any(leaving) else ())
 
 
 class NoticeExchange:
@@ -37,14 +50,18 @@ class NoticeExchange:
     Attributes:
         say: what this server posts next.
         heard: what all said last.
+        said: this server's part in that.
+        before: what all said the time before.
     """
 
     def __init__(self, network: Network) -> None:
         self.say = Notices()
         self.heard = Notices()
+        self.said = Notices()
+        self.before = Notices()
         self._network = network
         self._iterations = 0
-        self._posted: tuple[torch.Tensor, Reduction] | None = None
+        self._posted: tuple[Notices, torch.Tensor, Reduction] | None = None
 
     def exchange(self) -> None:
         """In the reduction of an iteration: read what was posted in the last one, and post if it is time to.
@@ -53,9 +70,10 @@ class NoticeExchange:
             ConnectionLost: somebody is gone.
         """
         self.collect()
-        if self._iterations % EVERY == 0:
-            tensor = torch.tensor(self.say, dtype=torch.int32)
-            self._posted = tensor, self._network.all.start_sum(tensor)
+        # When somebody leaves, others are often told to at the same time, and it is soon known who.
+        if self._iterations % EVERY == 0 or self.heard.leaving:
+            tensor = self.say.encoded(1 + max(each.stage for each in self._network.view.servers))
+            self._posted = self.say, tensor, self._network.all.start_sum(tensor)
         self._iterations += 1
 
     def collect(self) -> None:
@@ -66,7 +84,7 @@ class NoticeExchange:
         """
         if self._posted is None:
             return
-        tensor, transfer = self._posted
+        said, tensor, transfer = self._posted
         transfer.wait()
         self._posted = None
-        self.heard = Notices(*tensor.tolist())
+        self.before, self.heard, self.said = self.heard, Notices.decoded(tensor), said

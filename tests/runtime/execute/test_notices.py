@@ -36,3 +36,32 @@ def test_nothing_is_under_way_before_the_first_notice():
     notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
     notices.collect()
     assert notices.heard == Notices()
+
+
+def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():
+    """The second server is told when the first one has posted already."""
+    view = View.among([Server(0, 0), Server(1, 0), Server(0, 1), Server(1, 1)])
+    heard = {}
+
+    def body(member):
+        server = view.servers[member.rank]
+        notices = NoticeExchange(connect(member.store(), view, server))
+        found = []
+        for iteration in range(EVERY):
+            if (member.rank, iteration) in ((0, 0), (1, 1), (1, 2), (0, 1), (0, 2)):
+                notices.say = Notices(leaving=(int(server.stage == 0), int(server.stage == 1)))
+            notices.exchange()
+            found.append((notices.before.leaving, notices.heard.leaving, bool(notices.said.leaving)))
+        notices.collect()
+        member.report(msgspec.json.encode(found))
+
+    launch(4, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content)}))
+    everybody = [[[], []], [[], [1, 0]], [[1, 0], [1, 1]], [[1, 1], [1, 1]]]
+    assert [[each[:2] for each in heard[rank]] for rank in range(4)] == [everybody] * 4
+    # A server knows whether it was counted, whatever it wants to say by now.
+    assert [[each[2] for each in heard[rank]] for rank in range(4)] == [
+        [False, True, True, True],
+        [False, False, True, True],
+        [False] * 4,
+        [False] * 4,
+    ]
