@@ -3,9 +3,11 @@
 A notice that is posted in the reduction of iteration i is read by all in the reduction of iteration i + 1; so all
 act on it at the same boundary between iterations, without a barrier that a staggered optimizer would not have.
 
-To post costs every server some messages, and nothing in a notice is urgent: so it is not done in every iteration.
+To post costs every server some messages, and nothing in a notice is urgent: so it is not done in every iteration,
+unless they take so long that it costs next to nothing, and that a cluster may not wait for several.
 """
 
+import time
 from typing import NamedTuple, Self
 
 import torch
@@ -14,6 +16,11 @@ from recycle.runtime.net.network import Network, Reduction
 
 EVERY = 4
 """Iterations from one post to the next."""
+
+LONG = 0.5
+"""Seconds that an iteration takes on average, from which on all of them have a post."""
+
+_LONGEST = 100_000  # milliseconds; so that a sum over all servers can be counted
 
 
 class Notices(NamedTuple):
@@ -46,6 +53,7 @@ class NoticeExchange:
 
     Args:
         network: of the server.
+        long: seconds of an iteration from which on all of them have a post.
 
     Attributes:
         say: what this server posts next.
@@ -54,13 +62,17 @@ class NoticeExchange:
         before: what all said the time before.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, long: float = LONG) -> None:
         self.say = Notices()
         self.heard = Notices()
         self.said = Notices()
         self.before = Notices()
         self._network = network
-        self._iterations = 0
+        self._long = long
+        self._every = EVERY
+        self._to_go = 0
+        self._iterations = 0  # since the last post
+        self._began = time.monotonic()
         self._posted: tuple[Notices, torch.Tensor, Reduction] | None = None
 
     def exchange(self) -> None:
@@ -71,10 +83,18 @@ class NoticeExchange:
         """
         self.collect()
         # When somebody leaves, others are often told to at the same time, and it is soon known who.
-        if self._iterations % EVERY == 0 or self.heard.leaving:
-            tensor = self.say.encoded(1 + max(each.stage for each in self._network.view.servers))
-            self._posted = self.say, tensor, self._network.all.start_sum(tensor)
+        if self._to_go <= 0 or self.heard.leaving:
+            self._post()
+        self._to_go -= 1
         self._iterations += 1
+
+    def _post(self) -> None:
+        depth = 1 + max(each.stage for each in self._network.view.servers)
+        now = time.monotonic()
+        took = min(round(1000 * (now - self._began) / max(self._iterations, 1)), _LONGEST)
+        tensor = torch.cat([self.say.encoded(depth), torch.tensor([took], dtype=torch.int32)])
+        self._posted = self.say, tensor, self._network.all.start_sum(tensor)
+        self._to_go, self._iterations, self._began = self._every, 0, now
 
     def collect(self) -> None:
         """Read what was posted last; nothing is under way after it.
@@ -87,4 +107,8 @@ class NoticeExchange:
         said, tensor, transfer = self._posted
         transfer.wait()
         self._posted = None
-        self.before, self.heard, self.said = self.heard, Notices.decoded(tensor), said
+        self.before, self.heard, self.said = self.heard, Notices.decoded(tensor[:-1]), said
+        # All have the same sum, and so the same interval.
+        mean = int(tensor[-1]) / len(self._network.view.servers) / 1000
+        self._every = EVERY if mean < self._long else 1
+        self._to_go = min(self._to_go, self._every - 1)

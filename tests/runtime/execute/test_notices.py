@@ -32,6 +32,24 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
     assert heard == {0: expected, 1: expected}
 
 
+def test_where_iterations_are_long_each_has_a_post():
+    view = View.among([Server(0, 0), Server(1, 0)])
+    heard = {}
+
+    def body(member):
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), long=0.0)
+        found = []
+        for iteration in range(4):
+            notices.say = Notices(admit=iteration)
+            notices.exchange()
+            found.append(notices.heard.admit)
+        notices.collect()
+        member.report(msgspec.json.encode(found))
+
+    launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content)}))
+    assert heard == {0: [0, 0, 2, 4], 1: [0, 0, 2, 4]}
+
+
 def test_nothing_is_under_way_before_the_first_notice():
     notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
     notices.collect()
