@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from harness import hosts as made_of_namespaces
-from harness.hosts import hosts
+from harness.hosts import hosts, missing
 
-pytestmark = pytest.mark.skipif(bool(made_of_namespaces.missing()), reason=made_of_namespaces.missing())
+WHY_NOT = missing()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 ANSWER = (
     "import socket; s = socket.create_server(('0.0.0.0', 7000)); print('here', flush=True); c, who = s.accept(); "

@@ -11,7 +11,8 @@ import pytest
 from harness.hosts import hosts, missing
 from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, wait_until
 
-pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(400)]
+WHY_NOT = missing()
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
 MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 ITERATIONS = 40
@@ -86,6 +87,24 @@ def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start, tmp
     assert f"iteration {ITERATIONS}/{ITERATIONS}" in ranks[0].output
 
 
+def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_others_go_on(three, start, tmp_path):
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--checkpoint-every", "1"]
+    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
+    ranks[0].wait_for("iteration 5/")
+    three[1].pull_plug()
+    ranks[0].wait_for("W1_0 died: has given no sign of life for")
+    ranks[0].wait_for("view 1: 1 of 2 servers")
+    isolated = tmp_path / "run" / "events" / "W1_0.jsonl"
+    before = isolated.read_bytes().count(b'"type":"iteration"')
+    three[1].push_plug()
+    # Its worker ends, and what was started there waits for the end of the run.
+    wait_until(lambda: "recycle: W1_0" not in titles(three[1]))
+    assert isolated.read_bytes().count(b'"type":"iteration"') == before
+    assert ranks[1].process.poll() is None
+    tell_to_end(three[0])
+    assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
+
+
 def test_a_run_of_srun_ends_well_on_all_hosts(three, start, tmp_path):
     """What srun sets is simulated."""
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=3)]
@@ -94,6 +113,12 @@ def test_a_run_of_srun_ends_well_on_all_hosts(three, start, tmp_path):
         assert rank.ended() == 0, rank.output
     assert "iteration 3/3" in ranks[0].output
     assert ranks[1].output == ""
+
+
+def titles(host):
+    """Of all processes of a host."""
+    shown = subprocess.run(host.command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=True)
+    return {line.strip() for line in shown.stdout.splitlines()}
 
 
 def tell_to_end(host):
@@ -105,8 +130,7 @@ def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start, 
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000)]
     ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
     ranks[0].wait_for("iteration 5/")
-    titles = subprocess.run(three[1].command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=True)
-    assert {"recycle: W1_0", "recycle: agent of W1_0"} <= set(titles.stdout.splitlines())
+    assert {"recycle: W1_0", "recycle: agent of W1_0"} <= titles(three[1])
     subprocess.run(three[1].command("pkill", "-TERM", "-f", "recycle: agent of W1_0"), check=True)
     assert ranks[1].ended() == 128 + signal.SIGTERM, ranks[1].output
     ranks[0].wait_for("view 1: 1 of 2 servers")

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -42,7 +41,7 @@ from recycle.runtime.launch.meeting import Meeting
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run, was_kept
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.restarts import Restarts, has_crashed
+from recycle.runtime.launch.restarts import Restarts, serve_again
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
 from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
@@ -174,41 +173,47 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: Meeti
         EndedBySignal: this process was told to end.
     """
     admission = meeting.attend()
-    path = folder / JOIN_FILE
-    if not path.exists() or JoinFile.read(path).token != admission.token:
-        raise RunError(
-            f"{folder}: it is not the folder that the first process, on {meeting.start.host}, writes to; give --output "
-            "a folder that all hosts share"
-        )
+    endpoint = meeting.endpoint(admission.token)
+    _require_shared(folder, admission.token, meeting.start.host)
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
     text = load_text(run.text, run.model)
-    endpoint = meeting.endpoint(admission.token)
-    description = Board(endpoint.connect(), admission.token).description()
-    assert description is not None, "who admits has described the run"
-    difference = differs(run.fingerprint(text.fingerprint), description.fingerprint)
-    if difference:
-        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
+    _require_same(run.fingerprint(text.fingerprint), endpoint)
     member = View.of(run.plan).members[meeting.start.rank]
     access = RunAccess(endpoint, admission.watch)
+    make = make_maker(run.plan)
     workers: list[int] = []
     with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
-        status = _serve(run, text, make_maker(run.plan), Faults(), member, access, workers.append)
-        restarts = Restarts(run.restarts)
-        while has_crashed(status) and not signals.number:
-            if not restarts.allow(member.server, time.monotonic()):
-                if refusal := restarts.refusal(member.server):
-                    say(refusal)
-                break
-            life = _new_life(member.server, endpoint)
-            if life is None:
-                break
-            status = _serve(run, text, make_maker(run.plan), Faults(), life, access, workers.append)
+
+        def serve(life: Member) -> int:
+            return _serve(run, text, make, Faults(), life, access, workers.append)
+
+        def next_life() -> Member | None:
+            return None if signals.number else _new_life(member.server, endpoint)
+
+        status = serve_again(serve, member, next_life, Restarts(run.restarts), say)
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
     meeting.leave(status)
     if signals.number and status:
         raise EndedBySignal(f"{signals.name}: {member.server} has left the run", signals.number)
     return status
+
+
+def _require_shared(folder: Path, token: str, first: str) -> None:
+    path = folder / JOIN_FILE
+    if not path.exists() or JoinFile.read(path).token != token:
+        raise RunError(
+            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
+            "that all hosts share"
+        )
+
+
+def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
+    description = Board(endpoint.connect(), endpoint.token).description()
+    assert description is not None, "who admits has described the run"
+    difference = differs(fingerprint, description.fingerprint)
+    if difference:
+        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
 
 
 def _new_life(server: Server, endpoint: Endpoint) -> Member | None:
