@@ -36,7 +36,8 @@ from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.supervisor import RunAccess, Setting, Supervisor
+from recycle.runtime.launch.setting import RunAccess, Setting
+from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop

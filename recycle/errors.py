@@ -1,7 +1,5 @@
 """The errors that a user sees. Everything else that goes wrong is our own mistake, and an assertion."""
 
-from typing import ClassVar
-
 
 class UserError(ValueError):
     """Something a user gave cannot be used: the message names the field, the value and the remedy.
@@ -10,7 +8,7 @@ class UserError(ValueError):
         exit_status: that of a program which ends because of this.
     """
 
-    exit_status: ClassVar[int] = 2
+    exit_status: int = 2
 
 
 class IllegalPlan(UserError):
@@ -23,6 +21,19 @@ class RunFailed(UserError):
     """A run that could be started, and did not come to its end."""
 
     exit_status = 1
+
+
+class EndedBySignal(UserError):
+    """A run that somebody told to end.
+
+    Args:
+        message: for the user.
+        number: of the signal; the exit status is 128 more, as shells have it.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_status = 128 + number
 
 
 class JobError(UserError):

@@ -1,10 +1,13 @@
-"""``recycle train`` through torchrun."""
+"""``recycle train`` in processes that are started apart: by torchrun, or by hand."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+
+from harness.started import TRAIN, Started, by_hand
+from recycle.control.tcp_store import listen
 
 ARGUMENTS = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "--dead", "W1_0"]
 
@@ -26,7 +29,7 @@ def test_the_processes_that_it_starts_are_the_servers(tmp_path):
     assert len(lines) == 1
     assert "3/4 servers" in lines[0]
     events = {path.name for path in (tmp_path / "run" / "events").iterdir()}
-    assert events == {"W0_0.jsonl", "W0_1.jsonl", "W1_1.jsonl"}
+    assert events == {"launcher.jsonl", "W0_0.jsonl", "W0_1.jsonl", "W1_1.jsonl"}
     assert (tmp_path / "run" / "checkpoints" / "step-00000002" / "checkpoint.json").exists()
 
 
@@ -36,3 +39,31 @@ def test_another_number_of_processes_is_refused(tmp_path):
     assert result.returncode != 0
     expected = "recycle: WORLD_SIZE is 2, and the plan has 3 live servers, a process each: start torchrun with 3"
     assert expected in result.stderr
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path):
+    with listen() as taken:
+        variables = by_hand(0, 4, "127.0.0.1", taken.getsockname()[1])
+        size = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
+        first = Started([*TRAIN, "train", *size, "-o", str(tmp_path / "run")], None, variables)
+        assert first.ended() == 2, first.output
+    address = f"127.0.0.1:{variables['MASTER_PORT']}"
+    said = f"recycle: store address {address} cannot be used: Address already in use"
+    assert said in first.output
+    assert "Traceback" not in first.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "reason"),
+    [
+        ({}, ["--address", "203.0.113.7"], "address 203.0.113.7 cannot be used: "),
+        ({"TORCHELASTIC_MAX_RESTARTS": "3"}, [], "torchrun --max-restarts 3: it would kill all servers of a host"),
+        ({"RANK": "x"}, [], "RANK is 'x', and must be a number"),
+    ],
+)
+def test_what_cannot_be_a_start_ends_before_anything_is_started(tmp_path, variables, arguments, reason):
+    words = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "-o", str(tmp_path / "run")]
+    first = Started([*TRAIN, *words, *arguments], None, by_hand(0, 4, "127.0.0.1", 29500) | variables)
+    assert first.ended() == 2, first.output
+    assert f"recycle: {reason}" in first.output
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,9 @@
 """``recycle train``."""
 
+import os
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -28,7 +31,15 @@ from recycle.record.recording import Line
 from recycle.view.losses import draw_losses
 from recycle.wording import throughput_text, units
 
+if TYPE_CHECKING:
+    from recycle.megatron.gpt.run import Run
+    from recycle.runtime.launch.meeting import Meeting
+    from recycle.runtime.launch.start import Start
+
 LONGEST_RUN = 24 * 3600.0
+
+RESTARTS = 3
+"""Of a server that has crashed, within an hour."""
 
 
 @click.command("train")
@@ -53,7 +64,18 @@ LONGEST_RUN = 24 * 3600.0
 )
 @click.option("--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="Ranks per server.")
 @click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.")
+@click.option(
+    "--resume-from",
+    type=click.Path(path_type=Path),
+    help="Continue from a checkpoint of another run, given by its folder or the run's, unless this run has its own.",
+)
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    help="How often within an hour a server that has crashed is started again; 3 if not given, or 0 if faults are.",
+)
+@click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="How many checkpoints are kept.")
 @click.option(
     "--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between evaluations on held-out text."
 )
@@ -88,9 +110,8 @@ LONGEST_RUN = 24 * 3600.0
 )
 @click.option(
     "--address",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address of this machine; the store and all servers bind to it.",
+    help="The address or the network interface of this machine to which its servers bind; by default the one from "
+    "which it reaches the first host, or 127.0.0.1 where there is only one.",
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
@@ -111,7 +132,10 @@ def command(
     output: Path,
     tensor_parallel: int,
     resume: bool,
+    resume_from: Path | None,
     checkpoint_every: int,
+    restarts: int | None,
+    keep: int,
     evaluate_every: int,
     fault_file: Path | None,
     mtbf: float | None,
@@ -119,7 +143,7 @@ def command(
     catalogue: Path | None,
     silence: float,
     start_within: float,
-    address: str,
+    address: str | None,
     unprotected: bool,
     exact: bool,
     fp16: bool,
@@ -130,8 +154,10 @@ def command(
     Kill any of these processes with kill -9: the others go on, and lose at most the iteration in flight.
     recycle join brings a server back. Faults can also be given in a file, or come at random.
 
-    Under torchrun, the processes that it starts are the servers; there must be one for each that is alive. Such a run,
-    and one with several tensor-parallel ranks per server, ends with the first failure.
+    On several hosts, start it on each with torchrun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by
+    hand: a process for each live server, and an output folder that all hosts share. Each is the agent of its server,
+    and the first one shows the progress of all. A run with several tensor-parallel ranks per server ends with the first
+    failure.
 
     \b
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60
@@ -139,57 +165,115 @@ def command(
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
     recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
     """
-    plan = choose_plan(job, plan_file, dead)
     if emulate is not None:
-        show_emulation(plan, emulate, iterations)
+        show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
-    quiet()
-    from recycle.cli.progress import TrainingProgress
     from recycle.control.durations import Durations
-    from recycle.megatron.gpt.run import Run
+    from recycle.runtime.launch.start import choose_address, find_start
+
+    protected = not (unprotected or tensor_parallel > 1)
+    start = find_start(os.environ)
+    host = choose_address(address, start)
+    meeting = None if start is None else meet(start, host, start_within)
+    if meeting is not None and meeting.start.rank > 0 and protected:
+        attend(output, meeting)
+        return
+    with nullcontext() if meeting is None else meeting.telling_others():
+        plan = choose_plan(job, plan_file, dead)
+        quiet()
+        from recycle.megatron.gpt.run import Run
+        from recycle.planner.source import plan_ahead, waiting_plan
+
+        model = load_model(model_file)
+        model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
+        faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
+        durations = Durations(beat=silence / 6, silence=silence, start=start_within, answer=max(30.0, 2 * silence))
+        if protected and catalogue is None:
+            catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
+        run = Run(
+            plan,
+            model,
+            iterations,
+            output,
+            resume,
+            checkpoint_every,
+            evaluate_every,
+            text,
+            tensor_parallel,
+            protected,
+            catalogue=catalogue,
+            host=host,
+            durations=durations,
+            keep=keep,
+            resume_from=resume_from,
+            restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
+            waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
+        )
+        train_and_show(run, faults, meeting)
+
+
+def meet(start: "Start", address: str, patience: float) -> "Meeting":
+    """This process's part in the meeting of those that were started with it.
+
+    Raises:
+        RunError: they were started in a way in which the death of one ends others.
+    """
+    from recycle.runtime.launch.meeting import Meeting
+    from recycle.runtime.launch.start import refuse_elastic, words_of_parent
+
+    refuse_elastic(words_of_parent())
+    return Meeting(start, address, patience)
+
+
+def attend(folder: Path, meeting: "Meeting") -> None:
+    """Serve in a run that the first process begins.
+
+    Raises:
+        RunFailed: it did not come to its end.
+        UserError: there is no run.
+    """
+    quiet()
+    from recycle.megatron.gpt.training import attend_run
+    from recycle.planner.source import plan_maker
+
+    def say(text: str) -> None:
+        make_console(error=True).print(f"recycle: {text}", markup=False)
+
+    status = attend_run(folder, lambda plan: plan_maker(plan.job, plan.mode), meeting, say)
+    if status:
+        raise RunFailed(f"process {meeting.start.rank} ended with {status}: see what the first process says")
+
+
+def train_and_show(run: "Run", faults: Faults, meeting: "Meeting | None") -> None:
+    """Train, and show how it goes; of several processes, the first one does.
+
+    Raises:
+        RunFailed: the run did not come to its end.
+    """
+    from recycle.cli.progress import TrainingProgress
     from recycle.megatron.gpt.training import train
-    from recycle.planner.source import plan_ahead, plan_maker, waiting_plan
+    from recycle.planner.source import plan_maker
     from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.local import ProcessFailed
     from recycle.runtime.launch.tensorboard import TensorBoard
-    from recycle.runtime.launch.torchrun import is_leader, under_torchrun
 
-    model = load_model(model_file)
-    model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
-    faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
-    durations = Durations(beat=silence / 6, silence=silence, start=start_within, answer=max(30.0, 2 * silence))
-    protected = not (unprotected or under_torchrun() or tensor_parallel > 1)
-    if protected and catalogue is None:
-        catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
-    run = Run(
-        plan,
-        model,
-        iterations,
-        output,
-        resume,
-        checkpoint_every,
-        evaluate_every,
-        text,
-        tensor_parallel,
-        protected,
-        catalogue=catalogue,
-        host=address,
-        durations=durations,
-        waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
-    )
+    plan, output = run.plan, run.folder
+    job = plan.job
     make = plan_maker(job, plan.mode)
-    if not is_leader():
-        train(run, ignore, make, faults)
+    if meeting is not None and meeting.start.rank > 0:
+        train(run, ignore, make, faults, meeting)
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
     console.print(f"dead       {describe_dead(plan.dead)}")
+    first = min(plan.programs)
+    console.print(f"processes  pgrep -f 'recycle: {first}' finds a server, pkill -9 -f 'recycle: {first}' kills it")
     console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput_text(plan.retention)}")
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
     board = TensorBoard(output / "tensorboard", tokens)
     curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
-    with TrainingProgress(console, plan, tokens, iterations) as progress:
+    with TrainingProgress(console, plan, tokens, run.iterations) as progress:
 
         def note(total: StepTotal) -> None:
             curve, step = ("held-out", total.step) if total.held_out else ("training", total.step + 1)
@@ -202,7 +286,7 @@ def command(
             totals.add(event)
 
         try:
-            train(run, watch, make, faults)
+            train(run, watch, make, faults, meeting)
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
             raise RunFailed(

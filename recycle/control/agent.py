@@ -27,11 +27,19 @@ FENCED = 75
 STOPPED = 74
 """The exit status of a worker that ended because the run cannot go on."""
 
+LEFT = 73
+"""The exit status of a worker that was told to leave, and has told the others."""
+
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def run_agent(
-    member: Member, body: Callable[[], int], connect: Callable[[], Store], token: str, durations: Durations
+    member: Member,
+    body: Callable[[], int],
+    connect: Callable[[], Store],
+    token: str,
+    durations: Durations,
+    began: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
@@ -44,12 +52,14 @@ def run_agent(
         connect: makes a connection to the store, or raises StoreLost.
         token: the run's.
         durations: how often to look, and after which silence another member is dead.
+        began: called with the worker's process once it is there.
 
     Returns:
         The worker's exit status, or minus the number of the signal that killed it.
     """
     lifeline = Lifeline()
     worker = _fork(body, lifeline)
+    began(worker)
     agent = _Agent(member, connect, token, durations)
     exited = os.pidfd_open(worker)
     ends = [exited]
@@ -136,7 +146,7 @@ class _Agent:
 
     def report_worker(self, status: int) -> None:
         """Report that the own worker has died, if it has."""
-        if status == 0:
+        if status in (DONE, LEFT):
             return
         died = time.monotonic()
         try:

@@ -24,12 +24,14 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         port: on which port.
         watch: the port at which the launcher listens on the same host.
         token: the run's secret.
+        prefix: of the run's keys, in a store that is not its alone.
     """
 
     host: str
     port: int
     watch: int
     token: str
+    prefix: str = ""
 
     def write(self, path: Path) -> None:
         """Write the file so that nobody but its owner can read it, at no moment.

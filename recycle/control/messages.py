@@ -71,13 +71,13 @@ class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="death"
     Attributes:
         member: who.
         reason: how it died, as a person would say it after its name.
-        noticed: by its agent, by missing heartbeats, or because it did not answer an alarm.
+        noticed: by its agent, by missing heartbeats, because it did not answer an alarm, or told by itself.
         time: of its last sign of life, on the monotonic clock of the machine that noticed.
     """
 
     member: MemberName
     reason: Line
-    noticed: Literal["agent", "heartbeat", "answer"]
+    noticed: Literal["agent", "heartbeat", "answer", "itself"]
     time: float
 
     def __post_init__(self) -> None:

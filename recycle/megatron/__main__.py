@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         return 0
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from recycle.megatron.flag.protection import find_protection
+    from recycle.megatron.flag.protection import find_protection, risk
 
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
@@ -45,6 +45,12 @@ def main(arguments: list[str]) -> int:
             say(f"the death of a server ends this run: {protection}")
         run_script(script, rest, on=True)
         return 0
+    warning = risk(protection.servers, os.environ)
+    if warning:
+        say(warning)
+    if protection.hosted is not None:
+        os.environ.update(protection.hosted.variables())
+        os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
     return protection.serve(int(os.environ["RANK"]), lambda: run_script(script, rest, True, protection))
 
 

@@ -161,8 +161,8 @@ class History:
             if any(name == server for name, _ in self._deaths)
         }
         furthest = max((step for epoch, step in self._furthest.items() if epoch < view.epoch), default=-1)
-        # A server that joins is let in between two iterations; otherwise one was in flight.
-        interrupted = bool(deaths) or not view.joined
+        # A server that joins or leaves does so between two iterations; otherwise one was in flight.
+        interrupted = any(each.noticed != "itself" for each in deaths) or not (deaths or view.joined)
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
         before = self._views[max(epoch for epoch in self._views if epoch < view.epoch)]

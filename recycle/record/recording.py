@@ -107,7 +107,7 @@ class DeathLine(msgspec.Struct, frozen=True, tag="death", tag_field="type", forb
         incarnation: which of its lives.
         time: of its last sign of life.
         reason: how it died, in words that follow its name.
-        noticed: by its agent, by missing heartbeats, or because it did not answer an alarm.
+        noticed: by its agent, by missing heartbeats, because it did not answer an alarm, or told by itself.
         epoch: of the first view without it.
     """
 

@@ -72,6 +72,19 @@ def test_a_recovery_counts_from_the_last_of_two_deaths_and_the_iteration_in_flig
     assert change.again == 1
 
 
+def test_who_leaves_does_so_between_iterations_and_nothing_is_made_again():
+    left = DeathLine("W1_1", 0, 1000.0, "leaves: SIGTERM", "itself", 1)
+    history, _ = told([view(0, FOUR, 0), IterationLine("W0_0", 2, 1.0, [], 1), left, view(1, FOUR[:3], 3)])
+    (change,) = history.changes
+    assert change.again == 0
+    # Where somebody dies meanwhile, an iteration was in flight.
+    history, _ = told(
+        [view(0, FOUR, 0), IterationLine("W0_0", 2, 1.0, [], 1), left, death("W1_0", 1), view(1, FOUR[:2], 3)]
+    )
+    (change,) = history.changes
+    assert change.again == 1
+
+
 def test_who_joins_is_let_in_between_iterations_in_its_next_life_and_nobody_died():
     lines = [
         *KILLED,

@@ -31,7 +31,8 @@ from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.supervisor import FIRED, RunAccess, Setting, Supervisor
+from recycle.runtime.launch.setting import RunAccess, Setting
+from recycle.runtime.launch.supervisor import FIRED, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.rebuilding import Rebuilding
 from recycle.runtime.recover.survivor import Survivor

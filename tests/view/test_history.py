@@ -1,7 +1,7 @@
 import pytest
 
 from recycle.record.history import History
-from recycle.record.recording import InstantLine, RunLine
+from recycle.record.recording import DeathLine, InstantLine, IterationLine, RunLine, ViewLine
 from recycle.view.history import length, summarise, tell
 from tests.record.test_history import FOUR, KILLED, death, recovery, view
 
@@ -80,3 +80,15 @@ def test_times_are_in_the_unit_that_a_recording_says():
     assert summarise(lines_of([head, *REJOINED])[0], 4)[1].startswith(
         "recovered in 40 ms median, 40 ms worst: detect 12"
     )
+
+
+def test_who_left_is_no_failure():
+    history = History()
+    for line in (
+        ViewLine(0, 0.0, ["W0_0", "W1_0"], [], 0, "the run begins", "memory", 30, 1.0, "the first plan"),
+        IterationLine("W0_0", 2, 1.0, [], 1),
+        DeathLine("W1_0", 0, 10.0, "leaves: SIGTERM", "itself", 1),
+        ViewLine(1, 11.0, ["W0_0"], [], 3, "W1_0 leaves: SIGTERM", "memory", 30, 0.5, "the catalogue"),
+    ):
+        history.add(line)
+    assert summarise(history, 2)[0] == "no failures, 1 left, no rejoins, no iterations made again"

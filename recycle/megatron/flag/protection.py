@@ -5,25 +5,23 @@ ends everything when one of its processes fails, sees no failure as long as the 
 """
 
 import signal
-import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from recycle.control.agent import STOPPED, run_agent
-from recycle.control.board import Board
+from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
 from recycle.control.joinfile import new_token
 from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
-from recycle.megatron.flag.ranks import servers_of, unprotected
-from recycle.runtime.launch.outcome import was_kept
-from recycle.runtime.launch.torchrun import VARIABLES
+from recycle.megatron.flag.planning import Shape
+from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
+from recycle.runtime.launch.hosted import HostedStore
+from recycle.runtime.launch.outcome import end_with_run
+from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.net.endpoint import Endpoint
 
 BEAT, SILENCE = 0.5, 15.0
@@ -36,10 +34,12 @@ class Protection(NamedTuple):
     Attributes:
         servers: all, by their rank.
         endpoint: where the run's store is.
+        hosted: that store, where it is not torchrun's.
     """
 
     servers: tuple[Server, ...]
     endpoint: Endpoint
+    hosted: HostedStore | None = None
 
     def serve(self, rank: int, work: Callable[[], None]) -> int:
         """Do a rank's work under an agent, and end with the run.
@@ -62,15 +62,10 @@ class Protection(NamedTuple):
         durations = Durations(beat=BEAT, silence=SILENCE)
         endpoint = self.endpoint
         status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, durations)
-        try:
-            board = Board(endpoint.connect(), endpoint.token)
-            while status not in (0, STOPPED) and not told_to_end and (kept := was_kept(board)) is not False:
-                if kept:
-                    return 0
-                time.sleep(BEAT)
-        except StoreLost:
-            pass
-        return status if status >= 0 else 128 - status
+        status = end_with_run(endpoint, status, BEAT, lambda: bool(told_to_end))
+        if self.hosted is not None:
+            self.hosted.leave(status, endpoint.address)
+        return status
 
 
 def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str, str]) -> Protection | str:
@@ -79,39 +74,51 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     Args:
         flags: recycle's.
         words: the script's arguments.
-        environment: torchrun's.
+        environment: torchrun's, srun's, or set by hand.
+
+    Raises:
+        UserError: the address of the store cannot be used.
     """
-    started = all(name in environment for name in VARIABLES)
-    if not started or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return "the store must be in a process of torchrun's, not in a rank's"
+    start = find_start(environment)
+    if start is None:
+        return "this process was started alone"
     try:
-        line = read_command_line(words, int(environment["WORLD_SIZE"]))
+        line = read_command_line(words, start.count)
     except UserError as error:
         return str(error)
     problem = unprotected(line.shape, line.ranks[0], flags.dead)
     if problem:
         return problem
-    return Protection(servers_of(line.shape, line.pipelines_last), _endpoint(environment))
+    hosted = None if start.served else HostedStore(start)
+    return Protection(servers_of(line.shape, line.pipelines_last), _endpoint(start), hosted)
 
 
-def _endpoint(environment: Mapping[str, str]) -> Endpoint:
+def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:
+    """What the loss of one host would end, as far as torchrun's variables tell; empty if nothing.
+
+    Args:
+        servers: by their rank.
+        environment: torchrun's; as many ranks are on each host as on this one.
+    """
+    ranks = int(environment.get("LOCAL_WORLD_SIZE", len(servers)))
+    last = max(servers, key=sum)
+    exposed = exposed_stages(Shape(last.pipeline + 1, last.stage + 1, 1), hosts_of(servers, 1, ranks))
+    if not exposed or ranks >= len(servers):
+        return ""
+    which = f"{'stage' if len(exposed) == 1 else 'stages'} {', '.join(map(str, exposed))}"
+    return (
+        f"all servers of {which} are on one host, whose loss ends the run; with --use-tp-pp-dp-mapping, and at most as "
+        "many ranks on a host as there are stages, they are on several"
+    )
+
+
+def _endpoint(start: Start) -> Endpoint:
     """A corner of torchrun's store, in which the first rank has left the token."""
-    host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    prefix = f"recycle/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}/members"
-    endpoint = Endpoint(host, port, "", _own_address(host, port), prefix)
+    endpoint = Endpoint(start.host, start.port, "", choose_address(None, start), f"{start.prefix}/members")
     store = endpoint.connect().torch_store
-    if environment["RANK"] == "0":
+    if start.rank == 0:
         store.set("token", new_token())
     return endpoint._replace(token=store.get("token").decode())
-
-
-def _own_address(host: str, port: int) -> str:
-    """The address of this machine from which it reaches another one."""
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        # Nothing is sent.
-        probe.connect(address)
-        return str(probe.getsockname()[0])
 
 
 def _finished(work: Callable[[], None]) -> int:

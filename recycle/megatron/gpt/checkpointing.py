@@ -84,7 +84,7 @@ class Checkpointing:
                 self._warn(str(error))
         if not self._sum(network, failures) and self._first_rank and self._server == view.servers[0]:
             try:
-                complete(self._run.checkpoints, Manifest(VERSION, step, self._settings))
+                complete(self._run.checkpoints, Manifest(VERSION, step, self._settings), self._run.keep)
             except UserError as error:
                 self._warn(str(error))
         self._sum(network, torch.zeros(1))

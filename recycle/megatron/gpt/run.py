@@ -13,6 +13,7 @@ from recycle.megatron.gpt.model import ModelOptions
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
+from recycle.runtime.step.checkpoint import KEPT
 from recycle.version import __version__
 
 PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
@@ -37,6 +38,9 @@ class Run(msgspec.Struct, frozen=True):
         catalogue: plans made before; None to make them when servers fail.
         host: the address that this machine's part of the run binds to.
         durations: how long servers wait for each other.
+        keep: how many of the newest checkpoints are kept.
+        resume_from: a checkpoint or the run of one to go on from, as long as this run has none of its own.
+        restarts: how often a server that has crashed is started again, within an hour.
         waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
     """
 
@@ -53,6 +57,9 @@ class Run(msgspec.Struct, frozen=True):
     catalogue: Path | None = None
     host: str = LOOPBACK
     durations: Durations = Durations()
+    keep: int = KEPT
+    resume_from: Path | None = None
+    restarts: int = 0
     waiting: Plan | None = None
 
     @property
@@ -133,6 +140,9 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     catalogue: Path | None
     host: str
     durations: Durations
+    keep: int
+    resume_from: Path | None
+    restarts: int
 
 
 def _path(kind: type, value: str) -> Path:

@@ -1,8 +1,12 @@
 """Training a GPT on text by a plan: a process per live server of this machine, with events and checkpoints."""
 
 import os
+import signal
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import torch
@@ -13,7 +17,7 @@ from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.messages import differs
 from recycle.control.view import Member, View
-from recycle.errors import RunFailed
+from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
@@ -31,30 +35,37 @@ from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, S
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
+from recycle.runtime.launch.apart import join
 from recycle.runtime.launch.local import Process, launch
+from recycle.runtime.launch.meeting import Meeting
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
+from recycle.runtime.launch.outcome import end_with_run, was_kept
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, RunAccess, Setting, Supervisor
-from recycle.runtime.launch.torchrun import join, under_torchrun
+from recycle.runtime.launch.restarts import Restarts, serve_again
+from recycle.runtime.launch.setting import RunAccess, Setting
+from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
+from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
+from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import FIRST, Maker, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import checkpoints, read_manifest
+from recycle.runtime.step.checkpoint import adopt, checkpoints, find_damage, read_manifest, set_aside
 
 Watch = Callable[[Event], None]
 
 
-def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
-    """Train with a process per live server: forked here, or started by torchrun, of which this is one.
+def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: Meeting | None = None) -> None:
+    """Train with a process per live server: forked here, or started apart, of which this is the first.
 
     Args:
         run: what to do.
-        watch: called with every event of every server; under torchrun, on the first process.
+        watch: called with every event of every server.
         make: makes a plan when servers fail, for which no catalogue has one.
         faults: what goes wrong on purpose.
+        meeting: with the other processes; None where all are forked here.
 
     Raises:
         UserError: something that was asked for cannot be done.
@@ -76,29 +87,61 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults) -> None:
             "fp16 is on: an overflow on one tensor-parallel rank is not seen by the others, which would go on with "
             "another loss scale; take bf16, which needs none, or --tensor-parallel 1"
         )
+    view = View.of(run.plan, _next_epoch(run))
+    if meeting is not None:
+        _require_fit(run, len(view.servers), meeting.start.count, faults)
     text = load_text(run.text, run.model)
-    newest = _newest(run, text.fingerprint) if run.resume else None
-    _refuse_to_overwrite(run)
-    run.folder.mkdir(parents=True, exist_ok=True)
-    run.save()
+    # In an unprotected run that is started apart, all processes come here.
+    if meeting is None or meeting.start.rank == 0:
+        if run.resume_from is not None and not checkpoints(run.checkpoints):
+            run.checkpoints.mkdir(parents=True, exist_ok=True)
+            adopt(run.resume_from, run.checkpoints)
+        _refuse_to_overwrite(run)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        run.save()
+    newest = _newest(run, text.fingerprint, watch) if run.resume or run.resume_from is not None else None
     if run.protected:
-        _train_protected(run, text, newest, watch, make, faults)
+        _train_protected(run, view, text, newest, watch, make, faults, meeting)
         return
     if faults.entries:
         raise RunError("faults: nothing survives them here; leave them out, or leave --unprotected out")
-    view = View.of(run.plan, _next_epoch(run))
-    start = join if under_torchrun() else launch
-    start(
-        len(view.servers) * run.tensor_parallel,
-        lambda process: _train_unprotected(run, view, text, newest, process),
-        lambda rank, content: watch(msgspec.json.decode(content, type=Event)),
-    )
+
+    def work(process: Process) -> None:
+        _train_unprotected(run, view, text, newest, process)
+
+    def receive(_: int, content: bytes) -> None:
+        watch(msgspec.json.decode(content, type=Event))
+
+    if meeting is None:
+        launch(len(view.servers) * run.tensor_parallel, work, receive)
+    else:
+        join(meeting.start, work, receive)
 
 
-def _train_protected(run: Run, text: TokenText, newest: int | None, watch: Watch, make: Maker, faults: Faults) -> None:
+def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:
+    if count != servers * run.tensor_parallel:
+        each = "a process each" if run.tensor_parallel == 1 else f"{run.tensor_parallel} processes each"
+        raise RunError(
+            f"WORLD_SIZE is {count}, and the plan has {servers} live servers, {each}: "
+            f"start torchrun with {servers * run.tensor_parallel} processes in all"
+        )
+    if faults.entries:
+        raise RunError("faults: they are for a run on one machine, started by one command; leave them out")
+
+
+def _train_protected(
+    run: Run,
+    view: View,
+    text: TokenText,
+    newest: int | None,
+    watch: Watch,
+    make: Maker,
+    faults: Faults,
+    meeting: Meeting | None,
+) -> None:
     setting = Setting(
         job=run.plan.job,
-        view=View.of(run.plan, _next_epoch(run)),
+        view=view,
         step=newest or 0,
         restore="memory" if newest is None else "checkpoint",
         fingerprint=run.fingerprint(text.fingerprint),
@@ -107,8 +150,79 @@ def _train_protected(run: Run, text: TokenText, newest: int | None, watch: Watch
         faults=faults,
         folder=run.folder,
         durable=lambda: bool(checkpoints(run.checkpoints)),
+        restarts=run.restarts,
+        meeting=meeting,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
+
+
+def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: Meeting, say: Callable[[str], None]) -> int:
+    """Serve in a run that another process begins, which was started with this one; to its end.
+
+    Args:
+        folder: of the run, as the first process sees it as well.
+        make_maker: gives what makes a plan when servers fail, for which no catalogue has one, from the first plan.
+        meeting: with the other processes.
+        say: tells the user something.
+
+    Returns:
+        The exit status: 0 if the run was kept, with this server or without it.
+
+    Raises:
+        UserError: there is no run, or it cannot be found here.
+        EndedBySignal: this process was told to end.
+    """
+    admission = meeting.attend()
+    endpoint = meeting.endpoint(admission.token)
+    _require_shared(folder, admission.token, meeting.start.host)
+    run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
+    text = load_text(run.text, run.model)
+    _require_same(run.fingerprint(text.fingerprint), endpoint)
+    member = View.of(run.plan).members[meeting.start.rank]
+    access = RunAccess(endpoint, admission.watch)
+    make = make_maker(run.plan)
+    workers: list[int] = []
+    with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
+
+        def serve(life: Member) -> int:
+            return _serve(run, text, make, Faults(), life, access, workers.append)
+
+        def next_life() -> Member | None:
+            return None if signals.number else _new_life(member.server, endpoint)
+
+        status = serve_again(serve, member, next_life, Restarts(run.restarts), say)
+        workers.clear()
+        status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
+    meeting.leave(status)
+    if signals.number and status:
+        raise EndedBySignal(f"{signals.name}: {member.server} has left the run", signals.number)
+    return status
+
+
+def _require_shared(folder: Path, token: str, first: str) -> None:
+    path = folder / JOIN_FILE
+    if not path.exists() or JoinFile.read(path).token != token:
+        raise RunError(
+            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
+            "that all hosts share"
+        )
+
+
+def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
+    description = Board(endpoint.connect(), endpoint.token).description()
+    assert description is not None, "who admits has described the run"
+    difference = differs(fingerprint, description.fingerprint)
+    if difference:
+        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
+
+
+def _new_life(server: Server, endpoint: Endpoint) -> Member | None:
+    """The next life of a server in a run that is going on; None where it is over."""
+    with suppress(StoreLost):
+        board = Board(endpoint.connect(), endpoint.token)
+        if was_kept(board) is None:
+            return Member(server, board.joining.new_incarnation(server))
+    return None
 
 
 def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
@@ -129,7 +243,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     path = run.folder / JOIN_FILE
     door = JoinFile.read(path)
     text = load_text(run.text, run.model)
-    endpoint = Endpoint(door.host, door.port, door.token, host)
+    endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix)
     try:
         board = Board(endpoint.connect(3.0), door.token)
         description, verdict = board.description(), board.verdicts.newest()
@@ -151,14 +265,25 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     return _serve(run, text, make, Faults(), member, RunAccess(endpoint, (door.host, door.watch)))
 
 
-def _serve(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
+def _serve(
+    run: Run,
+    text: TokenText,
+    make: Maker,
+    faults: Faults,
+    member: Member,
+    door: RunAccess,
+    began: Callable[[int], None] = lambda _: None,
+) -> int:
     """An agent's process; the worker is forked from it."""
+    set_title(f"agent of {member.server}")
     work = partial(_work, run, text, make, faults, member, door)
-    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations)
+    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations, began)
 
 
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
     """A worker's process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    set_title(str(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
     send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
 
@@ -167,6 +292,8 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
         name = str(member.server) if member.incarnation == 0 else str(member)
         file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
         reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        if member.incarnation:
+            reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
         trained = GptServer(run, member.server, text, reporter, keep=True)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation)
@@ -190,6 +317,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             reporter,
             hooks,
         )
+        be_told_to_leave(survivor.tell_to_leave)
         return TrainingLoop(survivor, trained).run()
 
     return run_and_tell(survive, send)
@@ -243,11 +371,19 @@ def _next_epoch(run: Run) -> int:
     return 0 if view is None else view.epoch + 1
 
 
-def _newest(run: Run, fingerprint: str) -> int:
+def _newest(run: Run, fingerprint: str, watch: Watch) -> int:
     found = checkpoints(run.checkpoints)
     if not found:
         raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
+    damaged = {}
+    while found and (damage := find_damage(found[-1])):
+        damaged[found.pop()] = damage
+    if not found:
+        raise RunError(f"resume: no checkpoint in {run.checkpoints} is whole: {'; '.join(damaged.values())}")
     manifest = read_manifest(found[-1], run.settings | {"text": fingerprint})
+    for folder, damage in damaged.items():
+        text = f"{damage}: the checkpoint is set aside as {set_aside(folder)}, and {found[-1].name} is taken"
+        watch(InstantLine("warning", now(), None, text))
     if manifest.step >= run.iterations:
         raise RunError(
             f"iterations is {run.iterations}, and {found[-1]} has {manifest.step} of them already; ask for more"
@@ -256,5 +392,5 @@ def _newest(run: Run, fingerprint: str) -> int:
 
 
 def _refuse_to_overwrite(run: Run) -> None:
-    if not run.resume and checkpoints(run.checkpoints):
+    if not run.resume and run.resume_from is None and checkpoints(run.checkpoints):
         raise RunError(f"{run.folder}: there is a run in it; go on with --resume, or give another folder with --output")

@@ -3,10 +3,12 @@
 A notice that is posted in the reduction of iteration i is read by all in the reduction of iteration i + 1; so all
 act on it at the same boundary between iterations, without a barrier that a staggered optimizer would not have.
 
-To post costs every server some messages, and nothing in a notice is urgent: so it is not done in every iteration.
+To post costs every server some messages, and nothing in a notice is urgent: so it is not done in every iteration,
+unless they take so long that it costs next to nothing, and that a cluster may not wait for several.
 """
 
-from typing import NamedTuple
+import time
+from typing import NamedTuple, Self
 
 import torch
 
@@ -15,6 +17,11 @@ from recycle.runtime.net.network import Network, Reduction
 EVERY = 4
 """Iterations from one post to the next."""
 
+LONG = 0.5
+"""Seconds that an iteration takes on average, from which on all of them have a post."""
+
+_LONGEST = 100_000  # milliseconds; so that a sum over all servers can be counted
+
 
 class Notices(NamedTuple):
     """How many servers say something.
@@ -22,10 +29,23 @@ class Notices(NamedTuple):
     Attributes:
         admit: that somebody waits to be let in.
         unprotected: that the store cannot be reached.
+        leaving: that they were told to leave, by stage; empty for nobody.
     """
 
     admit: int = 0
     unprotected: int = 0
+    leaving: tuple[int, ...] = ()
+
+    def encoded(self, depth: int) -> torch.Tensor:
+        """As it is summed over all servers of a job with so many stages."""
+        leaving = self.leaving or (0,) * depth
+        return torch.tensor([self.admit, self.unprotected, *leaving], dtype=torch.int32)
+
+    @classmethod
+    def decoded(cls, tensor: torch.Tensor) -> Self:
+        """The same again."""
+        admit, unprotected, *leaving = tensor.tolist()
+        return cls(admit, unprotected, tuple(leaving) if any(leaving) else ())
 
 
 class NoticeExchange:
@@ -33,18 +53,27 @@ class NoticeExchange:
 
     Args:
         network: of the server.
+        long: seconds of an iteration from which on all of them have a post.
 
     Attributes:
         say: what this server posts next.
         heard: what all said last.
+        said: this server's part in that.
+        before: what all said the time before.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, long: float = LONG) -> None:
         self.say = Notices()
         self.heard = Notices()
+        self.said = Notices()
+        self.before = Notices()
         self._network = network
-        self._iterations = 0
-        self._posted: tuple[torch.Tensor, Reduction] | None = None
+        self._long = long
+        self._every = EVERY
+        self._to_go = 0
+        self._iterations = 0  # since the last post
+        self._began = time.monotonic()
+        self._posted: tuple[Notices, torch.Tensor, Reduction] | None = None
 
     def exchange(self) -> None:
         """In the reduction of an iteration: read what was posted in the last one, and post if it is time to.
@@ -53,10 +82,19 @@ class NoticeExchange:
             ConnectionLost: somebody is gone.
         """
         self.collect()
-        if self._iterations % EVERY == 0:
-            tensor = torch.tensor(self.say, dtype=torch.int32)
-            self._posted = tensor, self._network.all.start_sum(tensor)
+        # When somebody leaves, others are often told to at the same time, and it is soon known who.
+        if self._to_go <= 0 or self.heard.leaving:
+            self._post()
+        self._to_go -= 1
         self._iterations += 1
+
+    def _post(self) -> None:
+        depth = 1 + max(each.stage for each in self._network.view.servers)
+        now = time.monotonic()
+        took = min(round(1000 * (now - self._began) / max(self._iterations, 1)), _LONGEST)
+        tensor = torch.cat([self.say.encoded(depth), torch.tensor([took], dtype=torch.int32)])
+        self._posted = self.say, tensor, self._network.all.start_sum(tensor)
+        self._to_go, self._iterations, self._began = self._every, 0, now
 
     def collect(self) -> None:
         """Read what was posted last; nothing is under way after it.
@@ -66,7 +104,11 @@ class NoticeExchange:
         """
         if self._posted is None:
             return
-        tensor, transfer = self._posted
+        said, tensor, transfer = self._posted
         transfer.wait()
         self._posted = None
-        self.heard = Notices(*tensor.tolist())
+        self.before, self.heard, self.said = self.heard, Notices.decoded(tensor[:-1]), said
+        # All have the same sum, and so the same interval.
+        mean = int(tensor[-1]) / len(self._network.view.servers) / 1000
+        self._every = EVERY if mean < self._long else 1
+        self._to_go = min(self._to_go, self._every - 1)

@@ -16,6 +16,8 @@ import msgspec
 
 from recycle.control.agent import die_with_parent
 from recycle.control.tcp_store import listen, serve
+from recycle.runtime.launch.signals import ignore_signals
+from recycle.runtime.launch.title import set_title
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
@@ -61,7 +63,8 @@ class ForkServer:
             try:
                 ours.close()
                 die_with_parent()
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets the user's Ctrl-C
+                ignore_signals()
+                set_title("fork server")
                 _Host(host, start, theirs).run()
                 status = 0
             finally:
@@ -129,6 +132,7 @@ class _Host:
                 if listener is None:
                     status = self._start(request.name, request.port)
                 else:
+                    set_title("store")
                     served = serve(listener)
                     signal.pause()
                     del served

@@ -1,6 +1,13 @@
 """How a run has ended, as far as the store tells it to those who do not train."""
 
+import time
+from collections.abc import Callable, Container
+
+from recycle.control.agent import DONE, STOPPED
 from recycle.control.board import Board
+from recycle.control.errors import StoreLost
+from recycle.control.view import Member
+from recycle.runtime.net.endpoint import Endpoint
 
 
 def was_kept(board: Board) -> bool | None:
@@ -18,3 +25,46 @@ def was_kept(board: Board) -> bool | None:
     if board.end.is_reached(verdict.view):
         return True
     return None if any(board.failures.death(each) is None for each in verdict.view.members) else False
+
+
+def lives_elsewhere(board: Board | None, stage: int, here: Container[Member]) -> bool:
+    """Whether a server of a stage is alive that was not started here, as far as anybody knows.
+
+    Args:
+        board: of the run; None where there is none.
+        stage: which.
+        here: who was started here.
+    """
+    try:
+        verdict = board.verdicts.newest() if board is not None else None
+        if board is None or verdict is None:
+            return False
+        members = [each for each in verdict.view.members if each.server.stage == stage and each not in here]
+        return any(board.failures.death(each) is None for each in members)
+    except StoreLost:
+        return False
+
+
+def end_with_run(endpoint: Endpoint, status: int, beat: float, told_to_end: Callable[[], bool]) -> int:
+    """Wait for the end of a run that goes on without the server of this process.
+
+    Who has started this process, be it torchrun or Slurm, sees no failure as long as the others can go on.
+
+    Args:
+        endpoint: where the run's store is.
+        status: with which the server's agent has ended.
+        beat: seconds between two looks.
+        told_to_end: whether somebody wants this process to end.
+
+    Returns:
+        The exit status of this process: 0 if the run was kept, with this server or without it.
+    """
+    try:
+        board = Board(endpoint.connect(), endpoint.token)
+        while status not in (DONE, STOPPED) and not told_to_end() and (kept := was_kept(board)) is not False:
+            if kept:
+                return DONE
+            time.sleep(beat)
+    except StoreLost:
+        pass
+    return status if status >= 0 else 128 - status

@@ -9,77 +9,37 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Literal, NamedTuple
 
 import msgspec
 
-from recycle.control.agent import DONE, FENCED, STOPPED
+from recycle.control.agent import DONE
 from recycle.control.beats import Watchlist
 from recycle.control.board import Board
-from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
 from recycle.control.messages import Death, Description, Opening
-from recycle.control.view import Member, View
-from recycle.errors import RunFailed
+from recycle.control.tcp_store import listen
+from recycle.control.view import Member
+from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile, unfired
-from recycle.faults.menu import Fault, Faults, Kind
-from recycle.job import Job, Server
+from recycle.faults.menu import Fault, Kind
+from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
-from recycle.runtime.launch.outcome import was_kept
+from recycle.runtime.launch.outcome import lives_elsewhere, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
-from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.launch.restarts import Restarts, has_crashed
+from recycle.runtime.launch.setting import RunAccess, Setting
+from recycle.runtime.launch.signals import EndSignals, tell_to_leave
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2
 """Seconds between two looks while something is to be done at a certain time, and otherwise."""
 
 JOIN_FILE, FIRED = "join.json", "faults.jsonl"
-
-
-class RunAccess(NamedTuple):
-    """What a process of the run needs to take part.
-
-    Attributes:
-        endpoint: of the store.
-        watch: where the launcher listens.
-    """
-
-    endpoint: Endpoint
-    watch: tuple[str, int]
-
-
-class Setting(NamedTuple):
-    """What a supervised run is.
-
-    Attributes:
-        job: what is trained.
-        view: who begins.
-        step: where training begins.
-        restore: whether everybody begins from a checkpoint of that step, or afresh.
-        fingerprint: what must be the same in all processes.
-        durations: how long is waited for what.
-        host: the address that the store and the launcher bind to.
-        faults: what goes wrong; the launcher's part of it is done here.
-        folder: of the run.
-        durable: whether there is a checkpoint by now.
-    """
-
-    job: Job
-    view: View
-    step: int
-    restore: Literal["memory", "checkpoint"]
-    fingerprint: dict[str, str]
-    durations: Durations
-    host: str
-    faults: Faults
-    folder: Path
-    durable: Callable[[], bool]
 
 
 class Supervisor:
@@ -98,12 +58,11 @@ class Supervisor:
         self._watch = watch
         self._token = new_token()
         self._inbox = ReportInbox(setting.host, self._token)
-        host = setting.host
 
         def start(name: str, port: int) -> int:
-            return serve(Member.parse(name), RunAccess(Endpoint(host, port, self._token, host), self._inbox.address))
+            return serve(Member.parse(name), RunAccess(setting.endpoint(port, self._token), self._inbox.address))
 
-        self._fork_server = ForkServer(host, start)
+        self._fork_server = ForkServer(setting.host if setting.meeting is None else setting.meeting.start.host, start)
         self._inbox.open()
         self._file = EventFile(setting.folder / "events", "launcher", f"{setting.job.name}, the launcher")
         self._port = 0
@@ -119,6 +78,9 @@ class Supervisor:
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
         self._watchlist = Watchlist(setting.durations.silence)
+        self._restarts = Restarts(setting.restarts)
+        self._signals = EndSignals(lambda: self._began > 0)
+        self._told = False
 
     def run(self) -> None:
         """Wait for the end of the run.
@@ -126,35 +88,68 @@ class Supervisor:
         Raises:
             UserError: a server cannot use what it was given.
             RunFailed: the run did not come to its end: the message says why.
+            EndedBySignal: it was told to end, or its servers here were.
         """
         setting = self._setting
         try:
-            self._fork_server.serve_store()
-            self._await_store()
-            for member in setting.view.members:
-                self._fork_server.start_server(str(member), self._port)
-            while not self._is_over():
-                received = self._inbox.take(LOOK if self._is_busy else REST)
-                while received is not None:
-                    self._hear(received)
-                    received = self._inbox.take(0)
-                while (event := self._fork_server.next_event(0)) is not None:
-                    self._learn(event)
-                self._do_faults()
-                self._mend_store()
+            with self._signals:
+                self._open_store()
+                for member in setting.own:
+                    self._fork_server.start_server(str(member), self._port)
+                while not self._is_over():
+                    self._look()
             self._require_kept()
             for fault in unfired(setting.faults, setting.folder / FIRED):
                 text = f"{fault}: it did not happen, because its server or its instruction was not there"
                 self._tell(InstantLine("warning", now(), None, text))
+            if setting.meeting is not None:
+                setting.meeting.leave(0)
+                setting.meeting.dismiss()
         finally:
             self._fork_server.end()
             self._inbox.close()
             self._file.close()
 
+    def _look(self) -> None:
+        """Take in what has happened since the last look, or happens in a moment, and do what is due."""
+        received = self._inbox.take(LOOK if self._is_busy else REST)
+        while received is not None:
+            self._hear(received)
+            received = self._inbox.take(0)
+        while (event := self._fork_server.next_event(0)) is not None:
+            self._learn(event)
+        self._do_faults()
+        self._mend_store()
+        if self._signals.number and not self._told:
+            self._told = True
+            text = f"{self._signals.name}: the servers here end before one of the next iterations; again to end at once"
+            self._tell(InstantLine("warning", now(), None, text))
+            for member in self._agents.keys() & self._workers.keys() - self._ended.keys():
+                tell_to_leave(self._workers[member])
+
     @property
     def _is_busy(self) -> bool:
         """Whether something is to be done at a certain time, or processes are about to end."""
         return bool(self._faults or self._wakes or self._ended) or self._store_due is not None
+
+    def _open_store(self) -> None:
+        """Have a store, and all processes of the run at it."""
+        meeting = self._setting.meeting
+        if meeting is not None and meeting.start.served:
+            self._port = meeting.start.port
+        else:
+            if meeting is not None:
+                # Here an address that cannot be used is an error of the user's, and in the fork server one of ours.
+                listen(meeting.start.host, meeting.start.port).close()
+            self._fork_server.serve_store(0 if meeting is None else meeting.start.port)
+            self._await_store()
+        if meeting is not None:
+            meeting.receive()
+        self._open_board()
+        if meeting is not None:
+            for text in meeting.risks([each.server.stage for each in self._setting.view.members]):
+                self._tell(InstantLine("warning", now(), None, text))
+            meeting.admit(self._token, self._inbox.address)
 
     def _await_store(self) -> None:
         event = self._fork_server.next_event(30)
@@ -166,7 +161,6 @@ class Supervisor:
         if event.name == "store":
             if event.kind == "started":
                 self._store_pid, self._port = event.pid, event.port
-                self._open_board()
             else:
                 self._store_due = time.monotonic() + self._setting.durations.silence
                 self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
@@ -176,15 +170,18 @@ class Supervisor:
             self._agents[member] = event.pid
         else:
             self._ended[member] = event.status
-            self._replace_last(member)
+            if has_crashed(event.status):
+                self._replace_crashed(member)
 
     def _open_board(self) -> None:
         setting = self._setting
-        self._board = Board(Endpoint(setting.host, self._port, self._token).connect(), self._token)
+        self._board = Board(setting.endpoint(self._port, self._token).connect(), self._token)
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
             self._board.verdicts.open(Opening.of(setting.view, setting.restore))
-        JoinFile(setting.host, self._port, self._inbox.address[1], self._token).write(setting.folder / JOIN_FILE)
+        endpoint = setting.endpoint(self._port, self._token)
+        door = JoinFile(setting.host, endpoint.port, self._inbox.address[1], self._token, endpoint.prefix)
+        door.write(setting.folder / JOIN_FILE)
 
     def _hear(self, received: Received) -> None:
         member = Member.parse(received.sender.name)
@@ -249,6 +246,8 @@ class Supervisor:
     def _require_kept(self) -> None:
         if any(status == DONE for status in self._ended.values()):
             return
+        if self._reasons and self._signals.number:
+            raise EndedBySignal("; ".join(self._reasons), self._signals.number)
         if self._reasons:
             raise RunFailed("; ".join(self._reasons))
         with suppress(StoreLost):
@@ -311,13 +310,18 @@ class Supervisor:
         life = Member(server, self._board.joining.new_incarnation(server))
         self._fork_server.start_server(str(life), self._port)
 
-    def _replace_last(self, member: Member) -> None:
-        """If the last live server of a stage is gone, and there is a checkpoint, the run needs it again."""
-        if self._ended[member] in (DONE, FENCED, STOPPED):
+    def _replace_crashed(self, member: Member) -> None:
+        """Start a server again, as often as it may be; the last one of a stage always, if there is a checkpoint."""
+        server = member.server
+        if self._restarts.allow(server, time.monotonic()):
+            self._start_replacement(server)
             return
+        refusal = self._restarts.refusal(server)
+        if refusal:
+            self._tell(InstantLine("warning", now(), str(server), refusal))
         stage = member.server.stage
         alive = [each for each in self._agents if each.server.stage == stage and each not in self._ended]
-        if not alive and self._setting.durable():
+        if not alive and not lives_elsewhere(self._board, stage, self._agents) and self._setting.durable():
             text = f"no live server of stage {stage} is left: {member.server} is started again"
             self._tell(InstantLine("warning", now(), str(member.server), text))
             self._start_replacement(member.server)
@@ -328,6 +332,7 @@ class Supervisor:
             self._store_due = None
             self._fork_server.serve_store(self._port)
             self._await_store()
+            self._open_board()
 
 
 def _signal(pid: int, number: int) -> None:

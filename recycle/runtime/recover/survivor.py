@@ -4,13 +4,16 @@ The training itself runs in the main thread; the alarm watch, a second thread, w
 and frees the main thread from whatever it waits in.
 """
 
+import time
 from collections.abc import Sequence
 
+from recycle.control.agent import LEFT
 from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
+from recycle.control.messages import Death
 from recycle.control.view import Member
 from recycle.job import Job
 from recycle.record.reporting import Reporter
@@ -64,6 +67,7 @@ class Survivor:
         hooks: Sequence[Hooks] = (),
     ) -> None:
         self._member = member
+        self._job = job
         self._trainee = trainee
         self._store = store = StoreConnection(endpoint, durations)
         self._alarm_watch = watch = AlarmWatch(endpoint, durations)
@@ -86,6 +90,7 @@ class Survivor:
             reports,
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
+        self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
         self._spoiled: set[int] = set()
 
@@ -167,8 +172,59 @@ class Survivor:
         """Between two iterations: look after the store, and say what all should know; gives what all said."""
         self._store_loss.look()
         notices = self._rebuilding.notices
-        notices.say = Notices(int(self._admission.is_asked_for), int(self._recovery.is_unprotected))
+        mine = self._member.server.stage
+        leaving = tuple(int(stage == mine) for stage in range(self._job.depth)) if self._told_to_leave else ()
+        notices.say = Notices(int(self._admission.is_asked_for), int(self._recovery.is_unprotected), leaving)
         return notices.heard
+
+    def tell_to_leave(self, cause: str) -> None:
+        """From a signal handler: this server is to leave at a boundary between iterations.
+
+        Args:
+            cause: why, in a word.
+        """
+        self._told_to_leave = cause
+
+    @property
+    def is_parting(self) -> bool:
+        """Whether servers leave at this boundary; all know the same.
+
+        That is when leaving was heard of for the second time: a cluster tells many at once, and none may be missed of
+        those without whom a stage is empty.
+        """
+        notices = self._rebuilding.notices
+        return bool(notices.heard.leaving and notices.before.leaving)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether servers leave without whom the run cannot go on; all know the same."""
+        if not self.is_parting:
+            return False
+        heard, view = self._rebuilding.notices.heard, self._recovery.view
+        return heard.unprotected > 0 or any(
+            count == len(view.peers(stage)) for stage, count in enumerate(heard.leaving)
+        )
+
+    def part(self) -> None:
+        """Servers leave, and this may be one of them; all come here, before the same iteration.
+
+        Raises:
+            AdmissionPause: it is not, or the run ends.
+        """
+        recovery = self._recovery
+        if self.is_end:
+            done = f"training has ended after {recovery.step} iterations, with a checkpoint"
+            recovery.stop = f"told to end: {done}; go on with --resume"
+            raise AdmissionPause("the run ends")
+        if not self._rebuilding.notices.said.leaving:
+            raise AdmissionPause("servers leave")
+        why = f"leaves: {self._told_to_leave}"
+        board = self._store.board
+        death = board.failures.publish_death(Death(str(self._member), why, "itself", time.monotonic()))
+        board.failures.tell_death(recovery.view.epoch, death)
+        # Who is slower may still read what this server has sent.
+        board.verdicts.wait(recovery.view.epoch + 1, self._store.durations.answer)
+        recovery.end = LEFT  # the others tell of it with the view
 
     def serve(self) -> None:
         """Between two iterations: begin to serve a joiner that asks for it."""

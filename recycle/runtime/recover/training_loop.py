@@ -54,9 +54,12 @@ class TrainingLoop:
         # Every server hears in the same iteration that one has lost the store: a checkpoint is made once.
         save = heard.unprotected > 0 and not self._saved_unprotected
         self._saved_unprotected = heard.unprotected > 0
-        admits = heard.admit > 0 and heard.unprotected == 0
-        loop.between(survivor.step, save=save, settle=admits)
+        admits, parting = heard.admit > 0 and heard.unprotected == 0, survivor.is_parting
+        loop.between(survivor.step, save=save or survivor.is_end, settle=admits or parting)
         if survivor.step == loop.last:
+            return
+        if parting:
+            survivor.part()
             return
         if admits:
             raise AdmissionPause("new servers are admitted")

@@ -4,10 +4,12 @@ Peers of a stage hold the same state, so one of them writes it. All write into a
 its own when everything is on disk; what was there before stays until then.
 """
 
+import hashlib
 import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,10 @@ from recycle.errors import RunFailed
 from recycle.files import read_bytes, write_whole
 from recycle.runtime.errors import RunError
 
-MANIFEST = "checkpoint.json"
-VERSION = 1
+MANIFEST, DIGESTS = "checkpoint.json", "digests.json"
+VERSION = 2
 KEPT = 2
+"""How many checkpoints of a run are kept, if nobody says."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,11 +35,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         version: of the format.
         step: how many iterations were made.
         settings: what must be the same for training to go on as if it had not stopped, by name.
+        shards: the folders of its parts, each with the digests of its files; filled in when all are there.
     """
 
     version: int
     step: int
     settings: dict[str, Any]
+    shards: tuple[str, ...] = ()
 
 
 def stage_state(parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -59,6 +64,8 @@ def write_stage(root: Path, step: int, stage: str, state: dict[str, torch.Tensor
     try:
         folder.mkdir(parents=True, exist_ok=True)
         dcp.save(state, checkpoint_id=folder, no_dist=True)
+        digests = {each.name: _digest(each) for each in sorted(folder.iterdir()) if each.name != DIGESTS}
+        (folder / DIGESTS).write_bytes(msgspec.json.encode(digests))
     except (OSError, dcp.api.CheckpointException) as error:
         raise RunFailed(
             f"checkpoint: {folder} cannot be written: {_cause(error)}; make room or choose another folder. "
@@ -66,23 +73,94 @@ def write_stage(root: Path, step: int, stage: str, state: dict[str, torch.Tensor
         ) from error
 
 
-def complete(root: Path, manifest: Manifest) -> None:
+def complete(root: Path, manifest: Manifest, keep: int = KEPT) -> None:
     """Make a checkpoint valid once all its stages are written, and remove those that are too old.
+
+    Args:
+        root: where checkpoints are.
+        manifest: of this one.
+        keep: how many are kept.
 
     Raises:
         UserError: the manifest cannot be written.
     """
     partial = _partial(root, manifest.step)
+    shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
+    manifest = msgspec.structs.replace(manifest, shards=shards)
     write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
-    final = folder_of(root, manifest.step)
+    _put(partial, folder_of(root, manifest.step))
+    for old in checkpoints(root)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def find_damage(folder: Path) -> str:
+    """What is missing of a checkpoint, or is not as it was written; empty if it is whole. It reads all of it."""
+    try:
+        shards = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest).shards
+        for shard in shards:
+            digests = msgspec.json.decode((folder / shard / DIGESTS).read_bytes(), type=dict[str, str])
+            for name, digest in digests.items():
+                if _digest(folder / shard / name) != digest:
+                    return f"{folder / shard / name} is not as it was written"
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    except msgspec.DecodeError as error:
+        return f"{folder}: its manifest or its digests cannot be read: {error}"
+    return ""
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a damaged checkpoint, so that it is none any more; gives where it is now."""
+    aside = folder.with_name(f"damaged-{folder.name}")
+    with suppress(FileNotFoundError):  # another process of the run may have done it
+        folder.rename(aside)
+    return aside
+
+
+def adopt(source: Path, root: Path) -> None:
+    """Take over a checkpoint of another run; its files are linked where that is possible, and copied otherwise.
+
+    Args:
+        source: a checkpoint, or the folder of a run, of which the newest whole one is taken.
+        root: where the checkpoints of this run are.
+
+    Raises:
+        UserError: there is none, or it cannot be copied.
+    """
+    candidates = [source] if (source / MANIFEST).exists() else checkpoints(source / "checkpoints")
+    whole = [each for each in candidates if not find_damage(each)]
+    if not whole:
+        raise RunError(f"resume-from: there is no whole checkpoint in {source}; give the folder of a run that has one")
+    step = msgspec.json.decode((whole[-1] / MANIFEST).read_bytes(), type=Manifest).step
+    partial = _partial(root, step)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(whole[-1], partial, copy_function=_link)
+        _put(partial, folder_of(root, step))
+    except (OSError, shutil.Error) as error:
+        raise RunError(f"resume-from: {whole[-1]} cannot be copied to {root}: {error}") from error
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _put(partial: Path, final: Path) -> None:
+    """Give a finished folder its own name, for good."""
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
-    handle = os.open(root, os.O_RDONLY)
+    handle = os.open(final.parent, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
-    for old in checkpoints(root)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_of(root: Path, step: int) -> Path:

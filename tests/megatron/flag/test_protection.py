@@ -21,7 +21,7 @@ from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import REFUSED, find_flags
-from recycle.megatron.flag.protection import Protection, find_protection
+from recycle.megatron.flag.protection import Protection, find_protection, risk
 from recycle.runtime.net.endpoint import Endpoint
 
 CONTEXT = get_context("fork")
@@ -79,9 +79,7 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
     ("words", "changes", "reason"),
     [
         (f"{WORDS} --recycle-dead W1_0", {}, "with --recycle-dead everybody must live"),
-        (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": "False"}, "the store must be in a process of torchrun's"),
-        (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": None}, "the store must be in a process of torchrun's"),
-        (WORDS, {"RANK": None}, "the store must be in a process of torchrun's"),
+        (WORDS, {"RANK": None}, "this process was started alone"),
         (f"{WORDS} --tensor-model-parallel-size 2", {"WORLD_SIZE": "8"}, "a server is several ranks here"),
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
@@ -106,6 +104,16 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
     of_stages = [[servers[rank] for rank in ranks] for ranks in megatron.get_ranks("dp")]
     assert of_pipelines == [[Server(home, stage) for stage in range(stages)] for home in range(pipelines)]
     assert of_stages == [[Server(home, stage) for home in range(pipelines)] for stage in range(stages)]
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "stages"),
+    [(WORDS, "2", "stages 0, 1"), (f"{WORDS} --use-tp-pp-dp-mapping", "2", ""), (WORDS, "4", ""), (WORDS, "1", "")],
+)
+def test_the_stages_that_die_with_one_host_are_named(environment, words, ranks, stages):
+    said = risk(protection(environment, words).servers, {"LOCAL_WORLD_SIZE": ranks})
+    assert bool(said) == bool(stages)
+    assert said.startswith(f"all servers of {stages}"[: len(said)])
 
 
 # The end of a rank.

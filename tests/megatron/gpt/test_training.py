@@ -16,7 +16,7 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.reading import load_recording
-from recycle.record.recording import EvaluationLine, IterationLine
+from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
 from recycle.runtime.errors import RunError
 from recycle.runtime.step import checkpoint
 from recycle.runtime.step.checkpoint import checkpoints
@@ -116,8 +116,31 @@ def test_what_cannot_go_on_says_why(tmp_path):
     with pytest.raises(RunError, match="its hidden is 32, and this run's is 64"):
         losses(msgspec.structs.replace(more, model=wide))
     damage(run, "*.distcp")
-    with pytest.raises(RunError, match=r"stage-0/tensor-0: cannot be read: .*; resume from another checkpoint"):
+    with pytest.raises(RunError, match=r"resume: no checkpoint in .* is whole: .*stage-0/.* is not as it was written"):
         losses(more)
+
+
+def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
+    run = Run(plan(), MODEL, 2, tmp_path / "run", checkpoint_every=1, protected=False)
+    losses(run)
+    damage(run, "*.distcp")
+    told = []
+    train(msgspec.structs.replace(run, iterations=3, resume=True), told.append, None, Faults())
+    assert {each.step for each in told if isinstance(each, IterationLine)} == {1, 2}
+    (warning,) = [each.text for each in told if isinstance(each, InstantLine) and each.kind == "warning"]
+    assert "is not as it was written: the checkpoint is set aside as" in warning
+    assert "step-00000001 is taken" in warning
+
+
+def test_a_run_goes_on_from_another_runs_checkpoint_and_then_from_its_own(tmp_path):
+    whole, _ = losses(Run(plan(), MODEL, 4, tmp_path / "whole"))
+    first = Run(plan(), MODEL, 2, tmp_path / "first")
+    before, _ = losses(first)
+    second = Run(plan(), MODEL, 3, tmp_path / "second", resume_from=tmp_path / "first")
+    between, _ = losses(second)
+    after, _ = losses(msgspec.structs.replace(second, iterations=4))
+    assert (list(before), list(between), list(after)) == ([0, 1], [2], [3])
+    assert before | between | after == whole
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):

@@ -32,7 +32,54 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
     assert heard == {0: expected, 1: expected}
 
 
+def test_where_iterations_are_long_each_has_a_post():
+    view = View.among([Server(0, 0), Server(1, 0)])
+    heard = {}
+
+    def body(member):
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), long=0.0)
+        found = []
+        for iteration in range(4):
+            notices.say = Notices(admit=iteration)
+            notices.exchange()
+            found.append(notices.heard.admit)
+        notices.collect()
+        member.report(msgspec.json.encode(found))
+
+    launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content)}))
+    assert heard == {0: [0, 0, 2, 4], 1: [0, 0, 2, 4]}
+
+
 def test_nothing_is_under_way_before_the_first_notice():
     notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
     notices.collect()
     assert notices.heard == Notices()
+
+
+def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():
+    """The second server is told when the first one has posted already."""
+    view = View.among([Server(0, 0), Server(1, 0), Server(0, 1), Server(1, 1)])
+    heard = {}
+
+    def body(member):
+        server = view.servers[member.rank]
+        notices = NoticeExchange(connect(member.store(), view, server))
+        found = []
+        for iteration in range(EVERY):
+            if (member.rank, iteration) in ((0, 0), (1, 1), (1, 2), (0, 1), (0, 2)):
+                notices.say = Notices(leaving=(int(server.stage == 0), int(server.stage == 1)))
+            notices.exchange()
+            found.append((notices.before.leaving, notices.heard.leaving, bool(notices.said.leaving)))
+        notices.collect()
+        member.report(msgspec.json.encode(found))
+
+    launch(4, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content)}))
+    everybody = [[[], []], [[], [1, 0]], [[1, 0], [1, 1]], [[1, 1], [1, 1]]]
+    assert [[each[:2] for each in heard[rank]] for rank in range(4)] == [everybody] * 4
+    # A server knows whether it was counted, whatever it wants to say by now.
+    assert [[each[2] for each in heard[rank]] for rank in range(4)] == [
+        [False, True, True, True],
+        [False, False, True, True],
+        [False] * 4,
+        [False] * 4,
+    ]

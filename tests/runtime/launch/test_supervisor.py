@@ -17,7 +17,9 @@ from recycle.control.view import Member, View
 from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.job import Server
-from recycle.runtime.launch.supervisor import JOIN_FILE, Setting, Supervisor
+from recycle.record.reporting import Event
+from recycle.runtime.launch.setting import Setting
+from recycle.runtime.launch.supervisor import JOIN_FILE, Supervisor
 from recycle.runtime.net.endpoint import Endpoint
 
 JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)
@@ -29,11 +31,14 @@ DURATIONS = Durations(beat=0.1, silence=2.0, answer=10.0)
 class Launched:
     """A run whose servers do nothing until they are killed."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder, restarts=0) -> None:
         self.error: str | None = None
+        self.events: list[Event] = []
         self._folder = folder
         view = View(0, OURS)
-        setting = Setting(JOB, view, 0, "memory", {}, DURATIONS, "127.0.0.1", Faults(), folder, durable=lambda: False)
+        setting = Setting(
+            JOB, view, 0, "memory", {}, DURATIONS, "127.0.0.1", Faults(), folder, lambda: False, restarts=restarts
+        )
         (folder / "pids").mkdir()
 
         def serve(member, _):
@@ -41,7 +46,7 @@ class Launched:
             signal.pause()
             return 1
 
-        self._supervisor = Supervisor(setting, serve, lambda _: None)
+        self._supervisor = Supervisor(setting, serve, self.events.append)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         wait_for(lambda: (folder / JOIN_FILE).exists())
@@ -50,9 +55,12 @@ class Launched:
 
     def kill_all(self) -> None:
         for member in OURS:
-            path = self._folder / "pids" / str(member)
-            wait_for(lambda path=path: path.exists() and path.read_text())
-            os.kill(int(path.read_text()), signal.SIGKILL)
+            self.kill(member)
+
+    def kill(self, member: Member) -> None:
+        path = self._folder / "pids" / str(member)
+        wait_for(lambda: path.exists() and path.read_text())
+        os.kill(int(path.read_text()), signal.SIGKILL)
 
     def replace(self) -> None:
         """Others have taken the places of all servers."""
@@ -117,3 +125,15 @@ def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waitin
 def test_a_run_whose_servers_are_all_dead_is_over(launched):
     launched.kill_all()
     assert "W0_0#0 ended with -9" in launched.end()
+
+
+def test_a_crashed_server_is_started_again_as_another_member_until_it_has_crashed_too_often(tmp_path):
+    launched = Launched(tmp_path, restarts=2)
+    for life in range(3):
+        launched.kill(Member(OURS[0].server, life))
+    wait_for(lambda: launched.events)
+    assert "W0_0 has crashed more than 2 times within an hour" in launched.events[0].text
+    assert not (tmp_path / "pids" / "W0_0#3").exists()
+    # Nobody of the view is left then.
+    launched.kill(OURS[1])
+    assert "no server reached the end of the run" in launched.end()

@@ -20,7 +20,8 @@ from recycle.planner.make import make_plan
 from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.supervisor import Setting, Supervisor
+from recycle.runtime.launch.setting import Setting
+from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop

@@ -198,6 +198,7 @@ class Ending:
 
     def __init__(self, ends):
         self.step, self.end, self.calls, self.ends = 0, None, [], ends
+        self.is_parting = self.is_end = False
 
     def exchange_notices(self):
         if self.ends and self.step == 2:

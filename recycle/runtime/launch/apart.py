@@ -1,6 +1,5 @@
-"""Processes that torchrun has started: each joins the others through torchrun's store instead of being forked here."""
+"""Processes of an unprotected run that were started apart: each joins the others through a store."""
 
-import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,44 +8,35 @@ from typing import Any
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from recycle.runtime.errors import RunError
 from recycle.runtime.launch.local import Process
 from recycle.runtime.launch.messages import EndMessage, Message, ReportMessage, decode, encode
+from recycle.runtime.launch.start import Start
 from recycle.runtime.net.gloo.threads import let_go
 
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(hours=24)
 
 
-def under_torchrun() -> bool:
-    """Whether this process was started by torchrun."""
-    return all(name in os.environ for name in VARIABLES)
+class ApartProcess:
+    """What a process knows of the others.
 
-
-def is_leader() -> bool:
-    """Whether this process speaks for all: the only one without torchrun, the first one under it."""
-    return not under_torchrun() or os.environ["RANK"] == "0"
-
-
-class TorchrunProcess:
-    """What a process knows of the others from torchrun's environment.
+    Args:
+        start: how they were started.
 
     Attributes:
         rank: its number, from 0.
         count: how many processes there are.
     """
 
-    def __init__(self) -> None:
-        self.rank = int(os.environ["RANK"])
-        self.count = int(os.environ["WORLD_SIZE"])
-        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self._address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self._served = self._connect(is_master=self.rank == 0 and not agent)
+    def __init__(self, start: Start) -> None:
+        self.rank = start.rank
+        self.count = start.count
+        self._start = start
+        self._served = self._connect(is_master=self.rank == 0 and not start.served)
         self._reported = 0
 
     def store(self) -> Store:
         """A connection to the store of this start of the processes."""
-        return PrefixStore(f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", self._connect())
+        return PrefixStore(self._start.prefix, self._connect())
 
     def report(self, content: bytes) -> None:
         """Send something to the leader."""
@@ -80,28 +70,26 @@ class TorchrunProcess:
         self._reported += 1
 
     def _connect(self, *, is_master: bool = False) -> TCPStore:
-        return TCPStore(*self._address, is_master=is_master, wait_for_workers=False, timeout=TIMEOUT)
+        return TCPStore(
+            self._start.host, self._start.port, is_master=is_master, wait_for_workers=False, timeout=TIMEOUT
+        )
 
 
-def join(count: int, body: Callable[[Process], None], receive: Callable[[int, bytes], None], threads: int = 1) -> None:
-    """Run this process's part, as ``launch`` runs all parts; the leader also takes what all report.
+def join(
+    start: Start, body: Callable[[Process], None], receive: Callable[[int, bytes], None], threads: int = 1
+) -> None:
+    """Run this process's part, as ``launch`` runs all parts; the first one also takes what all report.
 
     Args:
-        count: how many processes there must be.
+        start: how the processes were started.
         body: what each of them runs.
-        receive: called on the leader with a rank and what it reported.
+        receive: called in the first one with a rank and what it reported.
         threads: torch's threads in each process.
 
     Raises:
-        RunError: torchrun started another number of processes.
         UserError: this process's part raised one.
     """
-    process = TorchrunProcess()
-    if process.count != count:
-        raise RunError(
-            f"WORLD_SIZE is {process.count}, and the plan has {count} live servers, a process each: "
-            f"start torchrun with {count} processes in all"
-        )
+    process = ApartProcess(start)
     torch.set_num_threads(threads)
     listener = threading.Thread(target=process.gather, args=(receive,), daemon=True)
     if process.rank == 0:

@@ -1,0 +1,160 @@
+"""Several hosts on one machine: each has a network, processes, mounts and shared memory of its own.
+
+A host is a set of Linux namespaces. Hosts hang on a switch, which is a namespace too, so nothing of them is to be
+seen in the machine's own network. Their processes die with the process that made them; what else it left, the next one
+removes.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from recycle.control.agent import die_with_parent
+
+TOOLS = ("ip", "unshare", "nsenter")
+CONFIGURATION = Path("/etc/netns")
+PREFIX = "recycle"
+INIT = "mount -t tmpfs tmpfs /dev/shm && hostname {name} && echo ready && exec sleep infinity"
+
+
+def missing() -> str:
+    """Why there can be no hosts here; empty if there can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "hosts are made of namespaces, which takes root on Linux"
+    absent = [each for each in TOOLS if shutil.which(each) is None]
+    if absent:
+        return f"hosts take {', '.join(absent)}"
+    name = f"{PREFIX}-{os.getpid()}-try"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return f"no network namespace can be made: {made.stderr.strip()}" if made.returncode else ""
+
+
+class Host:
+    """One of them.
+
+    Args:
+        namespace: of its network.
+        name: by which others know it.
+        address: at which they reach it.
+        plug: its end of the cable, in the switch.
+        switch: the namespace of that.
+    """
+
+    def __init__(self, namespace: str, name: str, address: str, plug: str, switch: str) -> None:
+        self.name = name
+        self.address = address
+        self._plug = plug
+        self._switch = switch
+        # What dies with its parent: unshare with this process, the first process of the host with unshare, and all
+        # others of the host with that.
+        self._outer = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", namespace, "unshare", "--uts", "--ipc", "--pid", "--mount", "--mount-proc"),
+                *("--fork", "--kill-child", "sh", "-c", INIT.format(name=name)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # where unshare complains that it is killed
+            text=True,
+            preexec_fn=die_with_parent,
+        )
+        assert self._outer.stdout is not None
+        with self._outer.stdout as said:
+            assert said.readline() == "ready\n", f"host {name} does not start"
+        self._first = int(Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()[0])
+
+    def command(self, *words: str) -> list[str]:
+        """A command line that runs another one on this host."""
+        spaces = ("--net", "--uts", "--ipc", "--pid", "--mount")
+        return ["nsenter", "--target", str(self._first), *spaces, f"--wd={Path.cwd()}", "--", *words]
+
+    def pull_plug(self) -> None:
+        """Cut the host from all others; its processes hear nothing of it."""
+        _ip("-n", self._switch, "link", "set", self._plug, "down")
+
+    def push_plug(self) -> None:
+        """Heal that."""
+        _ip("-n", self._switch, "link", "set", self._plug, "up")
+
+    def crash(self) -> None:
+        """Kill all its processes at one moment: the kernel does so when the first one dies."""
+        if self._outer.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._first, signal.SIGKILL)
+        self._outer.wait()
+
+
+@contextlib.contextmanager
+def hosts(count: int) -> Iterator[tuple[Host, ...]]:
+    """Some hosts, which reach each other by name and by address.
+
+    Args:
+        count: how many.
+
+    Yields:
+        The hosts ``host1``, ``host2`` and so on.
+    """
+    _sweep()
+    prefix = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(3)}-"
+    switch, names = f"{prefix}switch", [f"host{number}" for number in range(1, count + 1)]
+    addresses = [f"10.77.0.{number}" for number in range(1, count + 1)]
+    made: list[Host] = []
+    try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge", "up")
+        known = "".join(f"{address} {name}\n" for address, name in zip(addresses, names, strict=True))
+        for name, address in zip(names, addresses, strict=True):
+            namespace, plug = f"{prefix}{name}", f"v-{name}"
+            _ip("netns", "add", namespace)
+            _configure(namespace, known)
+            _ip("-n", switch, "link", "add", plug, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+            _ip("-n", switch, "link", "set", plug, "master", "bridge", "up")
+            _ip("-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
+            for link in ("lo", "eth0"):
+                _ip("-n", namespace, "link", "set", link, "up")
+            made.append(Host(namespace, name, address, plug, switch))
+        yield tuple(made)
+    finally:
+        for host in made:
+            host.crash()
+        _remove(prefix)
+
+
+def _configure(namespace: str, known: str) -> None:
+    """What ``ip netns exec`` lays over /etc. Names are looked up in a file alone: nobody answers for others."""
+    folder = CONFIGURATION / namespace
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+    (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
+
+
+def _sweep() -> None:
+    """Remove what processes have left that were killed."""
+    for name in _namespaces():
+        if not Path(f"/proc/{name.split('-')[1]}").exists():
+            _remove(name)
+
+
+def _remove(prefix: str) -> None:
+    # Links between two namespaces go with the first of them.
+    for name in _namespaces():
+        if name.startswith(prefix):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            shutil.rmtree(CONFIGURATION / name, ignore_errors=True)
+
+
+def _namespaces() -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in listed.splitlines() if line.startswith(f"{PREFIX}-")]
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"

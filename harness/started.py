@@ -1,0 +1,112 @@
+"""Runs of ``recycle train`` whose processes are started apart, on hosts or here: by torchrun, as by srun, by hand."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.hosts import Host
+from recycle.record.recording import IterationLine, Line
+
+TRAIN = (sys.executable, "-m", "harness.scripts.train")
+ROOT = Path(__file__).parents[1]
+
+
+class Started:
+    """One process, and what it and those below it print.
+
+    Args:
+        words: its command line.
+        host: where it runs; None for this machine.
+        variables: for its environment.
+    """
+
+    def __init__(
+        self, words: Sequence[str], host: Host | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self.output = ""
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "FATAL"}
+        self.process = subprocess.Popen(
+            host.command(*words) if host is not None else list(words),
+            env=os.environ | environment | (variables or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_for(self, text: str, seconds: float = 120.0) -> None:
+        """Wait until something was printed."""
+        wait_until(lambda: text in self.output or self.process.poll() is not None, seconds)
+        assert text in self.output, self.output[-6000:]
+
+    def ended(self, seconds: float = 120.0) -> int:
+        """The exit status, after it has ended."""
+        status = self.process.wait(seconds)
+        self._reader.join(10)
+        return status
+
+    def kill(self) -> None:
+        """End it, however far it is."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(10)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.output += line
+
+
+def torchrun(node: int, nodes: int, ranks: int, master: Host, *arguments: str) -> list[str]:
+    """What is typed on one of several hosts."""
+    return [
+        *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--rdzv-backend", "static"),
+        *("--nnodes", str(nodes), "--node-rank", str(node), "--nproc-per-node", str(ranks)),
+        *("--master-addr", master.name, "--master-port", "29500", "-m", "harness.scripts.train", *arguments),
+    ]
+
+
+def by_hand(rank: int, count: int, master: str, port: int) -> dict[str, str]:
+    """What is set for one of several processes."""
+    return {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": master, "MASTER_PORT": str(port)}
+
+
+def as_srun(rank: int, count: int, nodes: str, job: int) -> dict[str, str]:
+    """What srun sets for one of several tasks, one on each node; as far as it is read."""
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(count),
+        "SLURM_NTASKS": str(count),
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": str(rank),
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURM_JOB_ID": str(job),
+    }
+
+
+def losses(folder: Path) -> dict[int, list[float]]:
+    """Of a run, by step; an iteration that was made again counts as it was made last."""
+    found: dict[int, tuple[int, list[float]]] = {}
+    for path in sorted((folder / "events").glob("*.jsonl")):
+        for text in path.read_bytes().splitlines():
+            line = msgspec.json.decode(text, type=Line)
+            if isinstance(line, IterationLine) and line.losses and found.get(line.step, (-1, []))[0] <= line.epoch:
+                found[line.step] = line.epoch, line.losses
+    return {step: losses for step, (_, losses) in sorted(found.items())}
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for something that comes."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)

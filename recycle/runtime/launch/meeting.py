@@ -1,0 +1,290 @@
+"""The meeting of processes that were started apart: they compare what they are before a run, and take leave after."""
+
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+import torch
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
+from torch.distributed.elastic.utils.store import _barrier_nonblocking
+
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.messages import differs
+from recycle.control.tcp_store import TorchStore
+from recycle.errors import UserError
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.start import Start
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.version import __version__
+
+LOOK = 0.1
+"""Seconds between two looks."""
+
+FAREWELL = 3.0
+"""Seconds that the first process waits at the end for the others: those whose hosts are dead never come."""
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a process says of itself.
+
+    Attributes:
+        host: the name of its machine.
+        node: which of the launcher's nodes that is.
+        address: where others reach it.
+        release: what must be the same for all, by name.
+    """
+
+    host: str
+    node: str
+    address: str
+    release: dict[str, str]
+
+
+class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the first process answers all others.
+
+    Attributes:
+        token: the run's.
+        watch: where the first process listens.
+        refusal: why there is no run; empty if there is one.
+    """
+
+    token: str
+    watch: tuple[str, int]
+    refusal: str = ""
+
+
+def release() -> dict[str, str]:
+    """What must be the same in all processes of a run."""
+    return {"recycle": __version__, "torch": str(torch.__version__)}
+
+
+class Meeting:
+    """One process's part in it.
+
+    Args:
+        start: how it was started.
+        address: where others reach this machine.
+        patience: how long to wait for the others, in seconds.
+
+    Attributes:
+        start: as above.
+        address: as above.
+    """
+
+    def __init__(self, start: Start, address: str, patience: float) -> None:
+        self.start = start
+        self.address = address
+        self._patience = patience
+        self._store: TorchStore | None = None
+        self._hellos: list[Hello] = []
+
+    def endpoint(self, token: str) -> Endpoint:
+        """Where the run's store is."""
+        start = self.start
+        return Endpoint(start.host, start.port, token, self.address, f"{start.prefix}/members")
+
+    # The first process.
+
+    def receive(self) -> None:
+        """Wait for all others.
+
+        Raises:
+            RunError: they cannot train together, or one has not come. All who came are told.
+        """
+        self._greet()
+        self._hellos = [self._await_hello(rank) for rank in range(self.start.count)]
+        refusal = why_not(self._hellos)
+        if refusal:
+            self.refuse(refusal)
+            raise RunError(refusal)
+
+    def risks(self, stages: Sequence[int]) -> list[str]:
+        """What the loss of one host would end.
+
+        Args:
+            stages: of each process's server, by rank.
+        """
+        lonely = lonely_stages(stages, [each.host for each in self._hellos])
+        return [
+            f"all servers of stage {stage} are on {host}, whose loss ends the run: start ranks in another order"
+            for stage, host in lonely.items()
+        ]
+
+    def admit(self, token: str, watch: tuple[str, int]) -> None:
+        """Let all others in.
+
+        Args:
+            token: the run's.
+            watch: where this process listens.
+        """
+        self._write("admission", Admission(token, watch))
+
+    @contextmanager
+    def telling_others(self) -> Iterator[None]:
+        """If an error ends this process before there is a run, tell it to all others that wait for one."""
+        try:
+            yield
+        except UserError as error:
+            # Where this process has to make the store first, there may be none.
+            if self.start.served:
+                self.refuse(str(error))
+            raise
+
+    def refuse(self, reason: str) -> None:
+        """Tell all others that there is no run."""
+        with suppress(ControlError, StoreLost):
+            self._write("admission", Admission("", ("", 0), reason))
+
+    def dismiss(self) -> None:
+        """After the end of the run, wait a moment for the others; nobody waits for hosts that are dead."""
+        ends: dict[int, int] = {}
+        deadline = time.monotonic() + FAREWELL
+        with suppress(ControlError, StoreLost):
+            while len(ends) < self.start.count and time.monotonic() < deadline:
+                time.sleep(LOOK)
+                for rank in range(self.start.count):
+                    found = self._reach().get(f"left/{rank}")
+                    if found is not None:
+                        ends[rank] = msgspec.json.decode(found, type=int)
+            if self.start.job and self.start.served:
+                self._check_in_for(self._hopeless(ends))
+
+    def _hopeless(self, ends: Mapping[int, int]) -> int:
+        """How many of torchrun's nodes will not say themselves that all their processes have ended well."""
+        by_node: dict[str, list[bool]] = defaultdict(list)
+        for rank, hello in enumerate(self._hellos):
+            by_node[hello.node].append(ends.get(rank) == 0)
+        return sum(not all(ended) for ended in by_node.values())
+
+    def _check_in_for(self, nodes: int) -> None:
+        """Torchrun waits five minutes at its end until all its nodes are there. The dead are, as soon as we say so."""
+        start = self.start
+        store = PrefixStore(start.job, TCPStore(start.host, start.port, is_master=False, wait_for_workers=False))
+        for _ in range(nodes):
+            _barrier_nonblocking(store, start.nodes, _TERMINAL_STATE_SYNC_ID)
+
+    def _await_hello(self, rank: int) -> Hello:
+        found = self._wait(f"hello/{rank}")
+        if found is None:
+            refusal = (
+                f"process {rank} of {self.start.count} has not come within {self._patience:g} s: see what its host "
+                "says, and start all again"
+            )
+            self.refuse(refusal)
+            raise RunError(refusal)
+        try:
+            return msgspec.json.decode(found, type=Hello)
+        except msgspec.DecodeError:
+            return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})
+
+    # The others.
+
+    def attend(self) -> Admission:
+        """Come to the meeting.
+
+        Raises:
+            RunError: there is no run.
+            ControlError: nobody answers.
+        """
+        self._greet()
+        found = self._wait("admission")
+        if found is None:
+            raise RunError(
+                f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
+                "it says, and start all again"
+            )
+        admission = msgspec.json.decode(found, type=Admission)
+        if admission.refusal:
+            raise RunError(admission.refusal)
+        return admission
+
+    def leave(self, status: int) -> None:
+        """Say that this process ends.
+
+        Args:
+            status: with which exit status.
+        """
+        with suppress(ControlError, StoreLost):
+            self._write(f"left/{self.start.rank}", status)
+
+    # All.
+
+    def _greet(self) -> None:
+        hello = Hello(socket.gethostname(), self.start.node, self.address, release())
+        self._write(f"hello/{self.start.rank}", hello)
+
+    def _write(self, key: str, content: object) -> None:
+        self._reach().set(key, msgspec.json.encode(content))
+
+    def _wait(self, key: str) -> bytes | None:
+        store, deadline = self._reach(), time.monotonic() + self._patience
+        # In short waits, between which a signal is heard.
+        while not store.wait(key, min(1.0, self._patience)):
+            if time.monotonic() > deadline:
+                return None
+        return store.get(key)
+
+    def _reach(self) -> TorchStore:
+        if self._store is None:
+            start = self.start
+            self._store = await_store(
+                lambda: TorchStore(start.host, start.port, prefix=f"{start.prefix}/start"), start, self._patience
+            )
+        return self._store
+
+
+def await_store(connect: Callable[[], TorchStore], start: Start, patience: float) -> TorchStore:
+    """A connection to a store that may not be there yet.
+
+    Raises:
+        ControlError: it is not there after so many seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return connect()
+        except StoreLost as error:
+            if time.monotonic() > deadline:
+                raise ControlError(
+                    f"the store at {start.host}:{start.port} does not answer within {patience:g} s: see whether the "
+                    "first process runs, and whether MASTER_ADDR and MASTER_PORT name its host and a free port there"
+                ) from error
+            time.sleep(LOOK)
+
+
+def why_not(hellos: Sequence[Hello]) -> str:
+    """Why some processes cannot train together; empty if they can."""
+    first = hellos[0]
+    for hello in hellos:
+        difference = differs(hello.release, first.release)
+        if difference:
+            return f"{hello.host}: {difference} on {first.host}: install the same release on all hosts"
+    loopback = {each.host for each in hellos if each.address.startswith("127.")}
+    others = {each.host for each in hellos} - loopback
+    if loopback and others:
+        name = min(loopback)
+        return (
+            f"{name}: its address is that of no network, so {min(others)} cannot reach it; give --address an address "
+            f"or an interface there, or MASTER_ADDR an address instead of a name"
+        )
+    return ""
+
+
+def lonely_stages(stages: Sequence[int], hosts: Sequence[str]) -> dict[int, str]:
+    """The stages whose servers are all on one host, and on which, where there are several hosts.
+
+    Args:
+        stages: of each server.
+        hosts: of each server.
+    """
+    where: dict[int, Collection[str]] = {
+        stage: {host for each, host in zip(stages, hosts, strict=True) if each == stage} for stage in set(stages)
+    }
+    if len(set(hosts)) < 2:
+        return {}
+    return {stage: next(iter(found)) for stage, found in sorted(where.items()) if len(found) == 1}

@@ -1,0 +1,81 @@
+"""How often a server whose worker has crashed is started again on its host."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+from recycle.control.agent import DONE, FENCED, LEFT, STOPPED
+from recycle.control.view import Member
+from recycle.job import Server
+
+HOUR = 3600.0
+
+
+def has_crashed(status: int) -> bool:
+    """Whether a worker that ended so was meant to go on."""
+    return status not in (DONE, FENCED, LEFT, STOPPED)
+
+
+class Restarts:
+    """Counts them.
+
+    Args:
+        limit: for one server within an hour; one that fails more often is left alone, because its host may be broken.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._times: dict[Server, list[float]] = defaultdict(list)
+
+    def allow(self, server: Server, now: float) -> bool:
+        """Whether a server may be started again; it counts as started then.
+
+        Args:
+            server: which.
+            now: the time in seconds, on a clock that never goes back.
+        """
+        times = self._times[server] = [each for each in self._times[server] if now - each < HOUR]
+        if len(times) >= self._limit:
+            return False
+        times.append(now)
+        return True
+
+    def refusal(self, server: Server) -> str:
+        """Why a server is not started again; empty where that was never to be."""
+        if not self._limit:
+            return ""
+        return (
+            f"{server} has crashed more than {self._limit} times within an hour, and is not started again: see what is "
+            "wrong with its host, and bring it back with recycle join"
+        )
+
+
+def serve_again(
+    serve: Callable[[Member], int],
+    member: Member,
+    next_life: Callable[[], Member | None],
+    restarts: Restarts,
+    say: Callable[[str], None],
+) -> int:
+    """Serve, and start again after a crash, as often as that may be.
+
+    Args:
+        serve: serves as a member, and gives the status with which its worker has ended.
+        member: the first life.
+        next_life: the next one; None if there is to be none.
+        restarts: counts.
+        say: tells the user that there is no other.
+
+    Returns:
+        The status with which the last worker has ended.
+    """
+    life: Member | None = member
+    status = DONE
+    while life is not None:
+        status = serve(life)
+        life = next_life() if has_crashed(status) else None
+        if life is not None and not restarts.allow(member.server, time.monotonic()):
+            life = None
+            if refusal := restarts.refusal(member.server):
+                say(refusal)
+    return status

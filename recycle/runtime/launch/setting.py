@@ -1,0 +1,70 @@
+"""What a supervised run is, and what its processes need to take part."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from recycle.control.durations import Durations
+from recycle.control.view import Member, View
+from recycle.faults.menu import Faults
+from recycle.job import Job
+from recycle.runtime.launch.meeting import Meeting
+from recycle.runtime.net.endpoint import Endpoint
+
+
+class RunAccess(NamedTuple):
+    """What a process of the run needs to take part.
+
+    Attributes:
+        endpoint: of the store.
+        watch: where the launcher listens.
+    """
+
+    endpoint: Endpoint
+    watch: tuple[str, int]
+
+
+class Setting(NamedTuple):
+    """What a supervised run is.
+
+    Attributes:
+        job: what is trained.
+        view: who begins.
+        step: where training begins.
+        restore: whether everybody begins from a checkpoint of that step, or afresh.
+        fingerprint: what must be the same in all processes.
+        durations: how long is waited for what.
+        host: the address that the launcher binds to, and the store where the launcher serves it alone.
+        faults: what goes wrong; the launcher's part of it is done here.
+        folder: of the run.
+        durable: whether there is a checkpoint by now.
+        restarts: how often a server that has crashed is started again, within an hour.
+        meeting: where the launcher meets those of the servers that it does not start; None where it starts all.
+    """
+
+    job: Job
+    view: View
+    step: int
+    restore: Literal["memory", "checkpoint"]
+    fingerprint: dict[str, str]
+    durations: Durations
+    host: str
+    faults: Faults
+    folder: Path
+    durable: Callable[[], bool]
+    restarts: int = 0
+    meeting: Meeting | None = None
+
+    @property
+    def own(self) -> tuple[Member, ...]:
+        """Whom the launcher starts."""
+        return self.view.members if self.meeting is None else (self.view.members[self.meeting.start.rank],)
+
+    def endpoint(self, port: int, token: str) -> Endpoint:
+        """Where the store is.
+
+        Args:
+            port: of a store that the launcher serves alone.
+            token: the run's.
+        """
+        return Endpoint(self.host, port, token, self.host) if self.meeting is None else self.meeting.endpoint(token)

@@ -1,0 +1,202 @@
+"""How this process was started with others: by torchrun, by Slurm's srun, or with torchrun's variables set by hand."""
+
+import array
+import fcntl
+import os
+import re
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from recycle.control.tcp_store import LOOPBACK
+from recycle.runtime.errors import RunError
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun gives to each process, and who starts them by hand has to."""
+
+SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+"""What srun gives to each task; a batch script itself has not both."""
+
+FIRST_PORT, PORTS = 20_000, 20_000
+"""Under srun, a job's port follows from its number, unless MASTER_PORT is given."""
+
+_ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR, see man 7 netdevice
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What a process knows of those that were started with it.
+
+    Attributes:
+        rank: its number, from 0.
+        count: how many processes there are.
+        node: which of the launcher's nodes it is on; empty where nobody says.
+        host: where the first process is.
+        port: of the store there.
+        served: whether the store is in a process of torchrun's. Otherwise the first process has to make it.
+        attempt: which of torchrun's attempts this is.
+        job: torchrun's name for the job; empty where it was not torchrun.
+        nodes: how many there are; 0 where nobody says.
+    """
+
+    rank: int
+    count: int
+    node: str
+    host: str
+    port: int
+    served: bool = False
+    attempt: str = "0"
+    job: str = ""
+    nodes: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """Of this start's keys, in a store that others use as well."""
+        return f"recycle/{self.attempt}"
+
+    def variables(self) -> dict[str, str]:
+        """The same as torchrun says it to code that reads its variables."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.count),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+        }
+
+
+def find_start(environment: Mapping[str, str]) -> Start | None:
+    """What the environment says about the start of this process; None where it was started alone.
+
+    Raises:
+        RunError: it contradicts itself, or torchrun was told to start processes again, or to take in others.
+    """
+    if all(name in environment for name in VARIABLES):
+        rank, count = _numbers(environment, "RANK", "WORLD_SIZE")
+        restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
+        if restarts != "0":
+            raise RunError(
+                f"torchrun --max-restarts {restarts}: it would kill all servers of a host to start one again, and here "
+                "the others go on by themselves; take --max-restarts 0"
+            )
+        return Start(
+            rank,
+            count,
+            environment.get("GROUP_RANK", ""),
+            environment["MASTER_ADDR"],
+            _numbers(environment, "MASTER_PORT")[0],
+            environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+            environment.get("TORCHELASTIC_RUN_ID", ""),
+            int(environment.get("GROUP_WORLD_SIZE", "0")),
+        )
+    if all(name in environment for name in SLURM_VARIABLES) and environment["SLURM_STEP_NUM_TASKS"] != "1":
+        return _from_slurm(environment)
+    return None
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Start:
+    rank, count = _numbers(environment, *SLURM_VARIABLES)
+    nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
+    host = environment.get("MASTER_ADDR") or first_of(nodes)
+    if not host:
+        raise RunError("SLURM_JOB_NODELIST and MASTER_ADDR are not set: give MASTER_ADDR, the host of the first task")
+    if "MASTER_PORT" in environment:
+        port = _numbers(environment, "MASTER_PORT")[0]
+    else:
+        port = FIRST_PORT + _numbers({"SLURM_JOB_ID": "0"} | dict(environment), "SLURM_JOB_ID")[0] % PORTS
+    return Start(rank, count, environment.get("SLURM_NODEID", ""), host, port)
+
+
+def first_of(nodes: str) -> str:
+    """The first of Slurm's list of nodes, such as ``node[01-03,07],other``."""
+    match = re.match(r"([^\[,]*)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
+    assert match is not None, "the pattern matches any text"
+    return "".join(part or "" for part in match.groups())
+
+
+def refuse_elastic(words: Sequence[str]) -> None:
+    """Refuse a torchrun that lets others join.
+
+    Args:
+        words: the command line of the process that has started this one.
+
+    Raises:
+        RunError: it was told to.
+    """
+    if not any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words):
+        return
+    given = re.search(r"--nnodes[= ](\d+):(\d+)", " ".join(words))
+    least, most = given.groups() if given else os.environ.get("PET_NNODES", "1").partition(":")[::2]
+    if most and least != most:
+        raise RunError(
+            f"torchrun --nnodes {least}:{most}: it would kill all servers whenever a host joins; give one number, with "
+            "--rdzv-backend static, --node-rank and --master-addr, and bring hosts back with recycle join"
+        )
+
+
+def words_of_parent() -> tuple[str, ...]:
+    """The command line of the process that has started this one; empty where it cannot be read."""
+    with suppress(OSError):
+        return tuple(Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0"))
+    return ()
+
+
+def choose_address(given: str | None, start: Start | None) -> str:
+    """The address of this machine where other servers reach it.
+
+    Args:
+        given: an address or the name of an interface, if the user has given one.
+        start: how this process was started; None where all servers are on this machine.
+
+    Raises:
+        RunError: this machine has no such address or interface, or the first host is not known.
+    """
+    if given is None and start is None:
+        return LOOPBACK
+    address = _own_address(start.host, start.port) if given is None and start is not None else _address_of(given or "")
+    try:
+        socket.create_server((address, 0)).close()
+    except OSError as error:
+        known = ", ".join(name for _, name in socket.if_nameindex())
+        raise RunError(
+            f"address {address} cannot be used: {error.strerror}; give --address an address of this machine, or one of "
+            f"its interfaces: {known}"
+        ) from error
+    return address
+
+
+def _own_address(host: str, port: int) -> str:
+    """The address of this machine from which it reaches another one."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            # Nothing is sent.
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise RunError(
+            f"MASTER_ADDR {host}: {error.strerror}; give the name or the address of the first host"
+        ) from error
+
+
+def _address_of(given: str) -> str:
+    """The address of an interface; anything else as it was given."""
+    if given not in (name for _, name in socket.if_nameindex()):
+        return given
+    request = array.array("b", struct.pack("256s", given.encode()))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            fcntl.ioctl(probe, _ADDRESS_OF_INTERFACE, request)
+        except OSError as error:
+            raise RunError(f"interface {given}: it has no address ({error.strerror}); give another one") from error
+    return socket.inet_ntoa(request.tobytes()[20:24])
+
+
+def _numbers(environment: Mapping[str, str], *names: str) -> list[int]:
+    for name in names:
+        if not environment[name].isdecimal():
+            raise RunError(f"{name} is {environment[name]!r}, and must be a number: set it as torchrun does")
+    return [int(environment[name]) for name in names]

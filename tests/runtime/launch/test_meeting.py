@@ -1,0 +1,115 @@
+"""The meeting of processes that were started apart: a real store, and a thread for each of them."""
+
+import threading
+
+import pytest
+
+from recycle.control.tcp_store import listen, serve
+from recycle.errors import UserError
+from recycle.runtime.launch import meeting as meetings
+from recycle.runtime.launch.meeting import Hello, Meeting, lonely_stages, why_not
+from recycle.runtime.launch.start import Start
+
+RELEASE = {"recycle": "1", "torch": "2"}
+
+
+@pytest.fixture
+def store():
+    listener = listen()
+    port = listener.getsockname()[1]
+    server = serve(listener)
+    yield port
+    del server
+
+
+def meeting(port, rank, patience=30.0, served=False):
+    return Meeting(Start(rank, 2, str(rank), "127.0.0.1", port, served), "127.0.0.1", patience)
+
+
+class Other:
+    """The second process."""
+
+    def __init__(self, port):
+        self.admission = self.error = None
+        self._meeting = meeting(port, 1)
+        self._thread = threading.Thread(target=self._attend)
+        self._thread.start()
+
+    def end(self):
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _attend(self):
+        try:
+            self.admission = self._meeting.attend()
+            self._meeting.leave(0)
+        except UserError as error:
+            self.error = str(error)
+
+
+def test_the_first_process_lets_all_others_in_and_waits_for_their_leave(store):
+    first, other = meeting(store, 0), Other(store)
+    first.receive()
+    assert first.risks([0, 0]) == []  # both are on this machine
+    first.admit("token", ("127.0.0.1", 5))
+    other.end()
+    assert other.admission.token == "token"
+    assert other.admission.watch == ("127.0.0.1", 5)
+    first.leave(0)
+    first.dismiss()
+
+
+def test_mixed_releases_are_refused_on_both_sides(store, monkeypatch):
+    other = Other(store)
+    first = meeting(store, 0)
+    # The other one is there with its own release by now, or will come with the same.
+    monkeypatch.setattr(meetings, "why_not", lambda hellos: "host2: recycle is '1', and that of the run is '2'")
+    with pytest.raises(UserError, match="recycle is '1'"):
+        first.receive()
+    other.end()
+    assert other.error == "host2: recycle is '1', and that of the run is '2'"
+
+
+def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):
+    other = Other(store)
+    with pytest.raises(UserError), meeting(store, 0, served=True).telling_others():
+        raise UserError("model.toml: cannot be read")
+    other.end()
+    assert other.error == "model.toml: cannot be read"
+
+
+def test_who_does_not_come_is_named(store):
+    with pytest.raises(UserError, match=r"process 1 of 2 has not come within 0\.5 s"):
+        meeting(store, 0, 0.5).receive()
+
+
+def test_a_store_that_is_nowhere_is_one_line():
+    with listen() as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(UserError, match=f"the store at 127.0.0.1:{port} does not answer within 0.3 s: see whether"):
+        meeting(port, 1, 0.3).attend()
+
+
+def hello(host="host1", address="10.0.0.1", **release):
+    return Hello(host, "0", address, RELEASE | release)
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (hello("host2", "10.0.0.2"), ""),
+        (hello("host2", recycle="0"), "host2: recycle is '0', and that of the run is '1' on host1: install the same"),
+        (hello("host2", "127.0.1.1"), "host2: its address is that of no network, so host1 cannot reach it"),
+    ],
+)
+def test_who_cannot_train_together(other, reason):
+    assert why_not([hello(), other]).startswith(reason)
+    assert bool(why_not([hello(), other])) == bool(reason)
+
+
+def test_stages_whose_servers_are_all_on_one_host():
+    assert lonely_stages([0, 1, 0, 1], ["a", "a", "b", "b"]) == {}
+    assert lonely_stages([0, 1, 0, 1], ["a", "b", "a", "b"]) == {0: "a", 1: "b"}
+    assert lonely_stages([0, 1, 0, 1], ["a", "a", "a", "b"]) == {0: "a"}
+    # Where there is one host, everybody knows.
+    assert lonely_stages([0, 1, 0, 1], ["a"] * 4) == {}

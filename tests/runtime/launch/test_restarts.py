@@ -1,0 +1,56 @@
+"""How often a server is started again."""
+
+import pytest
+
+from recycle.control.agent import DONE, FENCED, LEFT, STOPPED
+from recycle.control.view import Member
+from recycle.job import Server
+from recycle.runtime.launch.restarts import HOUR, Restarts, has_crashed, serve_again
+
+ONE, OTHER = Server(0, 1), Server(1, 1)
+
+
+def test_a_server_may_crash_so_often_within_any_hour():
+    restarts = Restarts(2)
+    assert [restarts.allow(ONE, time) for time in (0.0, HOUR / 2, HOUR - 1)] == [True, True, False]
+    assert restarts.allow(OTHER, HOUR - 1)
+    # The first one is forgotten, and what was refused never counted.
+    assert [restarts.allow(ONE, time) for time in (HOUR, HOUR + 1)] == [True, False]
+    assert restarts.refusal(ONE).startswith("W0_1 has crashed more than 2 times within an hour")
+
+
+def test_who_wants_none_gets_none_and_hears_nothing_of_it():
+    restarts = Restarts(0)
+    assert not restarts.allow(ONE, 0.0)
+    assert restarts.refusal(ONE) == ""
+
+
+@pytest.mark.parametrize("status", [DONE, FENCED, LEFT, STOPPED])
+def test_an_end_that_was_meant_is_no_crash(status):
+    assert not has_crashed(status)
+
+
+@pytest.mark.parametrize("status", [-9, -11, 1, 2])
+def test_any_other_end_is_one(status):
+    assert has_crashed(status)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "lives", "said"),
+    [([0], [0], 0), ([-9, 0], [0, 1], 0), ([-9, 1, FENCED], [0, 1, 2], 0), ([1, 1, 1, 0], [0, 1, 2], 1)],
+)
+def test_who_crashes_serves_again_in_another_life(statuses, lives, said):
+    served, told, left = [], [], list(statuses)
+
+    def serve(member):
+        served.append(member.incarnation)
+        return left.pop(0)
+
+    status = serve_again(serve, Member(ONE, 0), lambda: Member(ONE, served[-1] + 1), Restarts(2), told.append)
+    assert status == statuses[len(lives) - 1]
+    assert served == lives
+    assert len(told) == said
+
+
+def test_in_a_run_that_is_over_nobody_serves_again():
+    assert serve_again(lambda _: -9, Member(ONE, 0), lambda: None, Restarts(2), print) == -9

@@ -1,0 +1,98 @@
+"""Checkpoints on disk: which are kept, which are whole, and taking over those of another run."""
+
+import os
+
+import pytest
+import torch
+
+from recycle.errors import UserError
+from recycle.runtime.step.checkpoint import (
+    MANIFEST,
+    VERSION,
+    Manifest,
+    adopt,
+    checkpoints,
+    complete,
+    find_damage,
+    set_aside,
+    write_stage,
+)
+
+
+def write(root, step, keep=2):
+    for stage in range(2):
+        write_stage(root, step, f"stage-{stage}/tensor-0", {"weight": torch.full((50,), float(step + stage))})
+    complete(root, Manifest(VERSION, step, {"hidden": 8}), keep)
+
+
+def steps(root):
+    return [int(each.name.removeprefix("step-")) for each in checkpoints(root)]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4])
+def test_the_newest_are_kept(tmp_path, keep):
+    for step in range(1, 7):
+        write(tmp_path, step, keep)
+    assert steps(tmp_path) == list(range(7 - keep, 7))
+
+
+def data(folder):
+    return sorted(folder.rglob("*.distcp"))
+
+
+def cut(folder):
+    os.truncate(data(folder)[0], 10)
+
+
+def flip(folder):
+    path = data(folder)[-1]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def remove(folder):
+    data(folder)[0].unlink()
+
+
+def garble(folder):
+    (folder / MANIFEST).write_text("{")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, remove, garble])
+def test_whatever_is_not_as_it_was_written_is_found(tmp_path, damage):
+    write(tmp_path, 1)
+    (folder,) = checkpoints(tmp_path)
+    assert find_damage(folder) == ""
+    damage(folder)
+    assert str(folder) in find_damage(folder)
+    assert set_aside(folder).is_dir()
+    assert steps(tmp_path) == []
+
+
+def test_a_checkpoint_of_another_run_is_taken_over_and_the_damaged_passed_by(tmp_path):
+    other, mine = tmp_path / "other" / "checkpoints", tmp_path / "mine" / "checkpoints"
+    mine.mkdir(parents=True)
+    for step in (3, 4):
+        write(other, step)
+    cut(checkpoints(other)[-1])
+    adopt(tmp_path / "other", mine)
+    assert steps(mine) == [3]
+    # What becomes of the other run is nothing to this one.
+    for path in data(other):
+        path.unlink()
+    assert find_damage(checkpoints(mine)[0]) == ""
+
+
+def test_a_checkpoint_can_be_named_itself(tmp_path):
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    mine.mkdir()
+    for step in (3, 4):
+        write(other, step)
+    adopt(checkpoints(other)[0], mine)
+    assert steps(mine) == [3]
+
+
+def test_where_there_is_none_it_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="resume-from: there is no whole checkpoint in "):
+        adopt(tmp_path, tmp_path)

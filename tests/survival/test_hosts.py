@@ -1,0 +1,194 @@
+"""Runs over several hosts: torchrun on each, what srun sets, or variables set by hand; and hosts that die."""
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.hosts import hosts, missing
+from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, wait_until
+
+WHY_NOT = missing()
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
+
+MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+ITERATIONS = 40
+
+
+def words(folder, stages=2, iterations=ITERATIONS):
+    folder.mkdir(exist_ok=True)
+    (folder / "model.toml").write_text(MODEL)
+    size = ["--pipelines", "2", "--stages", str(stages), "--micro-batches", "2", "--iterations", str(iterations)]
+    return ["train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The losses of a run on one machine that nothing befell."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run = Started([*TRAIN, *words(folder)])
+    assert run.ended() == 0, run.output
+    assert "processes  pgrep -f 'recycle: W0_0' finds a server" in run.output
+    return losses(folder / "run")
+
+
+@pytest.fixture
+def start():
+    """Start processes, and end what is left of them."""
+    started = []
+
+    def start(*arguments):
+        started.append(Started(*arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+@pytest.fixture
+def three():
+    with hosts(3) as found:
+        yield found
+
+
+def test_a_run_of_torchrun_over_three_hosts_outlives_one_of_them(three, start, tmp_path, undisturbed):
+    ranks = (2, 1, 1)
+    nodes = [
+        start(torchrun(node, 3, count, three[0], *words(tmp_path)), host)
+        for node, (host, count) in enumerate(zip(three, ranks, strict=True))
+    ]
+    nodes[0].wait_for("iteration 5/")
+    three[2].crash()
+    # Torchrun would wait for the dead host for five minutes.
+    for node in nodes[:2]:
+        assert node.ended(100) == 0, node.output
+    assert "W1_1 died" in nodes[0].output
+    assert f"iteration {ITERATIONS}/{ITERATIONS}" in nodes[0].output
+    assert "Traceback" not in nodes[0].output + nodes[1].output, nodes[0].output + nodes[1].output
+    found = losses(tmp_path / "run")
+    assert list(found) == list(undisturbed)
+    for step, expected in undisturbed.items():
+        assert found[step] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start, tmp_path):
+    first, second, _ = three
+    arguments = [*TRAIN, *words(tmp_path, stages=1)]
+    ranks = [
+        start(arguments, host, by_hand(rank, 2, first.address, 29500)) for rank, host in enumerate((first, second))
+    ]
+    ranks[0].wait_for("iteration 5/")
+    second.crash()
+    assert ranks[0].ended() == 0, ranks[0].output
+    assert f"iteration {ITERATIONS}/{ITERATIONS}" in ranks[0].output
+
+
+def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_others_go_on(three, start, tmp_path):
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--checkpoint-every", "1"]
+    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
+    ranks[0].wait_for("iteration 5/")
+    three[1].pull_plug()
+    ranks[0].wait_for("W1_0 died: has given no sign of life for")
+    ranks[0].wait_for("view 1: 1 of 2 servers")
+    isolated = tmp_path / "run" / "events" / "W1_0.jsonl"
+    before = isolated.read_bytes().count(b'"type":"iteration"')
+    three[1].push_plug()
+    # Its worker ends, and what was started there waits for the end of the run.
+    wait_until(lambda: "recycle: W1_0" not in titles(three[1]))
+    assert isolated.read_bytes().count(b'"type":"iteration"') == before
+    assert ranks[1].process.poll() is None
+    tell_to_end(three[0])
+    assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
+
+
+def test_a_run_of_srun_ends_well_on_all_hosts(three, start, tmp_path):
+    """What srun sets is simulated."""
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=3)]
+    ranks = [start(arguments, host, as_srun(rank, 2, "host[1-2]", 77)) for rank, host in enumerate(three[:2])]
+    for rank in ranks:
+        assert rank.ended() == 0, rank.output
+    assert "iteration 3/3" in ranks[0].output
+    assert ranks[1].output == ""
+
+
+def titles(host):
+    """Of all processes of a host."""
+    shown = subprocess.run(host.command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=True)
+    return {line.strip() for line in shown.stdout.splitlines()}
+
+
+def tell_to_end(host):
+    """Send SIGTERM to what was started on a host; all below it have other titles."""
+    subprocess.run(host.command("pkill", "-TERM", "-f", "harness.scripts.train"), check=True)
+
+
+def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start, tmp_path):
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000)]
+    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
+    ranks[0].wait_for("iteration 5/")
+    assert {"recycle: W1_0", "recycle: agent of W1_0"} <= titles(three[1])
+    subprocess.run(three[1].command("pkill", "-TERM", "-f", "recycle: agent of W1_0"), check=True)
+    assert ranks[1].ended() == 128 + signal.SIGTERM, ranks[1].output
+    ranks[0].wait_for("view 1: 1 of 2 servers")
+    assert "W1_0 leaves: SIGTERM" in ranks[0].output
+    # Nobody was surprised, and nothing was made again.
+    assert "is made again" not in ranks[0].output
+    assert "died" not in ranks[0].output
+    tell_to_end(three[0])
+    assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
+
+
+def test_a_worker_that_crashes_on_a_healthy_host_comes_back_by_itself(three, start, tmp_path):
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--restarts", "1"]
+    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
+    ranks[0].wait_for("iteration 5/")
+    for host, server in ((three[1], "W1_0"), (three[0], "W0_0")):
+        subprocess.run(host.command("pkill", "-KILL", "-f", f"recycle: {server}"), check=True)
+        ranks[0].wait_for(f"{server} is started again")
+        ranks[0].wait_for(f"{server} (incarnation 1) is back: 2 of 2 servers")
+    subprocess.run(three[1].command("pkill", "-KILL", "-f", "recycle: W1_0"), check=True)
+    ranks[1].wait_for("W1_0 has crashed more than 1 times within an hour, and is not started again")
+    ranks[0].wait_for("view 5: 1 of 2 servers")
+    tell_to_end(three[0])
+    assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_run_that_is_told_to_end_makes_a_checkpoint_first(start, tmp_path, number):
+    arguments = words(tmp_path, stages=1, iterations=20_000)
+    run = start([*TRAIN, *arguments])
+    run.wait_for("iteration 3/")
+    run.process.send_signal(number)
+    assert run.ended() == 128 + number, run.output
+    said = re.search(r"recycle: told to end: training has ended after (\d+) iterations, with a checkpoint", run.output)
+    assert said, run.output
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert saved.name == f"step-{int(said[1]):08d}"
+
+
+def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
+    run = start([*TRAIN, *words(tmp_path, stages=1, iterations=20_000)])
+    run.wait_for("iteration 3/")
+    workers = subprocess.run(["pgrep", "-f", "recycle: W[01]_0"], capture_output=True, text=True, check=True)
+    below = [int(pid) for pid in workers.stdout.split() if str(run.process.pid) in ancestors(int(pid))]
+    assert len(below) == 2
+    for pid in below:
+        os.kill(pid, signal.SIGSTOP)  # so that no next iteration comes
+    run.process.send_signal(signal.SIGTERM)
+    run.wait_for("again to end at once")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.ended() == 128 + signal.SIGTERM, run.output
+    assert "recycle: SIGTERM: ended at once" in run.output
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+
+
+def ancestors(pid):
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(str(pid))
+    return found
