@@ -63,16 +63,24 @@ def make_dataset(prefix):
     return prefix
 
 
+VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def words_of(dataset, *arguments, iterations=8, script=SCRIPT.name):
+    """A script and its arguments."""
+    words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
+    return [str(SCRIPT.with_name(script)), *map(str, words)]
+
+
 def launch(dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron"), script=SCRIPT.name):
     """Begin to run a script under torchrun; what it prints can be read."""
-    words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
+    words = words_of(dataset, *arguments, iterations=iterations, script=script)
     return subprocess.Popen(
         [
             *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), *map(str, start), str(SCRIPT.with_name(script))),
-            *map(str, words),
+            *("--nproc-per-node", str(ranks), *map(str, start), *words),
         ],
-        env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        env=os.environ | VARIABLES,
         cwd=Path(dataset).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -92,6 +100,11 @@ def train(dataset, *arguments, watch=lambda launcher, output: None, **settings):
             output += line
             watch(launcher, output)
     assert launcher.returncode == 0, output[-8000:]
+    return printed(output)
+
+
+def printed(output):
+    """What can be found in all that a run has printed."""
     return Printed(
         {int(number): (loss, norm) for number, loss, norm in TRAINED.findall(output)},
         {where.strip(): loss for where, loss in EVALUATED.findall(output)},

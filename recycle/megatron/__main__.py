@@ -48,6 +48,9 @@ def main(arguments: list[str]) -> int:
     warning = risk(protection.servers, os.environ)
     if warning:
         say(warning)
+    if protection.hosted is not None:
+        os.environ.update(protection.hosted.variables())
+        os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
     return protection.serve(int(os.environ["RANK"]), lambda: run_script(script, rest, True, protection))
 
 

@@ -17,6 +17,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
+from recycle.runtime.launch.hosted import HostedStore
 from recycle.runtime.launch.meeting import lonely_stages
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.start import Start, choose_address, find_start
@@ -32,10 +33,12 @@ class Protection(NamedTuple):
     Attributes:
         servers: all, by their rank.
         endpoint: where the run's store is.
+        hosted: that store, where it is not torchrun's.
     """
 
     servers: tuple[Server, ...]
     endpoint: Endpoint
+    hosted: HostedStore | None = None
 
     def serve(self, rank: int, work: Callable[[], None]) -> int:
         """Do a rank's work under an agent, and end with the run.
@@ -58,7 +61,10 @@ class Protection(NamedTuple):
         durations = Durations(beat=BEAT, silence=SILENCE)
         endpoint = self.endpoint
         status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, durations)
-        return end_with_run(endpoint, status, BEAT, lambda: bool(told_to_end))
+        status = end_with_run(endpoint, status, BEAT, lambda: bool(told_to_end))
+        if self.hosted is not None:
+            self.hosted.leave(status, endpoint.address)
+        return status
 
 
 def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str, str]) -> Protection | str:
@@ -67,13 +73,16 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     Args:
         flags: recycle's.
         words: the script's arguments.
-        environment: torchrun's.
+        environment: torchrun's, srun's, or set by hand.
+
+    Raises:
+        UserError: the address of the store cannot be used.
     """
     if flags.dead:
         return "with --recycle-dead everybody must live"
     start = find_start(environment)
-    if start is None or not start.served:
-        return "the store must be in a process of torchrun's, not in a rank's"
+    if start is None:
+        return "this process was started alone"
     try:
         line = read_command_line(words, start.count)
     except UserError as error:
@@ -86,7 +95,8 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     servers = [Server(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
     if "--use-tp-pp-dp-mapping" in words:
         servers.sort()
-    return Protection(tuple(servers), _endpoint(start))
+    hosted = None if start.served else HostedStore(start)
+    return Protection(tuple(servers), _endpoint(start), hosted)
 
 
 def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:

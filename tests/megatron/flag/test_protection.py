@@ -79,9 +79,7 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
     ("words", "changes", "reason"),
     [
         (f"{WORDS} --recycle-dead W1_0", {}, "with --recycle-dead everybody must live"),
-        (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": "False"}, "the store must be in a process of torchrun's"),
-        (WORDS, {"TORCHELASTIC_USE_AGENT_STORE": None}, "the store must be in a process of torchrun's"),
-        (WORDS, {"RANK": None}, "the store must be in a process of torchrun's"),
+        (WORDS, {"RANK": None}, "this process was started alone"),
         (f"{WORDS} --tensor-model-parallel-size 2", {"WORLD_SIZE": "8"}, "a server is several ranks here"),
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),

@@ -1,11 +1,16 @@
 """Under the flag a user's script goes on when its processes are killed, and prints what it prints without that."""
 
+import os
 import random
 import re
+import signal
+import sys
 
 import pytest
 
-from harness.flag_runs import kill, make_dataset, needs_training, train
+from harness.flag_runs import VARIABLES, children, kill, make_dataset, needs_training, printed, train, words_of
+from harness.started import Started, by_hand
+from recycle.control.tcp_store import listen
 
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -90,3 +95,22 @@ def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeyp
     lines = [line for line in str(ended.value).splitlines() if line.startswith("recycle: no live server")]
     assert len(lines) == 1
     assert lines[0].startswith("recycle: no live server of stage 1 is left")
+
+
+def test_started_by_hand_a_death_changes_nothing_and_all_processes_end_well(dataset, stock):
+    with listen() as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", *words_of(dataset, *ON, iterations=LENGTH)]
+    ranks = [Started(words, None, VARIABLES | by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
+    try:
+        # The last rank prints the losses.
+        ranks[3].wait_for(" iteration        3/", 600)
+        (worker,) = children(ranks[1].process.pid)
+        os.kill(worker, signal.SIGKILL)
+        assert [rank.ended(600) for rank in ranks] == [0] * 4, "".join(rank.output for rank in ranks)[-8000:]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    survived = printed("".join(rank.output for rank in ranks))
+    assert len(deaths(survived)) == 1
+    assert losses(survived) == stock

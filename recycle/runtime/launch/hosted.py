@@ -1,0 +1,57 @@
+"""A store for processes that were started apart without torchrun; as with torchrun, it is in no rank's process."""
+
+import os
+import signal
+
+from recycle.control.agent import die_with_parent
+from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.runtime.launch.meeting import Meeting, await_store
+from recycle.runtime.launch.signals import ignore_signals
+from recycle.runtime.launch.start import Start
+from recycle.runtime.launch.title import set_title
+
+PATIENCE = 600.0
+"""Seconds that processes wait for the store."""
+
+
+class HostedStore:
+    """It is served from a process below the first of them, for as long as that one lives.
+
+    The calling process must have no other threads, because it forks.
+
+    Args:
+        start: how this process was started.
+
+    Raises:
+        ControlError: the address cannot be used, or there is no store there.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        if start.rank == 0:
+            listener = listen(start.host, start.port)
+            if os.fork() == 0:
+                die_with_parent()
+                ignore_signals()
+                set_title("store")
+                served = serve(listener)
+                while served is not None:
+                    signal.pause()
+            listener.close()
+        await_store(lambda: TorchStore(start.host, start.port), start, PATIENCE)
+
+    def variables(self) -> dict[str, str]:
+        """What torch has to be told so that it takes this store for torchrun's."""
+        return self._start.variables() | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+    def leave(self, status: int, address: str) -> None:
+        """At the end of this process; the first one waits a moment for the others, which may still need the store.
+
+        Args:
+            status: with which exit status.
+            address: of this machine.
+        """
+        meeting = Meeting(self._start, address, patience=1.0)
+        meeting.leave(status)
+        if self._start.rank == 0:
+            meeting.dismiss()
