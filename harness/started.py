@@ -30,7 +30,8 @@ class Started:
         self, words: Sequence[str], host: Host | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.output = ""
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "FATAL"}
+        path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TORCH_CPP_LOG_LEVEL": "FATAL"}
         self.process = subprocess.Popen(
             host.command(*words) if host is not None else list(words),
             env=os.environ | environment | (variables or {}),
