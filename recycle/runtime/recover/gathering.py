@@ -43,12 +43,9 @@ class Gathering:
         self._heard: set[Member] = set()
         self._outlived: View | None = None
 
-    def await_opening(self) -> Opening:
-        """With whom the run begins, once that was said."""
-        opening = None
-        while opening is None:
-            opening = self._store.board.verdicts.opening(self._store.durations.beat)
-        return opening
+    def await_opening(self) -> Opening | None:
+        """With whom the run begins, once that was said; None if nobody does in the time that a start may take."""
+        return self._store.board.verdicts.opening(self._store.durations.start)
 
     def raise_alarm(self, epoch: int, cause: str) -> Alarm:
         """Tell all that an epoch cannot go on; gives the alarm that was raised first."""

@@ -156,6 +156,9 @@ class Recovery:
         """The run begins with this member in it, which is ready: announce it."""
         try:
             opening = self._gathering.await_opening()
+            if opening is None:
+                self.end_with(STOPPED, "nobody has said with whom the run begins: train again")
+                return
             self._holdings.empty = opening.restore == "checkpoint"
             self.tell(Opened("opening", opening))
         except StoreLost:

@@ -6,7 +6,7 @@ import pytest
 
 from harness.examples import QUICK, paper_job
 from harness.memory_store import MemoryStore
-from recycle.control.agent import DONE, FENCED
+from recycle.control.agent import DONE, FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.events import Built, Decided, Died, JoinReady, Noticed, Overdue, Propose, Rebuild, Reported, Resume
@@ -65,6 +65,19 @@ def test_what_comes_of_an_action_is_told_after_all_actions_and_in_order():
     assert machine.told == [Noticed, Decided, Died, Built]
     assert done == ["nobody is served", NEXT, BEGUN.view]
     assert recovery.step == 5
+
+
+def test_who_is_not_told_with_whom_the_run_begins_ends_with_its_line():
+    ends = []
+    recovery = Recovery(
+        Machine(FIRST_MEMBER, JOB),
+        SimpleNamespace(await_opening=lambda: None),
+        *[SimpleNamespace()] * 5,
+        SimpleNamespace(end=ends.append),
+    )
+    recovery.enter()
+    assert recovery.end == STOPPED
+    assert ends == ["nobody has said with whom the run begins: train again"]
 
 
 class Talk:
