@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from harness.examples import paper_plan
+from recycle.cli.model import quiet
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.plan import Plan
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=8)
     parser.add_argument("--everybody", action="store_true")
     arguments = parser.parse_args()
+    quiet()
     for processes in arguments.processes:
         stages = processes // PIPELINES
         plan = paper_plan(failed=[DEAD], pipelines=PIPELINES, stages=stages, limit=stages, micro_batches=stages)

@@ -20,7 +20,8 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.groups import begin, lost
 from recycle.runtime.net.gloo.tags import GREETINGS
 
-SLICE = timedelta(milliseconds=50)
+SLICE = timedelta(milliseconds=200)
+"""How long to wait until the view is asked for; a wait that ends is work for the store, and everybody waits at once."""
 PUBLISHED = "0/{}"
 """Where gloo publishes a rank's address, in the store of its group."""
 
