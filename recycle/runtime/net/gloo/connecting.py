@@ -14,14 +14,15 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import DistError, DistStoreError, Store, Work
+from torch.distributed import DistError, Store, Work
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.groups import begin, lost
 from recycle.runtime.net.gloo.tags import GREETINGS
 
-SLICE = timedelta(milliseconds=200)
-"""How long to wait until the view is asked for; a wait that ends is work for the store, and everybody waits at once."""
+PAUSES = 0.002, 0.05
+"""Seconds between two looks at the store: the first pause, and the longest; each is twice the one before."""
+
 PUBLISHED = "0/{}"
 """Where gloo publishes a rank's address, in the store of its group."""
 
@@ -118,11 +119,11 @@ def _addresses(store: Store, ranks: Sequence[int], patience: timedelta, check: C
 
 def _wait(store: Store, keys: list[str], patience: timedelta, check: Callable[[], None]) -> None:
     end = time.monotonic() + patience.total_seconds()
-    while keys:
-        try:
-            store.wait(keys, SLICE)
-            return
-        except DistStoreError as error:
-            check()
-            if time.monotonic() > end:
-                raise ConnectionLost(f"some rank did not come to connect: {keys}") from error
+    pause, longest = PAUSES
+    # A wait of the store's that expires looks up the names of both its ends, which takes seconds if no answer comes.
+    while keys and not store.check(keys):
+        check()
+        if time.monotonic() > end:
+            raise ConnectionLost(f"some rank did not come to connect: {keys}")
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
