@@ -17,6 +17,7 @@ class Measured(msgspec.Struct, frozen=True):
         batch: samples per iteration.
         oobleck_pause: seconds of a reconfiguration.
         varuna_restart: seconds from a failure to training again, with the time of a checkpoint in it.
+        varuna_restarts: the same with 30 to 15 live servers, where it was measured for each; empty elsewhere.
         checkpoint: seconds of a checkpoint.
         bamboo_pause: seconds of a reconfiguration.
         oobleck: samples per second with 30 to 15 live servers.
@@ -28,6 +29,7 @@ class Measured(msgspec.Struct, frozen=True):
     batch: int
     oobleck_pause: float
     varuna_restart: float
+    varuna_restarts: tuple[float, ...]
     checkpoint: float
     bamboo_pause: float
     oobleck: tuple[float, ...]
