@@ -24,6 +24,7 @@ MOST_TASKS = 5_000
 
 SAMPLE_PIPELINES = 8
 ROUNDS = 60
+FEWER = 8
 
 STAGGERED = Mode("split", "staggered", "home")
 
@@ -133,10 +134,11 @@ class Rates:
         return make_plan(job, dead, STAGGERED, Effort((MaxMoves(moves),), f"{moves} moves")).period
 
     def _degrees(self, live: int) -> Iterator[int]:
-        """Numbers of pipelines worth trying: up to the job's, and none more than twice as deep as the job's."""
-        for pipelines in range(max(1, live // (2 * self.job.depth)), min(live, self.job.pipelines) + 1):
-            if live // pipelines <= self.layers:
-                yield pipelines
+        """Numbers of pipelines worth trying: those near the job's, and those of each depth up to twice the job's."""
+        most = min(live, self.job.pipelines)
+        near = range(max(1, most - FEWER), most + 1)
+        of_depth = (min(most, live // depth) for depth in range(1, 2 * self.job.depth + 1))
+        return (pipelines for pipelines in {*near, *of_depth} if pipelines and live // pipelines <= self.layers)
 
     def _unequal(self, live: int, pipelines: int) -> float:
         depth, longer = divmod(live, pipelines)

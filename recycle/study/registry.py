@@ -17,7 +17,7 @@ from recycle.study.rates import Ground, Rates
 
 Maker = Callable[[Ground, Rates, Measured], Policy]
 
-WITH_CONSTANTS: dict[str, Maker] = {
+MAKERS: dict[str, Maker] = {
     Rerouting.name: Rerouting,
     WithPlacements.name: WithPlacements,
     WithMemory.name: WithMemory,
@@ -27,10 +27,11 @@ WITH_CONSTANTS: dict[str, Maker] = {
     Varuna.name: Varuna,
     Checkpoints.name: Checkpoints,
     Gemini.name: Gemini,
+    Dropping.name: Dropping,
+    Limit.name: Limit,
 }
-WITHOUT: dict[str, Callable[[Ground, Rates], Policy]] = {Dropping.name: Dropping, Limit.name: Limit}
-NAMES = (*WITH_CONSTANTS, *WITHOUT, "spares:K", "spares:K:warm")
-ALL = (*WITH_CONSTANTS, *WITHOUT, "spares:4", "spares:4:warm")
+NAMES = (*MAKERS, "spares:K", "spares:K:warm")
+ALL = (*MAKERS, "spares:4", "spares:4:warm")
 """What is compared if nothing is chosen."""
 
 NO_RIVALS = (Rerouting.name, WithPlacements.name, WithMemory.name, Limit.name)
@@ -46,10 +47,8 @@ def make_policy(name: str, ground: Ground, rates: Rates, measured: Measured = TY
     """
     if spares := _SPARES.fullmatch(name):
         return Spares(ground, rates, measured, int(spares[1]), spares[2] is not None)
-    if name in WITH_CONSTANTS:
-        return WITH_CONSTANTS[name](ground, rates, measured)
-    if name in WITHOUT:
-        return WITHOUT[name](ground, rates)
+    if name in MAKERS:
+        return MAKERS[name](ground, rates, measured)
     raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
 
 
@@ -61,6 +60,6 @@ def parse_policies(text: str) -> tuple[str, ...]:
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in WITH_CONSTANTS and name not in WITHOUT and not _SPARES.fullmatch(name):
+        if name not in MAKERS and not _SPARES.fullmatch(name):
             raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
     return tuple(dict.fromkeys(names))

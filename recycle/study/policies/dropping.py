@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.policies.ours import REPLANNING
+from recycle.study.constants import TYPICAL, Measured
 from recycle.study.policy import Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
@@ -15,15 +15,17 @@ class Dropping(Policy):
     Args:
         ground: what is trained.
         rates: of the job; nothing is taken from them.
+        measured: whose pause is taken.
     """
 
     name = "dropping"
     source: ClassVar[str] = (
-        "throughput: whole pipelines over all, with a smaller batch; pause: that of ours, for torchft publishes none"
+        "throughput: whole pipelines over all, with a smaller batch; pause: as Oobleck, for torchft publishes none"
     )
 
-    def __init__(self, ground: Ground, rates: Rates) -> None:
+    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
         self.interval = ground.iteration
+        self._pause = measured.oobleck_pause
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Leave pipelines with a dead server out."""
@@ -31,4 +33,4 @@ class Dropping(Policy):
         training = train(pipelines / cluster.pipelines, pipelines * cluster.depth)
         if not died:
             return Reaction((training,))
-        return Reaction((pause(Bucket.REPLANNING, REPLANNING, cluster.live), training), Return.SAFE_POINT)
+        return Reaction((pause(Bucket.REPLANNING, self._pause, cluster.live), training), Return.SAFE_POINT)

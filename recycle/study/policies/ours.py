@@ -9,9 +9,6 @@ from recycle.study.constants import TYPICAL, Measured
 from recycle.study.policy import Phase, Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
-REPLANNING = 1.0
-"""Seconds from a death to training again: ten times what runs with some dozen servers need."""
-
 MOVING = 60.0
 """Seconds in which layers move to other servers while training goes on; a guess, for nothing moves them."""
 
@@ -22,20 +19,21 @@ class Rerouting(Policy):
     Args:
         ground: what is trained.
         rates: of the job.
-        measured: what a restart takes, where a stage lost all its servers.
+        measured: what a change of servers takes, and a restart where a stage lost all its servers.
         spares: servers that take a dead one's place.
     """
 
     name = "ours"
     source: ClassVar[str] = (
-        "plans and their periods: this project's planner; pause: 1 s, ten times what its runs with a dozen servers "
-        "need; restarts, where all servers of a stage are dead: as Varuna"
+        "plans and their periods: this project's planner; pause: 2 to 10 s, as Oobleck's, where runs with a dozen "
+        "servers need 0.1 s; restarts, where all servers of a stage are dead: as Varuna"
     )
 
     def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL, spares: int = 0) -> None:
         self.interval = ground.iteration
         self.spares = spares
         self._rates = rates
+        self._pause = measured.oobleck_pause
         self._restart = measured.varuna_restart
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
@@ -49,7 +47,7 @@ class Rerouting(Policy):
             return Reaction(training)
         if lost:
             return Reaction((pause(Bucket.RESTARTING, self._restart, cluster.live), *training), self._after_loss())
-        return Reaction((pause(Bucket.REPLANNING, REPLANNING, cluster.live), *training), Return.SAFE_POINT)
+        return Reaction((pause(Bucket.REPLANNING, self._pause, cluster.live), *training), Return.SAFE_POINT)
 
     def _after_loss(self) -> Return:
         return Return.CHECKPOINT
@@ -76,7 +74,7 @@ class WithPlacements(Rerouting):
         moved = self._rates.templates(used)
         if moved <= rate:
             return (train(rate, used),)
-        return Phase(MOVING, rate, used), pause(Bucket.MOVING, REPLANNING, used), train(moved, used)
+        return Phase(MOVING, rate, used), pause(Bucket.MOVING, self._pause, used), train(moved, used)
 
 
 class WithMemory(WithPlacements):
@@ -90,25 +88,13 @@ class WithMemory(WithPlacements):
 
 
 class Published(Rerouting):
-    """ReCycle as published: plans of a list scheduler, without search; its pause is taken to be that of Oobleck."""
+    """ReCycle as published: plans of a list scheduler, without search."""
 
     name = "recycle"
     source: ClassVar[str] = (
-        "plans: list scheduler without search, under the same limits; pause: Oobleck's, for none of its own is known "
+        "plans: list scheduler without search, under the same limits; pause: as Oobleck, for none of its own is known "
         "here; restarts: as Varuna"
     )
-
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
-        super().__init__(ground, rates, measured)
-        self._pause = measured.oobleck_pause
-
-    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
-        """As ours, with another pause."""
-        reaction = super().react(cluster, died)
-        if reaction is None or reaction.phases[0].bucket is not Bucket.REPLANNING:
-            return reaction
-        first = reaction.phases[0]._replace(seconds=self._pause)
-        return reaction._replace(phases=(first, *reaction.phases[1:]))
 
     def _rate(self, counts: Counts) -> float:
         return self._rates.rerouted(counts, moves=0)
