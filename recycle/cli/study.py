@@ -56,6 +56,13 @@ def _reproduce(context: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the page and CSV.")
 @json_option
 @click.option(
+    "--sweep",
+    "axes",
+    metavar="AXIS=N[,N...] ...",
+    help="A map over mtbf (of a server, as 240d), servers and micro-batches instead of one comparison.",
+)
+@click.option("--advise", "wants_advice", is_flag=True, help="What the job's own choices are worth, instead.")
+@click.option(
     "--reproduce",
     is_flag=True,
     is_eager=True,
@@ -73,16 +80,28 @@ def command(
     seeds: int,
     output: Path | None,
     as_json: bool,
+    axes: str | None,
+    wants_advice: bool,
 ) -> None:
     """Replay failures over JOB with different ways of surviving, and compare the training that is left.
 
     \b
     recycle study job.toml --trace language-model-cluster --policy ours,oobleck,checkpoints -o out/
+    recycle study job.toml --sweep "servers=100,1000 micro-batches=6,64" -o out/
+    recycle study job.toml --advise
     recycle study --reproduce
     """
     from recycle.study.compare import compare
 
     setting = _setting(job, trace, speed, policies, iteration, layers, seeds)
+    if axes is not None and wants_advice:
+        raise UserError("--sweep and --advise: leave one of them out")
+    if axes is not None:
+        _sweep(setting, axes, output, as_json)
+        return
+    if wants_advice:
+        _advise(setting, as_json)
+        return
     with progress_line("dealing the trace") as show:
         comparisons = compare(setting, show)
     if output is not None:
@@ -142,6 +161,67 @@ def _print(setting: "Setting", comparisons: "Sequence[Comparison]") -> None:
     make_console().print("value: useful samples per server-hour paid for, over those of the fault-free job")
 
 
+def _sweep(setting: "Setting", text: str, output: Path | None, as_json: bool) -> None:
+    from recycle.files import write_whole
+    from recycle.study.registry import NO_RIVALS
+    from recycle.study.sweep import parse_axes, sweep, sweep_table
+
+    with progress_line("map") as show:
+        cells = sweep(setting, parse_axes(text), show)
+    if output is not None:
+        _make_folder(output)
+        write_whole(output / "sweep.csv", sweep_table(cells))
+    if as_json:
+        print_json(cells)
+        return
+    ours = [name for name in setting.policies if name in NO_RIVALS]
+    rows = [["mtbf", "servers", "micro-batches", *ours, "best rival", "", "not ahead of, with their best constants"]]
+    for cell in cells:
+        behind = [f"{name}: {', '.join(cell.loses(name))}" for name in ours if name != "limit" and cell.loses(name)]
+        rows.append(
+            [
+                f"{cell.mtbf / 86_400:g} d" if cell.mtbf else "trace",
+                str(cell.servers),
+                str(cell.micro_batches),
+                *(f"{cell.values[name]:.4f}" for name in ours),
+                cell.rival,
+                f"{cell.values[cell.rival]:.4f}" if cell.rival else "",
+                "; ".join(behind),
+            ]
+        )
+    _print_columns(rows, left=(len(ours) + 3, len(ours) + 5))
+
+
+def _advise(setting: "Setting", as_json: bool) -> None:
+    from recycle.study.advise import advise
+
+    with progress_line("advice") as show:
+        choices = advise(setting, show)
+    if as_json:
+        print_json(choices)
+        return
+    rows = [["what", "choice", "lost a year", "saved a year", ""]]
+    rows += [
+        [
+            each.topic,
+            each.choice,
+            f"{each.lost:,.0f}",
+            "" if each.is_present else f"{each.saved:+,.0f}",
+            "as it is" if each.is_present else "model only" if each.model_only else "",
+        ]
+        for each in choices
+    ]
+    _print_columns(rows, left=(0, 1, 4))
+    make_console().print("in server-hours that are paid for and leave no training, by re-routing")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be made: {error.strerror}") from error
+
+
 def _print_columns(rows: "Sequence[Sequence[str]]", left: "Sequence[int]") -> None:
     """A table as wide as it is: with a header, and columns to the right but for those on the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -160,10 +240,7 @@ def _write(folder: Path, setting: "Setting", comparisons: "Sequence[Comparison]"
     from recycle.study.page import page
     from recycle.study.tables import write_tables
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror}") from error
+    _make_folder(folder)
     with progress_line("retention") as show:
         curves = retention(setting)
         write_tables(folder, comparisons, curves)

@@ -65,6 +65,7 @@ class Rates:
         self._rerouted: dict[tuple[Counts, int], float] = {}
         self._templates: dict[int, float] = {}
         self._uniform: dict[int, float] = {}
+        self._bounds: dict[tuple[int, ...], int] = {}
 
     def rerouted(self, counts: Counts, moves: int = 500) -> float:
         """By a plan around so many dead servers of each stage; every stage has a live one.
@@ -128,10 +129,19 @@ class Rates:
 
     def _period(self, counts: Counts, moves: int) -> float:
         job = self.job
-        dead = canonical_dead(job, counts)
         if job.pipelines * job.depth * job.micro_batches * 3 > MOST_TASKS:
-            return lower_bound(make_problem(job, dead, STAGGERED)).value * (1 + self._gap)
+            return self._bound(counts) * (1 + self._gap)
+        dead = canonical_dead(job, counts)
         return make_plan(job, dead, STAGGERED, Effort((MaxMoves(moves),), f"{moves} moves")).period
+
+    def _bound(self, counts: Counts) -> int:
+        """Of plans around so many dead servers. It sees a stage's live servers by the load of the busiest one only."""
+        job = self.job
+        loads = tuple(-(-job.pipelines * job.micro_batches // (job.pipelines - count)) for count in counts)
+        if loads not in self._bounds:
+            problem = make_problem(job, canonical_dead(job, counts), STAGGERED)
+            self._bounds[loads] = lower_bound(problem).value
+        return self._bounds[loads]
 
     def _degrees(self, live: int) -> Iterator[int]:
         """Numbers of pipelines worth trying: those near the job's, and those of each depth up to twice the job's."""
