@@ -57,14 +57,17 @@ class Rates:
     Args:
         job: that is trained.
         layers: of the model.
+        most: the greatest share that re-routing is given.
     """
 
-    def __init__(self, job: Job, layers: int) -> None:
+    def __init__(self, job: Job, layers: int, most: float = 1.0) -> None:
         self.job = job
         self.layers = layers
+        self._most = most
         self._rerouted: dict[tuple[Counts, int], float] = {}
         self._templates: dict[int, float] = {}
         self._uniform: dict[int, float] = {}
+        self._fewer: dict[int, float] = {}
         self._bounds: dict[tuple[int, ...], int] = {}
 
     def rerouted(self, counts: Counts, moves: int = 500) -> float:
@@ -76,7 +79,7 @@ class Rates:
         """
         if (counts, moves) not in self._rerouted:
             period = self._period(counts, moves)
-            self._rerouted[counts, moves] = min(1.0, self._baseline / period)
+            self._rerouted[counts, moves] = min(self._most, self._baseline / period)
         return self._rerouted[counts, moves]
 
     def templates(self, live: int) -> float:
@@ -103,8 +106,10 @@ class Rates:
         """By so many pipelines of the job's depth, which share all micro-batches."""
         if pipelines == 0:
             return 0.0
-        total = self.job.pipelines * self.job.micro_batches
-        return min(1.0, self._whole / self._time([(self.job.depth, pipelines)], total))
+        if pipelines not in self._fewer:
+            total = self.job.pipelines * self.job.micro_batches
+            self._fewer[pipelines] = min(1.0, self._whole / self._time([(self.job.depth, pipelines)], total))
+        return self._fewer[pipelines]
 
     @cached_property
     def _baseline(self) -> int:

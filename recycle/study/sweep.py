@@ -23,6 +23,8 @@ from recycle.study.simulator import simulate
 
 AXES = ("mtbf", "servers", "micro-batches")
 OURS = "ours"
+EXTREMES = (MEASURED[0], TYPICAL)
+"""Constants that a map is made with: those of the smallest and of the largest model."""
 
 
 class Axes(NamedTuple):
@@ -47,7 +49,7 @@ class Cell(msgspec.Struct, frozen=True):
         servers: of the job.
         micro_batches: per pipeline.
         values: of each policy, the mean over deals with the typical constants.
-        best: of each policy, the greatest over deals and constants.
+        best: of each policy, the greatest over deals and extreme constants.
     """
 
     mtbf: float
@@ -146,7 +148,7 @@ def _cell(setting: Setting, mtbf: float, servers: int, micro_batches: int) -> Ce
         ground = Ground(job, seconds, setting.ground.layers, failures)
         deal = dealt(Setting(ground, outages, setting.policies, 1), seed)
         for name in setting.policies:
-            for measured in MEASURED if seed == 0 else (TYPICAL,):
+            for measured in EXTREMES if seed == 0 else (TYPICAL,):
                 policy = make_policy(name, ground, rates, measured)
                 value = simulate(policy, job.pipelines, job.depth, deal).value
                 best[name].append(value)
