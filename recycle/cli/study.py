@@ -124,7 +124,7 @@ def _setting(
     from recycle.study.registry import ALL, parse_policies
 
     names = parse_policies(policies) or ALL
-    outages = load_outages(trace, job.depth, speed)
+    outages = load_outages(trace, job, speed)
     size = job.pipelines * job.depth
     failures = outages.failures_per_second * size / outages.nodes
     seconds = iteration_seconds(job) if iteration is None else iteration

@@ -18,7 +18,7 @@ from recycle.faults.menu import Kind
 from recycle.faults.rows import ADD, MILLISECONDS, REMOVE, TraceRow, comments, read_rows
 from recycle.faults.trace import is_server
 from recycle.files import read_bytes
-from recycle.job import Server
+from recycle.job import Job, Server
 
 SHIPPED = ("language-model-cluster", "shared-gpus")
 """Traces that come with the package: they are named without a path."""
@@ -46,12 +46,14 @@ class Outages(msgspec.Struct, frozen=True):
         nodes: how many places there are.
         seconds: how long the trace lasts.
         entries: by start. Those of one place do not overlap.
+        is_of_servers: whether places are a job's servers, by pipeline and then stage, and not any nodes.
     """
 
     name: str
     nodes: int
     seconds: float
     entries: tuple[Outage, ...]
+    is_of_servers: bool = False
 
     @property
     def failures_per_second(self) -> float:
@@ -62,8 +64,12 @@ class Outages(msgspec.Struct, frozen=True):
         """The trace for another number of places, with its bursts.
 
         Of a larger cluster, as many blocks as it has are drawn, each with all its places; each further block is turned
-        in time by a random part of the trace, and the last block is a random choice of places.
+        in time by a random part of the trace, and the last block is a random choice of places. A trace of servers stays
+        as it is, and further places have no outages.
         """
+        if self.is_of_servers:
+            kept = tuple(entry for entry in self.entries if entry.node < nodes)
+            return Outages(self.name, nodes, self.seconds, kept, True)
         random = Random(seed)
         entries: list[Outage] = []
         for first in range(0, nodes, self.nodes):
@@ -76,12 +82,12 @@ class Outages(msgspec.Struct, frozen=True):
         return Outages(self.name, nodes, self.seconds, tuple(sorted(entries, key=lambda entry: entry.start)))
 
 
-def load_outages(source: str, depth: int = 1, speed: float = 1.0) -> Outages:
+def load_outages(source: str, job: Job | None = None, speed: float = 1.0) -> Outages:
     """Read a trace of any known form, a trace of servers, a fault file, or one that comes with the package.
 
     Args:
         source: a path, or the name of a trace of the package.
-        depth: stages of the job that servers' names are of.
+        job: whose servers a trace may name; None to refuse such traces.
         speed: by how much faster it is replayed.
 
     Raises:
@@ -95,13 +101,19 @@ def load_outages(source: str, depth: int = 1, speed: float = 1.0) -> Outages:
     try:
         if source not in SHIPPED and Path(source).suffix not in (".toml", *TRACES):
             raise FaultError(f"its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}")
-        rows = _rows_of_faults(content, depth) if source.endswith(".toml") else _numbered(read_rows(content), depth)
-        return _outages(source, rows, comments(content), speed)
+        rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
+        facts = comments(content)
+        if not any(is_server(name) for row in rows for name in row.names):
+            return _outages(source, rows, facts, speed)
+        if job is None:
+            raise FaultError("it is of servers: give the job that they are of")
+        outages = _outages(source, _of_places(rows, job), facts, speed)
+        return msgspec.structs.replace(outages, is_of_servers=True)
     except FaultError as error:
         raise FaultError(f"{source}: {error}") from error
 
 
-def _rows_of_faults(content: bytes, depth: int) -> list[TraceRow]:
+def _rows_of_faults(content: bytes) -> list[TraceRow]:
     rows = []
     for number, fault in enumerate(decode_faults(content).of_launcher(), 1):
         if fault.at is None:
@@ -109,26 +121,28 @@ def _rows_of_faults(content: bytes, depth: int) -> list[TraceRow]:
         change = ADD if fault.kind is Kind.JOIN else REMOVE
         if fault.kind.ends_server or fault.kind is Kind.JOIN:
             rows.append(TraceRow(number, f"{fault.at}s", change, tuple(map(str, fault.servers))))
-    return _numbered(rows, depth)
+    return rows
 
 
-def _numbered(rows: Sequence[TraceRow], depth: int) -> list[TraceRow]:
-    """With servers' names as the numbers of their places, and all times in milliseconds."""
-    if not any(is_server(name) for row in rows for name in row.names):
-        return list(rows)
-    numbered = []
+def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:
+    """With numbers of places for servers, all there at the start, and all times in milliseconds."""
+    numbered = [TraceRow(0, "0", ADD, tuple(map(str, range(job.pipelines * job.depth))))]
+    dead: set[Server] = set()
     for row in rows:
         try:
             servers = [Server.parse(name) for name in row.names]
+            job.require_servers(servers)
             time = parse_duration(row.time if row.time[-1:].isalpha() else float(row.time), "time")
         except (UserError, ValueError) as error:
             raise FaultError(f"line {row.line}: {error}") from error
-        if far := [server for server in servers if server.stage >= depth]:
-            raise FaultError(f"line {row.line}: {far[0]}: the job has stages 0 to {depth - 1}; give its own trace")
-        names = tuple(str(server.pipeline * depth + server.stage) for server in servers)
+        for server in servers:
+            if (server in dead) is (row.change == REMOVE):
+                state = "dead already; add it back first" if server in dead else "alive; remove it first"
+                raise FaultError(f"line {row.line}: {row.change} of {server}, which is {state}")
+            dead ^= {server}
+        names = tuple(str(server.pipeline * job.depth + server.stage) for server in servers)
         numbered.append(TraceRow(row.line, repr(time * MILLISECONDS["seconds"]), row.change, names))
-    places = 1 + max(int(name) for row in numbered for name in row.names)
-    return [TraceRow(0, "0", ADD, tuple(map(str, range(places)))), *numbered]
+    return numbered
 
 
 def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], speed: float) -> Outages:

@@ -6,6 +6,7 @@ from recycle.faults.file import load_faults
 from recycle.faults.outages import Outage, load_outages
 
 DAY = 86_400.0
+SMALL = paper_job(pipelines=2, stages=2)
 
 
 @pytest.fixture
@@ -56,10 +57,10 @@ def test_counts_of_live_nodes(load, text):
 
 
 def test_servers_and_fault_files(load):
-    trace = load("time,change,server\n1,remove,W1_1\n3s,add,W1_1\n9,remove,W0_0\n", depth=2)
+    trace = load("time,change,server\n1,remove,W1_1\n3s,add,W1_1\n9,remove,W0_0\n", job=SMALL)
     assert (trace.nodes, trace.entries) == (4, (Outage(3, 1.0, 3.0),))
     fault = '[[fault]]\nkind = "{}"\nserver = "W1_1"\nat = "{}"\n'
-    faults = load(fault.format("kill", "1s") + fault.format("join", "3s"), "faults.toml", depth=2)
+    faults = load(fault.format("kill", "1s") + fault.format("join", "3s"), "faults.toml", job=SMALL)
     assert faults.entries == trace.entries
 
 
@@ -91,8 +92,10 @@ def test_the_same_file_drives_a_run(tmp_path):
         ("# days 1\nnode,start_days,end_days\nx,1,2\n", "its last event is at 172800 s; correct # days"),
         ("hours,live\n0,4\n1,-3\n", "line 3: 1, -3: write a time and the count"),
         ("centuries,live\n0,4\n1,3\n", "line 1: unknown column 'centuries'"),
+        ("1,remove,W0_0\n2,add,W1_0\n", "line 2: add of W1_0, which is alive; remove it first"),
+        ("1,remove,W0_0\n2,remove,W0_0\n", "line 2: remove of W0_0, which is dead already"),
         ("2021-12-11, noon, 55\n", "line 1: 2021-12-11, noon, 55: write date, time, live count"),
-        ("1,remove,W0_7\n", "line 1: W0_7: the job has stages 0 to 1"),
+        ("1,remove,W0_7\n", "line 1: server W0_7: this job has"),
         (
             '[{"node_id": "x", "event_time": 1, "event_type": "fault_end"}]',
             "entry 1: a repair of x, which has no",
@@ -102,7 +105,7 @@ def test_the_same_file_drives_a_run(tmp_path):
 )
 def test_bad_traces(load, text, message):
     with pytest.raises(FaultError, match=message):
-        load(text, depth=2)
+        load(text, job=SMALL)
 
 
 def test_an_unknown_file(tmp_path):
@@ -113,4 +116,15 @@ def test_an_unknown_file(tmp_path):
 
 def test_a_fault_with_a_step_has_no_time(load):
     with pytest.raises(FaultError, match=r"fault 1.*a study has no steps; write at ="):
-        load('[[fault]]\nkind = "join"\nserver = "W0_0"\nstep = 3\n', "faults.toml", depth=2)
+        load('[[fault]]\nkind = "join"\nserver = "W0_0"\nstep = 3\n', "faults.toml", job=SMALL)
+
+
+def test_a_trace_of_servers_is_not_dealt_anew(load):
+    trace = load("1,remove,W1_1\n3s,add,W1_1\n9,remove,W0_0\n", job=SMALL)
+    assert trace.is_of_servers
+    assert trace.resampled(6, 3).entries == trace.entries
+
+
+def test_a_trace_of_servers_needs_their_job(load):
+    with pytest.raises(FaultError, match="it is of servers: give the job"):
+        load("1,remove,W1_1\n")
