@@ -23,6 +23,7 @@ VERBS = {
     "losses": "Draw the loss curve of a run over that of another, and report the largest difference.",
     "profile": "Measure what the stages of a GPT cost on this machine, and write a job file.",
     "doctor": "Check what works with a Megatron job's command line, and what a failure would cost.",
+    "study": "Compare what is left of a job's training over a trace of failures, with each way of surviving.",
     "lookup": "Take the plan for some dead servers from a catalogue.",
 }
 

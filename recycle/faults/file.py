@@ -17,6 +17,8 @@ from recycle.faults.trace import decode_trace
 from recycle.files import read_bytes
 from recycle.job import Job, Server
 
+TRACES = (".csv", ".txt", ".json")
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 
 
@@ -44,7 +46,7 @@ def load_faults(path: Path, job: Job, iterations: int, speed: float = 60.0, dead
     """Read a fault file, a trace of servers or a public preemption trace, and check it against a job.
 
     Args:
-        path: ``.toml`` for a fault file, ``.csv`` for a trace.
+        path: ``.toml`` for a fault file, ``.csv``, ``.txt`` or ``.json`` for a trace.
         job: that is trained.
         iterations: steps 0 to this, exclusive, are run.
         speed: by how much a public trace, which lasts hours, is replayed faster than it was recorded.
@@ -57,10 +59,10 @@ def load_faults(path: Path, job: Job, iterations: int, speed: float = 60.0, dead
     try:
         if path.suffix == ".toml":
             faults = decode_faults(read_bytes(path))
-        elif path.suffix == ".csv":
+        elif path.suffix in TRACES:
             faults = decode_trace(read_bytes(path), job, speed, dead)
         else:
-            raise FaultError("its name has to end in .toml for a fault file or .csv for a trace; rename it")
+            raise FaultError("its name has to end in .toml for a fault file, or .csv, .txt or .json for a trace")
         check_faults(faults.entries, job, iterations, dead)
     except FaultError as error:
         raise FaultError(f"{path}: {error}") from error

@@ -1,29 +1,15 @@
-"""Traces: who was lost and who came back, and when, as CSV; servers' own names or those of a public trace's nodes."""
+"""Traces as faults of a job's servers; in the trace are servers' own names, or those of a public trace's nodes."""
 
-import csv
-import io
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from recycle.errors import JobError, UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
+from recycle.faults.rows import ADD, REMOVE, TraceRow, read_rows
 from recycle.job import Job, Server
-
-HEADER = "time"
-REMOVE, ADD = "remove", "add"
-
-
-class TraceRow(NamedTuple):
-    """One line of a trace: when, what, and to whom."""
-
-    line: int
-    time: str
-    change: str
-    names: tuple[str, ...]
 
 
 def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server] = ()) -> Faults:
@@ -33,8 +19,8 @@ def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server
     public one, with nodes' names and times in milliseconds.
 
     Args:
-        content: lines ``time,remove|add,name``, further names behind the first; a line that starts with ``time`` is a
-            header.
+        content: lines ``time,remove|add,name``, further names behind the first, with or without a header; or a public
+            trace of another known form (``recycle.faults.rows``).
         job: whose servers are meant.
         speed: by how much a public trace is replayed faster.
         dead: the servers that take no part from the start.
@@ -42,39 +28,21 @@ def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server
     Raises:
         FaultError: a line cannot be read or makes no sense; the message has its number.
     """
-    rows = _rows(content)
-    if any(_is_server(name) for row in rows for name in row.names):
+    rows = read_rows(content)
+    if any(is_server(name) for row in rows for name in row.names):
         return _of_servers(rows, job, dead)
     if not (math.isfinite(speed) and speed > 0):
         raise FaultError(f"speed is {speed:g}: give a number above 0, for example 60 to replay an hour in a minute")
     return _of_nodes(rows, job, speed, dead)
 
 
-def _is_server(name: str) -> bool:
+def is_server(name: str) -> bool:
+    """Whether a trace's name is that of a server."""
     try:
         Server.parse(name)
     except JobError:
         return False
     return True
-
-
-def _rows(content: bytes) -> list[TraceRow]:
-    rows: list[TraceRow] = []
-    try:
-        reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        for fields in reader:
-            time, *rest = [field.strip() for field in fields] or [""]
-            names = tuple(name for name in rest[1:] if name)
-            if (time == HEADER and not rows) or not any(fields):
-                continue
-            if len(rest) < 2 or not names:
-                raise FaultError(f"line {reader.line_num}: expected time,remove,name or time,add,name")
-            if rest[0] not in (REMOVE, ADD):
-                raise FaultError(f"line {reader.line_num}: {rest[0]!r} is no change; write remove or add")
-            rows.append(TraceRow(reader.line_num, time, rest[0], names))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise FaultError(f"this is no CSV file: {error}") from error
-    return rows
 
 
 def _of_servers(rows: Sequence[TraceRow], job: Job, dead: Collection[Server]) -> Faults:

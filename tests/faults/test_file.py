@@ -130,8 +130,8 @@ def test_a_replacement_has_an_incarnation_of_its_own(load):
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"none\.toml: cannot be read"):
         load_faults(tmp_path / "none.toml", JOB, 50)
-    with pytest.raises(FaultError, match=r"faults\.json: its name has to end in \.toml .* or \.csv"):
-        load_faults(tmp_path / "faults.json", JOB, 50)
+    with pytest.raises(FaultError, match=r"faults\.yaml: its name has to end in \.toml .* or \.csv"):
+        load_faults(tmp_path / "faults.yaml", JOB, 50)
 
 
 def encoded(faults):

@@ -1,0 +1,76 @@
+"""What studies show: a year of 400 servers timed, the example's plots, and simulated against emulated.
+
+Usage: python -m benchmarks.study year|figures
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from recycle.faults.outages import load_outages
+from recycle.files import write_whole
+from recycle.job import Job, Stage
+from recycle.study.compare import Setting, compare, dealt, retention
+from recycle.study.constants import TYPICAL
+from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
+from recycle.study.rates import Ground, Rates
+from recycle.study.registry import ALL, make_policy
+from recycle.study.reproduce.retention import example_job
+from recycle.study.simulator import simulate
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+
+
+def setting(job: Job, trace: str, seeds: int, policies: tuple[str, ...] = ALL) -> Setting:
+    outages = load_outages(trace)
+    failures = outages.failures_per_second * job.pipelines * job.depth / outages.nodes
+    return Setting(Ground(job, 10.0, 8 * job.depth, failures), outages, policies, seeds)
+
+
+def year() -> int:
+    stage = Stage(
+        forward=1,
+        input_gradient=1,
+        weight_gradient=1,
+        optimizer=3,
+        reduction=0,
+        held=1,
+        released_at_input_gradient=0,
+        limit=10,
+    )
+    whole = setting(Job(50, 16, (stage,) * 8, (0,) * 7, name="400 servers"), "language-model-cluster", 1)
+    outages, job = dealt(whole, 0), whole.ground.job
+    rates = Rates(job, whole.ground.layers)
+    for what in ("with plans to be made", "once plans are there"):
+        start = time.process_time()
+        for name in ALL:
+            simulate(make_policy(name, whole.ground, rates, TYPICAL), job.pipelines, job.depth, outages)
+        print(
+            f"{len(ALL)} policies over {outages.seconds / 86_400:g} days: {time.process_time() - start:.1f} s, {what}"
+        )
+    return 0
+
+
+def figures() -> int:
+    example = setting(example_job(6), "shared-gpus", 3)
+    comparisons, curves = compare(example), retention(example)
+    for name, picture in {
+        "study-time": over_time(comparisons),
+        "study-buckets": bucket_bars(comparisons),
+        "study-retention": retention_lines(curves),
+        "study-cost": lost_hours(comparisons),
+    }.items():
+        write_whole(IMAGES / f"{name}.svg", picture.encode())
+        print(f"docs/images/{name}.svg")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["year", "figures"])
+    return {"year": year, "figures": figures}[parser.parse_args().what]()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

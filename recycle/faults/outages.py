@@ -1,0 +1,226 @@
+"""Outages: when each place of a cluster was without a live server. What studies replay, and what generators make."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from recycle.errors import UserError
+from recycle.faults.duration import parse_duration
+from recycle.faults.errors import FaultError
+from recycle.faults.file import TRACES, decode_faults
+from recycle.faults.menu import Kind
+from recycle.faults.rows import ADD, MILLISECONDS, REMOVE, TraceRow, comments, read_rows
+from recycle.faults.trace import is_server
+from recycle.files import read_bytes
+from recycle.job import Job, Server
+
+SHIPPED = ("language-model-cluster", "shared-gpus")
+"""Traces that come with the package: they are named without a path."""
+
+
+class Outage(NamedTuple):
+    """One place without a live server.
+
+    Attributes:
+        node: the place, from 0 on.
+        start: seconds from the begin of the trace.
+        end: likewise; the end of the trace if nobody came back.
+    """
+
+    node: int
+    start: float
+    end: float
+
+
+class Outages(msgspec.Struct, frozen=True):
+    """All outages of a cluster over some time.
+
+    Attributes:
+        name: where they are from.
+        nodes: how many places there are.
+        seconds: how long the trace lasts.
+        entries: by start. Those of one place do not overlap.
+        is_of_servers: whether places are a job's servers, by pipeline and then stage, and not any nodes.
+    """
+
+    name: str
+    nodes: int
+    seconds: float
+    entries: tuple[Outage, ...]
+    is_of_servers: bool = False
+
+    @property
+    def failures_per_second(self) -> float:
+        """Of the whole cluster, outages from the start left out."""
+        return sum(entry.start > 0 for entry in self.entries) / self.seconds
+
+    def resampled(self, nodes: int, seed: int) -> "Outages":
+        """The trace for another number of places, with its bursts.
+
+        Of a larger cluster, as many blocks as it has are drawn, each with all its places; each further block is turned
+        in time by a random part of the trace, and the last block is a random choice of places. A trace of servers stays
+        as it is, and further places have no outages.
+        """
+        if self.is_of_servers:
+            kept = tuple(entry for entry in self.entries if entry.node < nodes)
+            return Outages(self.name, nodes, self.seconds, kept, True)
+        random = Random(seed)
+        entries: list[Outage] = []
+        for first in range(0, nodes, self.nodes):
+            size = min(self.nodes, nodes - first)
+            places = dict(zip(random.sample(range(self.nodes), size), range(first, first + size), strict=True))
+            shift = random.uniform(0, self.seconds) if first else 0.0
+            for node, start, end in self.entries:
+                if node in places:
+                    entries += _turned(places[node], start + shift, end + shift, self.seconds)
+        return Outages(self.name, nodes, self.seconds, tuple(sorted(entries, key=lambda entry: entry.start)))
+
+
+def load_outages(source: str, job: Job | None = None, speed: float = 1.0) -> Outages:
+    """Read a trace of any known form, a trace of servers, a fault file, or one that comes with the package.
+
+    Args:
+        source: a path, or the name of a trace of the package.
+        job: whose servers a trace may name; None to refuse such traces.
+        speed: by how much faster it is replayed.
+
+    Raises:
+        UserError: it cannot be read.
+        FaultError: it is of no known form, empty, or makes no sense; the message has the line and the remedy.
+    """
+    if source in SHIPPED:
+        content = (resources.files("recycle.faults") / "data" / f"{source}.csv").read_bytes()
+    else:
+        content = read_bytes(Path(source))
+    try:
+        if source not in SHIPPED and Path(source).suffix not in (".toml", *TRACES):
+            raise FaultError(f"its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}")
+        rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
+        facts = comments(content)
+        if not any(is_server(name) for row in rows for name in row.names):
+            return _outages(source, rows, facts, speed)
+        if job is None:
+            raise FaultError("it is of servers: give the job that they are of")
+        outages = _outages(source, _of_places(rows, job), facts, speed)
+        return msgspec.structs.replace(outages, is_of_servers=True)
+    except FaultError as error:
+        raise FaultError(f"{source}: {error}") from error
+
+
+def _rows_of_faults(content: bytes) -> list[TraceRow]:
+    rows = []
+    for number, fault in enumerate(decode_faults(content).of_launcher(), 1):
+        if fault.at is None:
+            raise FaultError(f"fault {number}, {fault}: a study has no steps; write at = instead")
+        change = ADD if fault.kind is Kind.JOIN else REMOVE
+        if fault.kind.ends_server or fault.kind is Kind.JOIN:
+            rows.append(TraceRow(number, f"{fault.at}s", change, tuple(map(str, fault.servers))))
+    return rows
+
+
+def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:
+    """With numbers of places for servers, all there at the start, and all times in milliseconds."""
+    numbered = [TraceRow(0, "0", ADD, tuple(map(str, range(job.pipelines * job.depth))))]
+    dead: set[Server] = set()
+    for row in rows:
+        try:
+            servers = [Server.parse(name) for name in row.names]
+            job.require_servers(servers)
+            time = parse_duration(row.time if row.time[-1:].isalpha() else float(row.time), "time")
+        except (UserError, ValueError) as error:
+            raise FaultError(f"line {row.line}: {error}") from error
+        for server in servers:
+            if (server in dead) is (row.change == REMOVE):
+                state = "dead already; add it back first" if server in dead else "alive; remove it first"
+                raise FaultError(f"line {row.line}: {row.change} of {server}, which is {state}")
+            dead ^= {server}
+        names = tuple(str(server.pipeline * job.depth + server.stage) for server in servers)
+        numbered.append(TraceRow(row.line, repr(time * MILLISECONDS["seconds"]), row.change, names))
+    return numbered
+
+
+def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], speed: float) -> Outages:
+    if not rows:
+        raise FaultError("it is empty: give a trace with at least one failure")
+    if not (math.isfinite(speed) and speed > 0):
+        raise FaultError(f"speed is {speed:g}: give a number above 0")
+    places = _Places()
+    latest = 0.0
+    for row in rows:
+        try:
+            time = float(row.time) / 1000 / speed
+        except ValueError as error:
+            raise FaultError(f"line {row.line}: time is {row.time!r}: a trace of nodes has milliseconds") from error
+        if not 0 <= time < math.inf:
+            raise FaultError(f"line {row.line}: time is {row.time}: give a number from 0 on")
+        if time < latest:
+            raise FaultError(f"line {row.line}: its time is before that of the line above; sort the lines by time")
+        latest = time
+        for name in row.names:
+            places.change(name, row.change, time)
+    seconds = facts["days"] * 86_400 / speed if "days" in facts else latest
+    nodes = int(facts.get("nodes", places.count))
+    if places.count > nodes:
+        raise FaultError(f"{places.count} nodes have faults, and the trace says that there are {nodes}; correct it")
+    if not latest <= seconds or not seconds:
+        raise FaultError(f"it lasts {seconds:g} s, and its last event is at {latest:g} s; correct # days")
+    entries = places.outages(seconds)
+    return Outages(source, nodes, seconds, tuple(sorted(entries, key=lambda entry: (entry.start, entry.node))))
+
+
+class _Places:
+    """Which node is in which place: who comes back takes its own, and a stranger that of the longest lost."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._of: dict[str, int] = {}
+        self._lost: deque[int] = deque()
+        self._since: dict[int, float] = {}
+        self._outages: list[Outage] = []
+
+    def change(self, name: str, change: str, time: float) -> None:
+        place = self._of.get(name)
+        if place is None:
+            place = self._place_of_stranger(name, change, time)
+        if change == REMOVE and place not in self._since:
+            self._since[place] = time
+            self._lost.append(place)
+        elif change == ADD and place in self._since:
+            self._lost.remove(place)
+            if (start := self._since.pop(place)) < time:
+                self._outages.append(Outage(place, start, time))
+
+    def outages(self, seconds: float) -> list[Outage]:
+        """All of them, with those that last to the end."""
+        lasting = (Outage(place, start, seconds) for place, start in self._since.items() if start < seconds)
+        return [*self._outages, *lasting]
+
+    def _place_of_stranger(self, name: str, change: str, time: float) -> int:
+        if change == ADD and self._lost:
+            place = self._lost[0]
+            for other in [other for other, number in self._of.items() if number == place]:
+                del self._of[other]
+        else:
+            place = self.count
+            self.count += 1
+            if change == ADD and time > 0:
+                self._since[place] = 0.0
+                self._lost.append(place)
+        self._of[name] = place
+        return place
+
+
+def _turned(node: int, start: float, end: float, seconds: float) -> list[Outage]:
+    """An outage on a circle of time, as one or two on the line."""
+    length = end - start
+    start %= seconds
+    end = start + length
+    if end <= seconds:
+        return [Outage(node, start, end)]
+    return [Outage(node, start, seconds), Outage(node, 0.0, end - seconds)]

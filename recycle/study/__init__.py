@@ -1,0 +1,1 @@
+"""Study: what failures would cost, with each way of surviving them, over the same trace."""

@@ -1,0 +1,1 @@
+"""The ways of surviving that are compared, one file each."""

@@ -1,0 +1,31 @@
+"""The physical limit of keeping every live server busy: no policy, and drawn beside them."""
+
+from typing import ClassVar
+
+from recycle.study.cluster import Cluster
+from recycle.study.constants import TYPICAL, Measured
+from recycle.study.policy import Policy, Reaction, train
+from recycle.study.rates import Ground, Rates
+
+
+class Limit(Policy):
+    """Throughput by the share of live servers, with no pause and nothing lost: what papers call fault-scaled.
+
+    Where bubbles are left in the fault-free schedule, re-routing can be above it.
+
+    Args:
+        ground: what is trained.
+        rates: of the job; nothing is taken from them.
+        measured: likewise.
+    """
+
+    name = "limit"
+    source: ClassVar[str] = "live servers over all servers"
+    model_only: ClassVar[bool] = True
+
+    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+        self.interval = ground.iteration
+
+    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
+        """Nothing but another rate."""
+        return Reaction((train(cluster.live / cluster.job, cluster.live),))

@@ -1,0 +1,111 @@
+"""This project: re-routing; with placements and with state in memory as models of what it does not do."""
+
+from typing import ClassVar
+
+from recycle.plan.normalise import Counts
+from recycle.study.buckets import Bucket
+from recycle.study.cluster import Cluster
+from recycle.study.constants import TYPICAL, Measured
+from recycle.study.policy import Phase, Policy, Reaction, Return, pause, train
+from recycle.study.rates import Ground, Rates
+
+MOVING = 60.0
+"""Seconds in which layers move to other servers while training goes on; a guess, for nothing moves them."""
+
+
+class Rerouting(Policy):
+    """Re-routing alone: the job's own cut into stages, and plans around the dead.
+
+    Args:
+        ground: what is trained.
+        rates: of the job.
+        measured: what a change of servers takes, and a restart where a stage lost all its servers.
+        spares: servers that take a dead one's place.
+    """
+
+    name = "ours"
+    source: ClassVar[str] = (
+        "plans and their periods: this project's planner; pause: 2 to 10 s, as Oobleck's, where runs with a dozen "
+        "servers need 0.1 s; restarts, where all servers of a stage are dead: as Varuna"
+    )
+
+    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL, spares: int = 0) -> None:
+        self.interval = ground.iteration
+        self.spares = spares
+        self._rates = rates
+        self._pause = measured.oobleck_pause
+        self._restart = measured.varuna_restart
+
+    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
+        """Redo the iteration by the plan around the dead; a joiner waits for the next one, and nobody waits for it."""
+        counts = cluster.filled()
+        if cluster.job - sum(counts) < cluster.depth:
+            return Reaction((pause(Bucket.WAITING, float("inf"), 0),), Return.SAFE_POINT)
+        lost = died and max(cluster.filled()) >= cluster.pipelines
+        training = self._training(cluster, _healed(counts, cluster.pipelines))
+        if not died:
+            return Reaction(training)
+        if lost:
+            return Reaction((pause(Bucket.RESTARTING, self._restart, cluster.live), *training), self._after_loss())
+        return Reaction((pause(Bucket.REPLANNING, self._pause, cluster.live), *training), Return.SAFE_POINT)
+
+    def _after_loss(self) -> Return:
+        return Return.CHECKPOINT
+
+    def _training(self, cluster: Cluster, counts: Counts) -> tuple[Phase, ...]:
+        return (train(self._rate(counts), min(cluster.live, cluster.job)),)
+
+    def _rate(self, counts: Counts) -> float:
+        return self._rates.rerouted(counts)
+
+
+class WithPlacements(Rerouting):
+    """Re-routing at once, and layers moved in the background to where the live servers are. A model: not built."""
+
+    name = "ours+placements"
+    model_only: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "as ours; layers move within 60 s (a guess) while training goes on; then the better of re-routing and "
+        "pipelines of unequal depth, with whole layers, fill and drain of 1F1B"
+    )
+
+    def _training(self, cluster: Cluster, counts: Counts) -> tuple[Phase, ...]:
+        rate, used = self._rate(counts), min(cluster.live, cluster.job)
+        moved = self._rates.templates(used)
+        if moved <= rate:
+            return (train(rate, used),)
+        return Phase(MOVING, rate, used), pause(Bucket.MOVING, self._pause, used), train(moved, used)
+
+
+class WithMemory(WithPlacements):
+    """The same, and a stage without a live server comes back from host memory. A model: not built."""
+
+    name = "ours+memory"
+    source: ClassVar[str] = "as ours+placements; where a stage lost all its servers, no more than an iteration is lost"
+
+    def _after_loss(self) -> Return:
+        return Return.SAFE_POINT
+
+
+class Published(Rerouting):
+    """ReCycle as published: plans of a list scheduler, without search."""
+
+    name = "recycle"
+    source: ClassVar[str] = (
+        "plans: list scheduler without search, under the same limits; pause: as Oobleck, for none of its own is known "
+        "here; restarts: as Varuna"
+    )
+
+    def _rate(self, counts: Counts) -> float:
+        return self._rates.rerouted(counts, moves=0)
+
+
+def _healed(counts: Counts, pipelines: int) -> Counts:
+    """With servers moved to stages that have none, from where fewest are dead."""
+    healed = list(counts)
+    for stage in range(len(healed)):
+        while healed[stage] >= pipelines:
+            giver = min(range(len(healed)), key=lambda each: healed[each])
+            healed[giver] += 1
+            healed[stage] -= 1
+    return tuple(healed)

@@ -1,0 +1,109 @@
+"""Restarting: from checkpoints (Young/Daly's interval, or Varuna's), and from host memory (Gemini)."""
+
+import math
+from typing import ClassVar
+
+from recycle.study.buckets import Bucket
+from recycle.study.cluster import Cluster
+from recycle.study.constants import (
+    GEMINI_DETECT,
+    GEMINI_SERIALISE,
+    GEMINI_WARM_UP,
+    TYPICAL,
+    VARUNA_ITERATIONS,
+    Measured,
+)
+from recycle.study.policy import Policy, Reaction, Return, pause, train
+from recycle.study.rates import Ground, Rates
+
+
+class Checkpoints(Policy):
+    """Stop, and start again from the newest checkpoint on whole pipelines; a larger start where that gains a pipeline.
+
+    Args:
+        ground: what is trained.
+        rates: of the job.
+        measured: what a checkpoint and a restart take.
+    """
+
+    name = "checkpoints"
+    source: ClassVar[str] = (
+        "checkpoint 11 to 120 s, restart 76 to 701 s: measured for Varuna in Oobleck's artifact; interval: Young's "
+        "square root of 2 c / failure rate"
+    )
+
+    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+        self.cost = measured.checkpoint
+        rate = max(ground.failures_per_second, 1e-9)
+        self.interval = max(ground.iteration, math.sqrt(2 * measured.checkpoint / rate))
+        self._rates = rates
+        self._restart = measured.varuna_restart
+        self._pipelines: int | None = None
+
+    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
+        """Restart after a death, and where servers that came back make a pipeline."""
+        pipelines = min(cluster.live // cluster.depth, cluster.pipelines)
+        if not died and pipelines == self._pipelines:
+            return None
+        self._pipelines = pipelines
+        used = pipelines * cluster.depth
+        training = train(self._rate(cluster, pipelines), self._used(cluster, used))
+        restart = pause(Bucket.RESTARTING, self._restart, cluster.live)
+        # Who restarts on purpose makes a checkpoint before.
+        return Reaction((restart, training), Return.SAFE_POINT if died else Return.NOWHERE)
+
+    def _rate(self, cluster: Cluster, pipelines: int) -> float:
+        return self._rates.whole(pipelines)
+
+    def _used(self, cluster: Cluster, used: int) -> int:
+        return used
+
+
+class Varuna(Checkpoints):
+    """Varuna (EuroSys'22): a checkpoint every ten iterations, and the best pipelines of one depth after a restart."""
+
+    name = "varuna"
+    source: ClassVar[str] = (
+        "checkpoint every ten iterations of the model that it was measured with; costs as checkpoints; throughput: the "
+        "best pipelines of one depth on the live servers"
+    )
+
+    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+        super().__init__(ground, rates, measured)
+        self.interval = VARUNA_ITERATIONS * measured.iteration
+
+    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
+        """Restart at every change, to use every server."""
+        if not died:
+            self._pipelines = None
+        return super().react(cluster, died)
+
+    def _rate(self, cluster: Cluster, pipelines: int) -> float:
+        return self._rates.uniform(min(cluster.live, cluster.job)) if cluster.live else 0.0
+
+    def _used(self, cluster: Cluster, used: int) -> int:
+        return min(cluster.live, cluster.job)
+
+
+class Gemini(Checkpoints):
+    """Gemini (SOSP'23): every iteration is in the memory of two machines, at no cost; a restart reads it from there."""
+
+    name = "gemini"
+    source: ClassVar[str] = (
+        "a snapshot every iteration without cost, one and a half iterations lost, restart 420 s: 15 s to detect, 162 s "
+        "to serialise, more than 4 minutes to warm up (its paper, without waiting for a replacement)"
+    )
+
+    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+        super().__init__(ground, rates, measured)
+        self.cost = 0.0
+        self.interval = self._iteration = ground.iteration
+        self._restart = GEMINI_DETECT + GEMINI_SERIALISE + GEMINI_WARM_UP
+
+    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
+        """As restarts from checkpoints, with one more iteration redone: that whose snapshot was on its way."""
+        reaction = super().react(cluster, died)
+        if reaction is None or not died:
+            return reaction
+        redone = pause(Bucket.REDONE, self._iteration, cluster.live)
+        return reaction._replace(phases=(reaction.phases[0], redone, *reaction.phases[1:]))

@@ -1,0 +1,65 @@
+"""Which policies there are, by name."""
+
+import re
+from collections.abc import Callable
+
+from recycle.errors import UserError
+from recycle.study.constants import TYPICAL, Measured
+from recycle.study.policies.bamboo import Bamboo
+from recycle.study.policies.dropping import Dropping
+from recycle.study.policies.limit import Limit
+from recycle.study.policies.oobleck import Oobleck
+from recycle.study.policies.ours import Published, Rerouting, WithMemory, WithPlacements
+from recycle.study.policies.restarts import Checkpoints, Gemini, Varuna
+from recycle.study.policies.spares import Spares
+from recycle.study.policy import Policy
+from recycle.study.rates import Ground, Rates
+
+Maker = Callable[[Ground, Rates, Measured], Policy]
+
+MAKERS: dict[str, Maker] = {
+    Rerouting.name: Rerouting,
+    WithPlacements.name: WithPlacements,
+    WithMemory.name: WithMemory,
+    Published.name: Published,
+    Oobleck.name: Oobleck,
+    Bamboo.name: Bamboo,
+    Varuna.name: Varuna,
+    Checkpoints.name: Checkpoints,
+    Gemini.name: Gemini,
+    Dropping.name: Dropping,
+    Limit.name: Limit,
+}
+NAMES = (*MAKERS, "spares:K", "spares:K:warm")
+ALL = (*MAKERS, "spares:4", "spares:4:warm")
+"""What is compared if nothing is chosen."""
+
+NO_RIVALS = (Rerouting.name, WithPlacements.name, WithMemory.name, Limit.name)
+
+_SPARES = re.compile(r"spares:(\d{1,4})(:warm)?")
+
+
+def make_policy(name: str, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> Policy:
+    """A fresh policy.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if spares := _SPARES.fullmatch(name):
+        return Spares(ground, rates, measured, int(spares[1]), spares[2] is not None)
+    if name in MAKERS:
+        return MAKERS[name](ground, rates, measured)
+    raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
+
+
+def parse_policies(text: str) -> tuple[str, ...]:
+    """Names between commas, each once.
+
+    Raises:
+        UserError: one of them is of no policy.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in MAKERS and not _SPARES.fullmatch(name):
+            raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
+    return tuple(dict.fromkeys(names))

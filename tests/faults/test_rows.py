@@ -1,0 +1,130 @@
+import pytest
+
+from harness.examples import paper_job
+from recycle.faults.errors import FaultError
+from recycle.faults.file import load_faults
+from recycle.faults.outages import Outage, load_outages
+
+DAY = 86_400.0
+SMALL = paper_job(pipelines=2, stages=2)
+
+
+@pytest.fixture
+def load(tmp_path):
+    def call(text, name="trace.csv", **options):
+        path = tmp_path / name
+        path.write_text(text)
+        return load_outages(str(path), **options)
+
+    return call
+
+
+def test_removals_and_additions_of_nodes(load):
+    outages = load("0,add,a\n0,add,b\n1000,remove,a\n3000,add,a\n5000,remove,b\n9000,add,stranger\n10000,remove,a\n")
+    assert (outages.nodes, outages.seconds) == (2, 10.0)
+    assert outages.entries == (Outage(0, 1.0, 3.0), Outage(1, 5.0, 9.0))
+
+
+def test_a_node_that_comes_later_was_missing_before(load):
+    outages = load("0,add,a\n2000,add,b\n4000,remove,b\n8000,add,b\n")
+    assert outages.entries == (Outage(1, 0.0, 2.0), Outage(1, 4.0, 8.0))
+
+
+def test_a_fault_a_line_with_faults_that_overlap(load):
+    outages = load("# nodes 5\n# days 10\nnode,start_days,end_days\nx,1,3\nx,2,4\ny,5,\n")
+    assert (outages.nodes, outages.seconds) == (5, 10 * DAY)
+    assert outages.entries == (Outage(0, 1 * DAY, 4 * DAY), Outage(1, 5 * DAY, 10 * DAY))
+
+
+def test_events_in_json(load):
+    event = '{"node_id": "%s", "event_time": %s, "event_type": "fault_%s", "fault_type": {"Class": "GPU"}}'
+    text = f"[{event % ('x', 1, 'start')}, {event % ('x', 2, 'end')}, {event % ('y', 4, 'start')}]"
+    assert load(text, "trace.json").entries == (Outage(0, DAY, 2 * DAY),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2021-12-11, 11:00:00, 3\n2021-12-11, 11:00:10, 1\n2021-12-11, 11:00:20, 2\n2021-12-12, 11:00:00, 3\n",
+        "seconds,live\n0,3\n10,1\n20,2\n86400,3\n",
+    ],
+)
+def test_counts_of_live_nodes(load, text):
+    outages = load(text, "trace.txt")
+    assert (outages.nodes, outages.seconds) == (3, DAY)
+    assert sorted((entry.start, entry.end) for entry in outages.entries) == [(10.0, 20.0), (10.0, DAY)]
+    assert len({entry.node for entry in outages.entries}) == 2
+
+
+def test_servers_and_fault_files(load):
+    trace = load("time,change,server\n1,remove,W1_1\n3s,add,W1_1\n9,remove,W0_0\n", job=SMALL)
+    assert (trace.nodes, trace.entries) == (4, (Outage(3, 1.0, 3.0),))
+    fault = '[[fault]]\nkind = "{}"\nserver = "W1_1"\nat = "{}"\n'
+    faults = load(fault.format("kill", "1s") + fault.format("join", "3s"), "faults.toml", job=SMALL)
+    assert faults.entries == trace.entries
+
+
+def test_the_same_file_drives_a_run(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("node,start_days,end_days\nx,1,2\ny,1,3\n")
+    faults = load_faults(path, paper_job(), 10, speed=DAY).entries
+    assert [str(fault) for fault in faults] == [
+        "kill of W0_0, W0_1 at 1s",
+        "join of W0_0 at 2s",
+        "join of W0_1 at 3s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty: give a trace"),
+        ("0,add,a\n2,remove,a\n1,add,a\n", "line 3: .*sort the lines by time"),
+        ("0,vanish,a\n", "line 1: 'vanish' is no change; write remove or add"),
+        ("0,add\n", "line 1: expected .*known forms are"),
+        ("node,begin,end\nx,1,2\n", "line 1: columns node,begin,end: write node,start_days,end_days"),
+        ("node,start_weeks,end_weeks\nx,1,2\n", "line 1: unknown column 'weeks'; name its unit"),
+        ("node,start_days,end_days\nx,2,1\n", "line 2: its time 1 is before 2"),
+        ("node,start_days,end_days\nx,2,3\ny,1,3\n", "line 3: its time 1 is before 2; sort"),
+        ("node,start_days,end_days\nx,soon,3\n", "line 2: time is 'soon': write a number"),
+        ("node,start_days,end_days\nx,2\n", "line 2: 2 values for 3 columns"),
+        ("# nodes 1\nnode,start_days,end_days\nx,1,2\ny,1,2\n", "2 nodes have faults, and the trace says .* 1"),
+        ("# days 1\nnode,start_days,end_days\nx,1,2\n", "its last event is at 172800 s; correct # days"),
+        ("hours,live\n0,4\n1,-3\n", "line 3: 1, -3: write a time and the count"),
+        ("centuries,live\n0,4\n1,3\n", "line 1: unknown column 'centuries'"),
+        ("1,remove,W0_0\n2,add,W1_0\n", "line 2: add of W1_0, which is alive; remove it first"),
+        ("1,remove,W0_0\n2,remove,W0_0\n", "line 2: remove of W0_0, which is dead already"),
+        ("2021-12-11, noon, 55\n", "line 1: 2021-12-11, noon, 55: write date, time, live count"),
+        ("1,remove,W0_7\n", "line 1: server W0_7: this job has"),
+        (
+            '[{"node_id": "x", "event_time": 1, "event_type": "fault_end"}]',
+            "entry 1: a repair of x, which has no",
+        ),
+        ('[{"node_id": "x", "event_time": 1}]', "a JSON trace is a list of"),
+    ],
+)
+def test_bad_traces(load, text, message):
+    with pytest.raises(FaultError, match=message):
+        load(text, job=SMALL)
+
+
+def test_an_unknown_file(tmp_path):
+    (tmp_path / "trace.yaml").write_text("x")
+    with pytest.raises(FaultError, match=r"end in \.toml, \.csv, \.txt, \.json, or be one of language-model-cluster"):
+        load_outages(str(tmp_path / "trace.yaml"))
+
+
+def test_a_fault_with_a_step_has_no_time(load):
+    with pytest.raises(FaultError, match=r"fault 1.*a study has no steps; write at ="):
+        load('[[fault]]\nkind = "join"\nserver = "W0_0"\nstep = 3\n', "faults.toml", job=SMALL)
+
+
+def test_a_trace_of_servers_is_not_dealt_anew(load):
+    trace = load("1,remove,W1_1\n3s,add,W1_1\n9,remove,W0_0\n", job=SMALL)
+    assert trace.is_of_servers
+    assert trace.resampled(6, 3).entries == trace.entries
+
+
+def test_a_trace_of_servers_needs_their_job(load):
+    with pytest.raises(FaultError, match="it is of servers: give the job"):
+        load("1,remove,W1_1\n")

@@ -1,0 +1,147 @@
+import pytest
+
+from harness.examples import paper_job
+from recycle.errors import UserError
+from recycle.faults.outages import Outage, Outages
+from recycle.plan.normalise import canonical_dead
+from recycle.planner.make import Effort, make_plan
+from recycle.planner.model.stopping import MaxMoves
+from recycle.study.buckets import Bucket
+from recycle.study.cluster import Cluster
+from recycle.study.constants import MEASURED
+from recycle.study.policy import Return
+from recycle.study.rates import STAGGERED, Ground, Rates
+from recycle.study.registry import ALL, NAMES, make_policy, parse_policies
+from recycle.study.simulator import simulate
+
+JOB = paper_job(limit=6, released=0)
+RATES = Rates(JOB, 16)
+GROUND = Ground(JOB, 10.0, 16, 1e-4)
+
+
+def policy(name, **options):
+    return make_policy(name, GROUND, RATES, **options)
+
+
+def cluster_of(*dead, spares=0):
+    cluster = Cluster(JOB.pipelines, JOB.depth, spares)
+    for server in dead:
+        cluster.change(server, True)
+    return cluster
+
+
+def outcome_of(name, *entries, seconds=100_000.0):
+    outages = Outages("test", 20, seconds, tuple(Outage(*entry) for entry in entries))
+    return simulate(policy(name), JOB.pipelines, JOB.depth, outages)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in ("bamboo", "varuna") and ":" not in name])
+def test_without_failures_a_policy_costs_its_snapshots_only(name):
+    outcome = outcome_of(name)
+    lost = 1 - outcome.value
+    assert lost == pytest.approx(outcome.buckets[Bucket.SNAPSHOT] / (12 * 100_000), abs=1e-9)
+
+
+def test_spares_are_paid_for():
+    assert outcome_of("spares:4").paid == 16
+    assert outcome_of("spares:4").value < outcome_of("checkpoints").value
+
+
+def test_rerouting_keeps_what_the_planner_says():
+    reaction = policy("ours").react(cluster_of(2), died=True)
+    assert [phase.bucket for phase in reaction.phases] == [Bucket.REPLANNING, Bucket.USEFUL]
+    assert reaction.back is Return.SAFE_POINT
+    # One server of the third stage costs nothing (DESIGN section 4: period 30 is that of the fault-free job).
+    assert reaction.phases[-1].rate == 1.0
+    # One of the last stage: 31 at limit 6.
+    assert policy("ours").react(cluster_of(3), died=True).phases[-1].rate == pytest.approx(30 / 31)
+
+
+def test_a_stage_without_a_server_is_read_from_disk_or_from_memory():
+    cluster = cluster_of(0, 4, 8)
+    for name, back in (("ours", Return.CHECKPOINT), ("ours+memory", Return.SAFE_POINT)):
+        reaction = policy(name).react(cluster, died=True)
+        assert (reaction.phases[0].bucket, reaction.back) == (Bucket.RESTARTING, back)
+        assert 0 < reaction.phases[-1].rate < 1
+
+
+def test_placements_are_never_worse_than_rerouting():
+    for dead in ((0,), (0, 4), (0, 1, 2), (0, 4, 5, 9)):
+        cluster = cluster_of(*dead)
+        assert (
+            policy("ours+placements").react(cluster, died=True).phases[-1].rate
+            >= policy("ours").react(cluster, died=True).phases[-1].rate
+        )
+
+
+def test_dropping_loses_whole_pipelines():
+    assert policy("dropping").react(cluster_of(0, 1), died=True).phases[-1].rate == pytest.approx(2 / 3)
+    assert policy("dropping").react(cluster_of(0, 5), died=True).phases[-1].rate == pytest.approx(1 / 3)
+
+
+def test_oobleck_stops_below_half():
+    assert policy("oobleck").react(cluster_of(*range(6)), died=True).phases[-1].rate > 0
+    assert policy("oobleck").react(cluster_of(*range(7)), died=True).phases[-1].rate == 0
+
+
+def test_bamboo_restarts_where_neighbours_are_dead():
+    for dead, back in (((0, 2), Return.SAFE_POINT), ((0, 1), Return.CHECKPOINT), ((0, 3), Return.CHECKPOINT)):
+        assert policy("bamboo").react(cluster_of(*dead), died=True).back is back
+
+
+def test_a_repair_that_makes_no_pipeline_restarts_nobody():
+    checkpoints = policy("checkpoints")
+    checkpoints.react(cluster_of(), died=False)
+    assert checkpoints.react(cluster_of(0, 1), died=True).phases[-1].rate == pytest.approx(RATES.whole(2))
+    assert checkpoints.react(cluster_of(0), died=False) is None
+    assert checkpoints.react(cluster_of(), died=False).back is Return.NOWHERE
+
+
+def test_warm_spares_are_back_sooner():
+    spares = policy("spares:1:warm")
+    spares.react(cluster_of(spares=1), died=False)
+    first = spares.react(cluster_of(0, spares=1), died=True)
+    second = spares.react(cluster_of(0, 1, spares=1), died=True)
+    assert first.phases[0].seconds < second.phases[0].seconds
+    assert first.phases[-1].rate == 1 > second.phases[-1].rate
+
+
+def test_constants_that_favour_a_rival_favour_it():
+    trace = tuple(Outage(0, 1000.0 * number, 1000.0 * number + 500) for number in range(1, 90))
+    outages = Outages("test", 12, 1e5, trace)
+    for name in ("oobleck", "checkpoints"):
+        small, large = (
+            simulate(policy(name, measured=measured), JOB.pipelines, JOB.depth, outages).value
+            for measured in (MEASURED[0], MEASURED[-1])
+        )
+        assert small > large
+
+
+def test_templates_and_whole_pipelines():
+    assert RATES.templates(12) == RATES.whole(3) == RATES.uniform(12) == 1
+    assert RATES.whole(0) == 0
+    rates = [RATES.templates(live) for live in range(1, 13)]
+    assert rates == sorted(rates)
+    assert RATES.templates(11) >= RATES.uniform(11) >= RATES.whole(2)
+
+
+@pytest.mark.parametrize("counts", [(1, 0, 0, 0), (40, 0, 10, 5), (3, 3, 3, 3)])
+def test_a_large_job_is_judged_by_its_bound_about_as_by_a_plan(counts):
+    job = paper_job(pipelines=100, limit=6, released=0)
+    plan = make_plan(job, canonical_dead(job, counts), STAGGERED, Effort((MaxMoves(0),), "0 moves"))
+    planned = min(1.0, plan.baseline / plan.period)
+    assert Rates(job, 16).rerouted(counts) == pytest.approx(planned, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["magic", "spares", "spares:x"])
+def test_an_unknown_policy(name):
+    with pytest.raises(UserError, match=f"policy '{name}': there is none; choose from ours, "):
+        make_policy(name, GROUND, RATES)
+    with pytest.raises(UserError, match=f"policy '{name}': there is none"):
+        parse_policies(f"ours,{name}")
+
+
+def test_every_policy_says_where_its_constants_are_from():
+    assert parse_policies("ours, oobleck,ours") == ("ours", "oobleck")
+    for name in NAMES[:-2]:
+        assert policy(name).source

@@ -1,0 +1,47 @@
+import pytest
+
+from recycle.study.constants import MEASURED
+from recycle.study.reproduce.artifact import TRACES, RemovalTrace, VarunaSystem, oobleck_system
+from recycle.study.reproduce.gemini import survival
+from recycle.study.reproduce.report import Figure, reproduce
+
+
+def test_every_published_table_is_reproduced():
+    figures = reproduce()
+    assert [figure for figure in figures if not figure.holds] == []
+    held = [figure for figure in figures if figure.tolerance is not None]
+    # Table 2's rows of Bamboo and Oobleck, the artifact's of Varuna, three splits of time, and Gemini.
+    assert len(held) >= 7 * 3 + 5 * 3 + 12 + 5
+
+
+def test_the_retention_of_recycles_trace_is_printed_for_both_numbers_of_micro_batches():
+    figures = [figure for figure in reproduce() if figure.table.startswith("ReCycle")]
+    for micro_batches in (6, 12):
+        by_live = [figure.computed for figure in figures if figure.what.startswith(f"M {micro_batches}, 2")]
+        assert by_live[0] == 1
+        assert all(0 < share <= 1 for share in by_live)
+
+
+def test_a_figure_that_is_off_does_not_hold():
+    assert Figure("t", "w", 1.0, 1.01, 0.01).holds
+    assert not Figure("t", "w", 1.0, 1.02, 0.01).holds
+    assert Figure("t", "w", 1.0, 5.0).holds
+
+
+def test_without_losses_both_systems_train_at_their_throughput():
+    trace = RemovalTrace(10**8, (1,))
+    model = MEASURED[0]
+    assert oobleck_system(model).run(trace).throughput == pytest.approx(model.oobleck[0], rel=1e-3)
+    assert VarunaSystem(model).run(trace).throughput < model.varuna[0]
+
+
+def test_more_losses_cost_more():
+    for model in MEASURED:
+        rates = [oobleck_system(model).run(TRACES[rate]).throughput for rate in ("6h", "1h", "10m")]
+        assert rates == sorted(rates, reverse=True)
+
+
+def test_survival_of_two_copies():
+    assert survival(16, 2, 1) == 1
+    # Four machines in two pairs: two of the six pairs of failures lose everything.
+    assert survival(4, 2, 2) == pytest.approx(2 / 3)

@@ -1,0 +1,63 @@
+import csv
+import io
+
+import pytest
+
+from harness.examples import paper_job
+from recycle.errors import UserError
+from recycle.faults.outages import load_outages
+from recycle.study.compare import Setting
+from recycle.study.rates import Ground
+from recycle.study.sweep import Axes, Cell, parse_axes, sweep, sweep_table
+
+SETTING = Setting(
+    Ground(paper_job(limit=6), 10.0, 16, 1e-5),
+    load_outages("language-model-cluster"),
+    ("ours", "oobleck", "spares:2", "limit"),
+    1,
+)
+
+
+def test_axes():
+    axes = parse_axes("mtbf=240d,1h servers=100 micro-batches=6,64")
+    assert axes == Axes((240 * 86_400.0, 3600.0), (100,), (6, 64))
+    assert parse_axes("mtbf=1h,servers=8,16") == Axes((3600.0,), (8, 16))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("6,7", "'6' is no axis; write mtbf=..., servers=..., micro-batches=..."),
+        ("racks=3", "'racks' is no axis"),
+        ("servers=many", "servers has 'many': give whole numbers"),
+        ("mtbf=soon", "soon"),
+        ("mtbf=0s", "mtbf is 0s: give a time above 0"),
+    ],
+)
+def test_bad_axes(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_axes(text)
+
+
+def test_a_map():
+    told = []
+    cells = sweep(SETTING, Axes(mtbf=(10 * 86_400.0, 1000 * 86_400.0), servers=(24, 9)), told.append)
+    assert [(cell.servers, cell.mtbf / 86_400) for cell in cells] == [(24, 10), (8, 10), (24, 1000), (8, 1000)]
+    assert sorted(told)[-1] == "4 of 4 places of the map"
+    for cell in cells:
+        assert set(cell.values) == set(SETTING.policies)
+        assert all(cell.values[name] <= cell.best[name] for name in cell.values)
+    # With rarer failures all lose less.
+    assert all(cells[2].values[name] > cells[0].values[name] for name in ("ours", "oobleck", "limit"))
+    rows = list(csv.DictReader(io.StringIO(sweep_table(cells).decode())))
+    assert len(rows) == 4 * 4
+
+
+def test_who_is_ahead():
+    cell = Cell(0.0, 8, 6, {"ours": 0.9, "limit": 1.0, "oobleck": 0.8}, {"ours": 0.9, "limit": 1.0, "oobleck": 0.95})
+    assert (cell.winner, cell.rival, cell.loses("ours")) == ("ours", "oobleck", ("oobleck",))
+
+
+def test_too_few_servers():
+    with pytest.raises(UserError, match="3 servers make no pipeline of 4 stages"):
+        sweep(SETTING, Axes(servers=(3,)))
