@@ -4,33 +4,9 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from recycle.api.planned import make_plan
 from recycle.errors import JobError
 from recycle.job import Job
-
-
-class Row(msgspec.Struct, frozen=True):
-    """What some failures cost.
-
-    Attributes:
-        failures: how many servers are dead.
-        dead: their names.
-        period: of the plan around them, in the job's unit.
-        bound: that no such plan's period can be below.
-        of_1f1b: the throughput, against fault-free 1F1B.
-        of_before: the throughput, against the plan with all servers alive.
-        alive: the share of the servers that are.
-    """
-
-    failures: int
-    dead: str
-    period: int
-    bound: int
-    of_1f1b: float
-    of_before: float
-    alive: float
 
 
 def sweep(job: Job, failures: Iterable[int] = range(4), *, budget: str = "2s", seed: int = 0) -> list[dict[str, Any]]:
@@ -44,6 +20,11 @@ def sweep(job: Job, failures: Iterable[int] = range(4), *, budget: str = "2s", s
         failures: the numbers of dead servers.
         budget: processor time to search for each plan.
         seed: of the order and of the search.
+
+    Returns:
+        For each: ``failures``, how many servers are dead; ``dead``, their names; ``period`` and ``bound`` of the plan
+        around them, in the job's unit; ``of_1f1b`` and ``of_before``, its throughput against fault-free 1F1B and
+        against the plan with all servers alive; ``alive``, the share of the servers that are.
 
     Raises:
         UserError: there are not so many servers to lose, or no plan exists.
@@ -59,16 +40,17 @@ def sweep(job: Job, failures: Iterable[int] = range(4), *, budget: str = "2s", s
             )
         planned = whole if count == 0 else make_plan(job, order[:count], budget=budget, seed=seed)
         period = max(planned.period, 1)
-        row = Row(
-            count,
-            ", ".join(planned.dead),
-            planned.period,
-            planned.bound,
-            planned.throughput,
-            whole.period / period,
-            1 - count / servers,
+        rows.append(
+            {
+                "failures": count,
+                "dead": ", ".join(planned.dead),
+                "period": planned.period,
+                "bound": planned.bound,
+                "of_1f1b": planned.throughput,
+                "of_before": whole.period / period,
+                "alive": 1 - count / servers,
+            }
         )
-        rows.append(msgspec.structs.asdict(row))
     return rows
 
 

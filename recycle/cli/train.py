@@ -33,7 +33,7 @@ from recycle.wording import throughput_text, units
 
 if TYPE_CHECKING:
     from recycle.megatron.gpt.run import Run
-    from recycle.runtime.launch.meeting import Meeting
+    from recycle.runtime.launch.meeting import RollCall
     from recycle.runtime.launch.start import Start
 
 LONGEST_RUN = 24 * 3600.0
@@ -212,20 +212,20 @@ def command(
         train_and_show(run, faults, meeting)
 
 
-def meet(start: "Start", address: str, patience: float) -> "Meeting":
+def meet(start: "Start", address: str, patience: float) -> "RollCall":
     """This process's part in the meeting of those that were started with it.
 
     Raises:
         RunError: they were started in a way in which the death of one ends others.
     """
-    from recycle.runtime.launch.meeting import Meeting
+    from recycle.runtime.launch.meeting import RollCall
     from recycle.runtime.launch.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    return Meeting(start, address, patience)
+    return RollCall(start, address, patience)
 
 
-def attend(folder: Path, meeting: "Meeting") -> None:
+def attend(folder: Path, meeting: "RollCall") -> None:
     """Serve in a run that the first process begins.
 
     Raises:
@@ -244,7 +244,7 @@ def attend(folder: Path, meeting: "Meeting") -> None:
         raise RunFailed(f"process {meeting.start.rank} ended with {status}: see what the first process says")
 
 
-def train_and_show(run: "Run", faults: Faults, meeting: "Meeting | None") -> None:
+def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> None:
     """Train, and show how it goes; of several processes, the first one does.
 
     Raises:

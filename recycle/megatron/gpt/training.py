@@ -37,7 +37,7 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.apart import join
 from recycle.runtime.launch.local import Process, launch
-from recycle.runtime.launch.meeting import Meeting
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run, was_kept
 from recycle.runtime.launch.report_channel import connect_to_launcher
@@ -57,7 +57,7 @@ from recycle.runtime.step.checkpoint import adopt, checkpoints, find_damage, rea
 Watch = Callable[[Event], None]
 
 
-def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: Meeting | None = None) -> None:
+def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall | None = None) -> None:
     """Train with a process per live server: forked here, or started apart, of which this is the first.
 
     Args:
@@ -137,7 +137,7 @@ def _train_protected(
     watch: Watch,
     make: Maker,
     faults: Faults,
-    meeting: Meeting | None,
+    meeting: RollCall | None,
 ) -> None:
     setting = Setting(
         job=run.plan.job,
@@ -156,7 +156,7 @@ def _train_protected(
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
 
-def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: Meeting, say: Callable[[str], None]) -> int:
+def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollCall, say: Callable[[str], None]) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
     Args:

@@ -5,7 +5,7 @@ import signal
 
 from recycle.control.agent import die_with_parent
 from recycle.control.tcp_store import TorchStore, listen, serve
-from recycle.runtime.launch.meeting import Meeting, await_store
+from recycle.runtime.launch.meeting import RollCall, await_store
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.start import Start
 from recycle.runtime.launch.title import set_title
@@ -51,7 +51,7 @@ class HostedStore:
             status: with which exit status.
             address: of this machine.
         """
-        meeting = Meeting(self._start, address, patience=1.0)
+        meeting = RollCall(self._start, address, patience=1.0)
         meeting.leave(status)
         if self._start.rank == 0:
             meeting.dismiss()

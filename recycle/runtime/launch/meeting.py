@@ -44,7 +44,7 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     release: dict[str, str]
 
 
-class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the first process answers all others.
 
     Attributes:
@@ -63,7 +63,7 @@ def release() -> dict[str, str]:
     return {"recycle": __version__, "torch": str(torch.__version__)}
 
 
-class Meeting:
+class RollCall:
     """One process's part in it.
 
     Args:
@@ -122,7 +122,7 @@ class Meeting:
             token: the run's.
             watch: where this process listens.
         """
-        self._write("admission", Admission(token, watch))
+        self._write("admission", Welcome(token, watch))
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
@@ -138,7 +138,7 @@ class Meeting:
     def refuse(self, reason: str) -> None:
         """Tell all others that there is no run."""
         with suppress(ControlError, StoreLost):
-            self._write("admission", Admission("", ("", 0), reason))
+            self._write("admission", Welcome("", ("", 0), reason))
 
     def dismiss(self) -> None:
         """After the end of the run, wait a moment for the others; nobody waits for hosts that are dead."""
@@ -184,7 +184,7 @@ class Meeting:
 
     # The others.
 
-    def attend(self) -> Admission:
+    def attend(self) -> Welcome:
         """Come to the meeting.
 
         Raises:
@@ -198,7 +198,7 @@ class Meeting:
                 f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
                 "it says, and start all again"
             )
-        admission = msgspec.json.decode(found, type=Admission)
+        admission = msgspec.json.decode(found, type=Welcome)
         if admission.refusal:
             raise RunError(admission.refusal)
         return admission

@@ -8,7 +8,7 @@ from recycle.control.durations import Durations
 from recycle.control.view import Member, View
 from recycle.faults.menu import Faults
 from recycle.job import Job
-from recycle.runtime.launch.meeting import Meeting
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 
 
@@ -53,7 +53,7 @@ class Setting(NamedTuple):
     folder: Path
     durable: Callable[[], bool]
     restarts: int = 0
-    meeting: Meeting | None = None
+    meeting: RollCall | None = None
 
     @property
     def own(self) -> tuple[Member, ...]:

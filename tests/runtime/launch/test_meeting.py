@@ -7,7 +7,7 @@ import pytest
 from recycle.control.tcp_store import listen, serve
 from recycle.errors import UserError
 from recycle.runtime.launch import meeting as meetings
-from recycle.runtime.launch.meeting import Hello, Meeting, lonely_stages, why_not
+from recycle.runtime.launch.meeting import Hello, RollCall, lonely_stages, why_not
 from recycle.runtime.launch.start import Start
 
 RELEASE = {"recycle": "1", "torch": "2"}
@@ -23,7 +23,7 @@ def store():
 
 
 def meeting(port, rank, patience=30.0, served=False):
-    return Meeting(Start(rank, 2, str(rank), "127.0.0.1", port, served), "127.0.0.1", patience)
+    return RollCall(Start(rank, 2, str(rank), "127.0.0.1", port, served), "127.0.0.1", patience)
 
 
 class Other:
