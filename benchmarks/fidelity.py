@@ -25,7 +25,7 @@ from recycle.cli.model import quiet
 from recycle.control.agent import run_agent
 from recycle.control.view import Member, View
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.outages import Outage, Outages
+from recycle.faults.outages import NodeOutage, Outages
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
@@ -138,8 +138,8 @@ def dead_times(job: Job, views: list[tuple[float, ViewLine]], start: float, end:
             if place not in live:
                 since.setdefault(place, at)
             elif place in since:
-                entries.append(Outage(place, since.pop(place), at))
-    entries += [Outage(place, begin, end - start) for place, begin in since.items()]
+                entries.append(NodeOutage(place, since.pop(place), at))
+    entries += [NodeOutage(place, begin, end - start) for place, begin in since.items()]
     entries = sorted((entry for entry in entries if entry.start < entry.end), key=lambda entry: entry.start)
     return Outages("emulated", job.pipelines * job.depth, end - start, tuple(entries))
 
