@@ -11,7 +11,7 @@ from pathlib import Path
 from recycle.faults.outages import load_outages
 from recycle.files import write_whole
 from recycle.job import Job, Stage
-from recycle.study.compare import Setting, compare, dealt, retention
+from recycle.study.compare import StudySetting, compare, dealt, retention
 from recycle.study.constants import TYPICAL
 from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
 from recycle.study.rates import Ground, Rates
@@ -22,10 +22,10 @@ from recycle.study.simulator import simulate
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 
 
-def setting(job: Job, trace: str, seeds: int, policies: tuple[str, ...] = ALL) -> Setting:
+def setting(job: Job, trace: str, seeds: int, policies: tuple[str, ...] = ALL) -> StudySetting:
     outages = load_outages(trace)
     failures = outages.failures_per_second * job.pipelines * job.depth / outages.nodes
-    return Setting(Ground(job, 10.0, 8 * job.depth, failures), outages, policies, seeds)
+    return StudySetting(Ground(job, 10.0, 8 * job.depth, failures), outages, policies, seeds)
 
 
 def year() -> int:

@@ -13,7 +13,7 @@ from recycle.errors import UserError
 from recycle.job import Job
 
 if TYPE_CHECKING:
-    from recycle.study.compare import Comparison, Setting
+    from recycle.study.compare import PolicyComparison, StudySetting
 
 
 def _reproduce(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -117,9 +117,9 @@ def command(
 
 def _setting(
     job: Job, trace: str, speed: float, policies: str, iteration: float | None, layers: int | None, seeds: int
-) -> "Setting":
+) -> "StudySetting":
     from recycle.faults.outages import load_outages
-    from recycle.study.compare import Setting, iteration_seconds
+    from recycle.study.compare import StudySetting, iteration_seconds
     from recycle.study.rates import Ground
     from recycle.study.registry import ALL, parse_policies
 
@@ -128,10 +128,10 @@ def _setting(
     size = job.pipelines * job.depth
     failures = outages.failures_per_second * size / outages.nodes
     seconds = iteration_seconds(job) if iteration is None else iteration
-    return Setting(Ground(job, seconds, layers or 8 * job.depth, failures), outages, names, seeds)
+    return StudySetting(Ground(job, seconds, layers or 8 * job.depth, failures), outages, names, seeds)
 
 
-def _print(setting: "Setting", comparisons: "Sequence[Comparison]") -> None:
+def _print(setting: "StudySetting", comparisons: "Sequence[PolicyComparison]") -> None:
     outages = setting.outages
     make_console().print(
         f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {outages.name}: "
@@ -161,7 +161,7 @@ def _print(setting: "Setting", comparisons: "Sequence[Comparison]") -> None:
     make_console().print("value: useful samples per server-hour paid for, over those of the fault-free job")
 
 
-def _sweep(setting: "Setting", text: str, output: Path | None, as_json: bool) -> None:
+def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: bool) -> None:
     from recycle.files import write_whole
     from recycle.study.registry import NO_RIVALS
     from recycle.study.sweep import parse_axes, sweep, sweep_table
@@ -192,7 +192,7 @@ def _sweep(setting: "Setting", text: str, output: Path | None, as_json: bool) ->
     _print_columns(rows, left=(len(ours) + 3, len(ours) + 5))
 
 
-def _advise(setting: "Setting", as_json: bool) -> None:
+def _advise(setting: "StudySetting", as_json: bool) -> None:
     from recycle.study.advise import advise
 
     with progress_line("advice") as show:
@@ -234,7 +234,7 @@ def _print_columns(rows: "Sequence[Sequence[str]]", left: "Sequence[int]") -> No
         console.print("  ".join(cells).rstrip(), markup=False, style=None if number else "bold")
 
 
-def _write(folder: Path, setting: "Setting", comparisons: "Sequence[Comparison]") -> None:
+def _write(folder: Path, setting: "StudySetting", comparisons: "Sequence[PolicyComparison]") -> None:
     from recycle.files import write_whole
     from recycle.study.compare import retention
     from recycle.study.page import page
@@ -248,7 +248,7 @@ def _write(folder: Path, setting: "Setting", comparisons: "Sequence[Comparison]"
         write_whole(folder / "index.html", page(setting, comparisons, curves).encode())
 
 
-def _without_spans(each: "Comparison") -> dict[str, object]:
+def _without_spans(each: "PolicyComparison") -> dict[str, object]:
     outcome = each.outcome
     return {
         "policy": each.policy,

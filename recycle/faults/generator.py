@@ -8,7 +8,7 @@ from statistics import fmean, median, pstdev
 import msgspec
 
 from recycle.faults.errors import FaultError
-from recycle.faults.outages import Outage, Outages
+from recycle.faults.outages import NodeOutage, Outages
 
 LEAST_SHAPE, MOST_SHAPE = 0.3, 5.0
 DAY = 86_400.0
@@ -123,7 +123,7 @@ def generate(model: FailureModel, nodes: int, seconds: float, seed: int) -> Outa
         while True:
             if back[node] <= time:
                 back[node] = time + random.lognormvariate(math.log(model.repair_median), spread) * 3600
-                entries.append(Outage(node, time, min(back[node], seconds)))
+                entries.append(NodeOutage(node, time, min(back[node], seconds)))
             if random.random() >= model.simultaneous:
                 break
             rack = node - node % model.rack

@@ -24,7 +24,7 @@ SHIPPED = ("language-model-cluster", "shared-gpus")
 """Traces that come with the package: they are named without a path."""
 
 
-class Outage(NamedTuple):
+class NodeOutage(NamedTuple):
     """One place without a live server.
 
     Attributes:
@@ -52,7 +52,7 @@ class Outages(msgspec.Struct, frozen=True):
     name: str
     nodes: int
     seconds: float
-    entries: tuple[Outage, ...]
+    entries: tuple[NodeOutage, ...]
     is_of_servers: bool = False
 
     @property
@@ -71,7 +71,7 @@ class Outages(msgspec.Struct, frozen=True):
             kept = tuple(entry for entry in self.entries if entry.node < nodes)
             return Outages(self.name, nodes, self.seconds, kept, True)
         random = Random(seed)
-        entries: list[Outage] = []
+        entries: list[NodeOutage] = []
         for first in range(0, nodes, self.nodes):
             size = min(self.nodes, nodes - first)
             places = dict(zip(random.sample(range(self.nodes), size), range(first, first + size), strict=True))
@@ -150,7 +150,7 @@ def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], spe
         raise FaultError("it is empty: give a trace with at least one failure")
     if not (math.isfinite(speed) and speed > 0):
         raise FaultError(f"speed is {speed:g}: give a number above 0")
-    places = _Places()
+    places = _NodePlaces()
     latest = 0.0
     for row in rows:
         try:
@@ -174,7 +174,7 @@ def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], spe
     return Outages(source, nodes, seconds, tuple(sorted(entries, key=lambda entry: (entry.start, entry.node))))
 
 
-class _Places:
+class _NodePlaces:
     """Which node is in which place: who comes back takes its own, and a stranger that of the longest lost."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class _Places:
         self._of: dict[str, int] = {}
         self._lost: deque[int] = deque()
         self._since: dict[int, float] = {}
-        self._outages: list[Outage] = []
+        self._outages: list[NodeOutage] = []
 
     def change(self, name: str, change: str, time: float) -> None:
         place = self._of.get(name)
@@ -194,11 +194,11 @@ class _Places:
         elif change == ADD and place in self._since:
             self._lost.remove(place)
             if (start := self._since.pop(place)) < time:
-                self._outages.append(Outage(place, start, time))
+                self._outages.append(NodeOutage(place, start, time))
 
-    def outages(self, seconds: float) -> list[Outage]:
+    def outages(self, seconds: float) -> list[NodeOutage]:
         """All of them, with those that last to the end."""
-        lasting = (Outage(place, start, seconds) for place, start in self._since.items() if start < seconds)
+        lasting = (NodeOutage(place, start, seconds) for place, start in self._since.items() if start < seconds)
         return [*self._outages, *lasting]
 
     def _place_of_stranger(self, name: str, change: str, time: float) -> int:
@@ -216,11 +216,11 @@ class _Places:
         return place
 
 
-def _turned(node: int, start: float, end: float, seconds: float) -> list[Outage]:
+def _turned(node: int, start: float, end: float, seconds: float) -> list[NodeOutage]:
     """An outage on a circle of time, as one or two on the line."""
     length = end - start
     start %= seconds
     end = start + length
     if end <= seconds:
-        return [Outage(node, start, end)]
-    return [Outage(node, start, seconds), Outage(node, 0.0, end - seconds)]
+        return [NodeOutage(node, start, end)]
+    return [NodeOutage(node, start, seconds), NodeOutage(node, 0.0, end - seconds)]

@@ -7,7 +7,7 @@ import msgspec
 from recycle.faults.outages import Outages
 from recycle.job import Job
 from recycle.planner.assemble import baseline_period
-from recycle.study.compare import Setting, dealt
+from recycle.study.compare import StudySetting, dealt
 from recycle.study.policies.ours import Rerouting, WithMemory
 from recycle.study.policy import Policy
 from recycle.study.rates import Ground, Rates
@@ -36,7 +36,7 @@ class Choice(msgspec.Struct, frozen=True):
     model_only: bool = False
 
 
-def advise(setting: Setting, advance: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
+def advise(setting: StudySetting, advance: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
     """Every choice with its alternatives.
 
     Args:
@@ -57,7 +57,7 @@ def advise(setting: Setting, advance: Callable[[str], None] = lambda _: None) ->
 Alternatives = Mapping[str, tuple[bool, Callable[[], float]]]
 
 
-def _topics(setting: Setting) -> Iterator[tuple[str, Alternatives]]:
+def _topics(setting: StudySetting) -> Iterator[tuple[str, Alternatives]]:
     job = setting.ground.job
     yield (
         "memory limit, in micro-batches at the first stage",
@@ -96,7 +96,7 @@ def _topics(setting: Setting) -> Iterator[tuple[str, Alternatives]]:
 
 
 def _lost(
-    setting: Setting,
+    setting: StudySetting,
     job: Job,
     kind: Callable[[Ground, Rates], Policy],
     order: Callable[[Outages], Outages] = lambda outages: outages,
@@ -111,7 +111,7 @@ def _lost(
     hours = 0.0
     for seed in range(setting.seeds):
         policy = kind(ground, rates)
-        deal = Setting(ground, setting.outages, ("ours", f"spares:{policy.spares}"), 1)
+        deal = StudySetting(ground, setting.outages, ("ours", f"spares:{policy.spares}"), 1)
         outcome = simulate(policy, job.pipelines, job.depth, order(dealt(deal, seed)))
         hours += (1 - outcome.value * speed) * outcome.paid * YEAR_HOURS / setting.seeds
     return hours
@@ -122,18 +122,18 @@ def _speed(job: Job) -> float:
     return job.micro_batches / baseline_period(job)
 
 
-def _with_job(setting: Setting, job: Job) -> Callable[[], float]:
+def _with_job(setting: StudySetting, job: Job) -> Callable[[], float]:
     return lambda: _lost(setting, job, Rerouting)
 
 
-def _with_spares(setting: Setting, spares: int) -> Callable[[], float]:
+def _with_spares(setting: StudySetting, spares: int) -> Callable[[], float]:
     def kind(ground: Ground, rates: Rates) -> Policy:
         return Rerouting(ground, rates, spares=spares)
 
     return lambda: _lost(setting, setting.ground.job, kind)
 
 
-def _with_hosts(setting: Setting, apart: int) -> Callable[[], float]:
+def _with_hosts(setting: StudySetting, apart: int) -> Callable[[], float]:
     job = setting.ground.job
     return lambda: _lost(setting, job, Rerouting, lambda outages: _on_hosts(outages, job, apart))
 

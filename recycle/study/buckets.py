@@ -25,7 +25,7 @@ class Bucket(enum.Enum):
     DEAD = "dead"
 
 
-class Span(NamedTuple):
+class RunSpan(NamedTuple):
     """A stretch of a simulated run.
 
     Attributes:
@@ -64,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True):
     progress: float
     buckets: Mapping[Bucket, float]
     failures: tuple[float, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[RunSpan, ...]
 
     @property
     def value(self) -> float:

@@ -26,7 +26,7 @@ POINTS, DRAWS = 9, 3
 MOST_DEAD = 0.3
 
 
-class Setting(msgspec.Struct, frozen=True):
+class StudySetting(msgspec.Struct, frozen=True):
     """What is compared.
 
     Attributes:
@@ -42,7 +42,7 @@ class Setting(msgspec.Struct, frozen=True):
     seeds: int
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class PolicyComparison(msgspec.Struct, frozen=True):
     """A policy in a comparison.
 
     Attributes:
@@ -71,7 +71,7 @@ def iteration_seconds(job: Job) -> float:
     return SLOT_SECONDS
 
 
-def dealt(setting: Setting, seed: int) -> Outages:
+def dealt(setting: StudySetting, seed: int) -> Outages:
     """The trace for the job's servers and spares, dealt by a seed."""
     job = setting.ground.job
     rates = Rates(job, setting.ground.layers)
@@ -79,7 +79,7 @@ def dealt(setting: Setting, seed: int) -> Outages:
     return setting.outages.resampled(job.pipelines * job.depth + spares, seed)
 
 
-def compare(setting: Setting, advance: Callable[[str], None] = lambda _: None) -> tuple[Comparison, ...]:
+def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: None) -> tuple[PolicyComparison, ...]:
     """Every policy on the same dealt traces, seeds in parallel.
 
     Args:
@@ -98,7 +98,7 @@ def compare(setting: Setting, advance: Callable[[str], None] = lambda _: None) -
         values = [value for _, value_list in outcomes for value in value_list]
         policy = make_policy(name, setting.ground, rates)
         comparisons.append(
-            Comparison(
+            PolicyComparison(
                 policy=name,
                 model_only=policy.model_only,
                 source=policy.source,
@@ -111,7 +111,7 @@ def compare(setting: Setting, advance: Callable[[str], None] = lambda _: None) -
     return tuple(comparisons)
 
 
-def retention(setting: Setting) -> dict[str, list[tuple[int, float]]]:
+def retention(setting: StudySetting) -> dict[str, list[tuple[int, float]]]:
     """Throughput against the number of dead servers, each policy's mean over drawn sets of them."""
     job = setting.ground.job
     rates = Rates(job, setting.ground.layers)
@@ -136,7 +136,7 @@ def _rate(name: str, ground: Ground, rates: Rates, dead: list[int]) -> float:
     return reaction.phases[-1].rate
 
 
-def _in_parallel(setting: Setting, workers: int) -> Iterator[list[tuple[Outcome, list[float]]]]:
+def _in_parallel(setting: StudySetting, workers: int) -> Iterator[list[tuple[Outcome, list[float]]]]:
     if workers == 1:
         yield from (_deal(setting, seed) for seed in range(setting.seeds))
         return
@@ -144,7 +144,7 @@ def _in_parallel(setting: Setting, workers: int) -> Iterator[list[tuple[Outcome,
         yield from pool.map(_deal, [setting] * setting.seeds, range(setting.seeds))
 
 
-def _deal(setting: Setting, seed: int) -> list[tuple[Outcome, list[float]]]:
+def _deal(setting: StudySetting, seed: int) -> list[tuple[Outcome, list[float]]]:
     """Per policy, its outcome with the typical constants and its values with all; other constants on the first deal."""
     outages = dealt(setting, seed)
     rates = Rates(setting.ground.job, setting.ground.layers)
@@ -157,6 +157,6 @@ def _deal(setting: Setting, seed: int) -> list[tuple[Outcome, list[float]]]:
     return results
 
 
-def _outcome(setting: Setting, name: str, outages: Outages, rates: Rates, measured: Measured) -> Outcome:
+def _outcome(setting: StudySetting, name: str, outages: Outages, rates: Rates, measured: Measured) -> Outcome:
     job = setting.ground.job
     return simulate(make_policy(name, setting.ground, rates, measured), job.pipelines, job.depth, outages)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from recycle.study.compare import Comparison, Setting
+from recycle.study.compare import PolicyComparison, StudySetting
 from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
 from recycle.study.tables import Curves
 
@@ -21,7 +21,7 @@ CAPTIONS = {
 }
 
 
-def page(setting: Setting, comparisons: Sequence[Comparison], curves: Curves) -> str:
+def page(setting: StudySetting, comparisons: Sequence[PolicyComparison], curves: Curves) -> str:
     """The whole page."""
     job, outages = setting.ground.job, setting.outages
     head = (
@@ -48,7 +48,7 @@ this project, or no policy at all.</p>
 """
 
 
-def _table(comparisons: Sequence[Comparison]) -> str:
+def _table(comparisons: Sequence[PolicyComparison]) -> str:
     rows = "\n".join(
         f"<tr><td>{escape(each.policy)}{' <span class=m>(model only)</span>' if each.model_only else ''}</td>"
         f'<td class="n">{each.mean:.4f}</td><td class="n">{each.low:.4f} to {each.high:.4f}</td>'

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
 from recycle.study.buckets import Bucket
-from recycle.study.compare import Comparison
+from recycle.study.compare import PolicyComparison
 from recycle.study.tables import Curves
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ COLORS = {
 MOST_MARKS = 400
 
 
-def over_time(comparisons: Sequence[Comparison]) -> str:
+def over_time(comparisons: Sequence[PolicyComparison]) -> str:
     """Throughput over time, a row per policy, with failures marked."""
 
     def draw(axes: "Sequence[Axes]") -> None:
@@ -44,7 +44,7 @@ def over_time(comparisons: Sequence[Comparison]) -> str:
     return _figure(draw, rows=len(comparisons), height=0.7 * len(comparisons) + 0.6)
 
 
-def bucket_bars(comparisons: Sequence[Comparison]) -> str:
+def bucket_bars(comparisons: Sequence[PolicyComparison]) -> str:
     """Shares of server-time per policy, by bucket."""
 
     def draw(axes: "Sequence[Axes]") -> None:
@@ -80,7 +80,7 @@ def retention_lines(curves: Curves) -> str:
     return _figure(draw, height=4)
 
 
-def lost_hours(comparisons: Sequence[Comparison]) -> str:
+def lost_hours(comparisons: Sequence[PolicyComparison]) -> str:
     """Server-hours that are paid for and leave no training, with the interval over deals and constants."""
 
     def draw(axes: "Sequence[Axes]") -> None:

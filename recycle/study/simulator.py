@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from recycle.faults.outages import Outages
-from recycle.study.buckets import Bucket, Outcome, Span
+from recycle.study.buckets import Bucket, Outcome, RunSpan
 from recycle.study.cluster import Cluster
 from recycle.study.policy import Phase, Policy, Return
 
@@ -71,7 +71,7 @@ class _Run:
         self._buckets = dict.fromkeys(Bucket, 0.0)
         # Progress and useful server-seconds of each stretch of training that is left.
         self._pieces: list[tuple[float, float]] = []
-        self._spans: list[Span] = []
+        self._spans: list[RunSpan] = []
 
     def go_on(self, phases: tuple[Phase, ...], until: float) -> tuple[Phase, ...]:
         """Go through phases; what is left of them at that time comes back."""
@@ -136,7 +136,7 @@ class _Run:
             self._buckets[Bucket.SNAPSHOT] += used * snapshot
             if training > 0:
                 self._pieces.append((phase.rate * training, useful * training))
-        self._spans.append(Span(self._time, self._time + wall, phase.rate, phase.bucket, live))
+        self._spans.append(RunSpan(self._time, self._time + wall, phase.rate, phase.bucket, live))
         self._time += wall
 
     def _train(self, rate: float, wall: float) -> tuple[float, float]:

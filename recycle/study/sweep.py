@@ -15,14 +15,13 @@ from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.generator import calibrated, generate
 from recycle.faults.outages import Outages, load_outages
-from recycle.study.compare import Setting, dealt
+from recycle.study.compare import StudySetting, dealt
 from recycle.study.constants import MEASURED, TYPICAL
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import NO_RIVALS, make_policy
 from recycle.study.simulator import simulate
 
 AXES = ("mtbf", "servers", "micro-batches")
-OURS = "ours"
 EXTREMES = (MEASURED[0], TYPICAL)
 """Constants that a map is made with: those of the smallest and of the largest model."""
 
@@ -64,12 +63,6 @@ class Cell(msgspec.Struct, frozen=True):
         rivals = [name for name in self.values if name not in NO_RIVALS]
         return max(rivals, key=lambda name: self.values[name], default="")
 
-    @property
-    def winner(self) -> str:
-        """The best policy that is built: ours by re-routing alone, or a rival."""
-        built = [name for name in self.values if name == OURS or name not in NO_RIVALS]
-        return max(built, key=lambda name: self.values[name], default="")
-
     def loses(self, name: str) -> tuple[str, ...]:
         """The rivals that one of ours is not ahead of, with the constants that favour them the most."""
         return tuple(rival for rival in self.values if rival not in NO_RIVALS and self.best[rival] >= self.values[name])
@@ -97,7 +90,7 @@ def parse_axes(text: str) -> Axes:
     )
 
 
-def sweep(setting: Setting, axes: Axes, advance: Callable[[str], None] = lambda _: None) -> tuple[Cell, ...]:
+def sweep(setting: StudySetting, axes: Axes, advance: Callable[[str], None] = lambda _: None) -> tuple[Cell, ...]:
     """Every combination of the axes' values, in parallel.
 
     Raises:
@@ -134,7 +127,7 @@ def sweep_table(cells: Sequence[Cell]) -> bytes:
     return text.getvalue().encode()
 
 
-def _cell(setting: Setting, mtbf: float, servers: int, micro_batches: int) -> Cell:
+def _cell(setting: StudySetting, mtbf: float, servers: int, micro_batches: int) -> Cell:
     old = setting.ground.job
     job = msgspec.structs.replace(old, pipelines=servers // old.depth, micro_batches=micro_batches)
     servers = job.pipelines * job.depth
@@ -146,7 +139,7 @@ def _cell(setting: Setting, mtbf: float, servers: int, micro_batches: int) -> Ce
         seconds = setting.ground.iteration * (micro_batches + job.depth - 1) / (old.micro_batches + old.depth - 1)
         failures = outages.failures_per_second * servers / outages.nodes
         ground = Ground(job, seconds, setting.ground.layers, failures)
-        deal = dealt(Setting(ground, outages, setting.policies, 1), seed)
+        deal = dealt(StudySetting(ground, outages, setting.policies, 1), seed)
         for name in setting.policies:
             for measured in EXTREMES if seed == 0 else (TYPICAL,):
                 policy = make_policy(name, ground, rates, measured)
@@ -163,7 +156,7 @@ def _cell(setting: Setting, mtbf: float, servers: int, micro_batches: int) -> Ce
     )
 
 
-def _traces(setting: Setting, mtbf: float, servers: int) -> Iterator[Outages]:
+def _traces(setting: StudySetting, mtbf: float, servers: int) -> Iterator[Outages]:
     for seed in range(setting.seeds):
         if mtbf:
             model = calibrated(load_outages("language-model-cluster"))

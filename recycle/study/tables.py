@@ -7,12 +7,12 @@ from pathlib import Path
 
 from recycle.files import write_whole
 from recycle.study.buckets import Bucket
-from recycle.study.compare import Comparison
+from recycle.study.compare import PolicyComparison
 
 Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 
-def write_tables(folder: Path, comparisons: Sequence[Comparison], curves: Curves) -> None:
+def write_tables(folder: Path, comparisons: Sequence[PolicyComparison], curves: Curves) -> None:
     """Write ``policies.csv``, ``timeline.csv`` and ``retention.csv``.
 
     Raises:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from recycle.faults.errors import FaultError
 from recycle.faults.generator import FailureModel, calibrated, generate, statistics_of
-from recycle.faults.outages import Outage, Outages, load_outages
+from recycle.faults.outages import NodeOutage, Outages, load_outages
 
 REAL = load_outages("language-model-cluster")
 
@@ -69,7 +69,7 @@ def test_a_resampled_trace_is_legal_and_has_the_rate(nodes, seed):
 
 
 def test_a_resampled_trace_keeps_bursts():
-    outages = Outages("x", 4, 100.0, tuple(Outage(node, 10.0, 20.0) for node in range(4)))
+    outages = Outages("x", 4, 100.0, tuple(NodeOutage(node, 10.0, 20.0) for node in range(4)))
     starts = {entry.start for entry in outages.resampled(8, 1).entries if entry.start}
     assert len(starts) == 2
 

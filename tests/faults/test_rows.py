@@ -3,7 +3,7 @@ import pytest
 from harness.examples import paper_job
 from recycle.faults.errors import FaultError
 from recycle.faults.file import load_faults
-from recycle.faults.outages import Outage, load_outages
+from recycle.faults.outages import NodeOutage, load_outages
 
 DAY = 86_400.0
 SMALL = paper_job(pipelines=2, stages=2)
@@ -22,24 +22,24 @@ def load(tmp_path):
 def test_removals_and_additions_of_nodes(load):
     outages = load("0,add,a\n0,add,b\n1000,remove,a\n3000,add,a\n5000,remove,b\n9000,add,stranger\n10000,remove,a\n")
     assert (outages.nodes, outages.seconds) == (2, 10.0)
-    assert outages.entries == (Outage(0, 1.0, 3.0), Outage(1, 5.0, 9.0))
+    assert outages.entries == (NodeOutage(0, 1.0, 3.0), NodeOutage(1, 5.0, 9.0))
 
 
 def test_a_node_that_comes_later_was_missing_before(load):
     outages = load("0,add,a\n2000,add,b\n4000,remove,b\n8000,add,b\n")
-    assert outages.entries == (Outage(1, 0.0, 2.0), Outage(1, 4.0, 8.0))
+    assert outages.entries == (NodeOutage(1, 0.0, 2.0), NodeOutage(1, 4.0, 8.0))
 
 
 def test_a_fault_a_line_with_faults_that_overlap(load):
     outages = load("# nodes 5\n# days 10\nnode,start_days,end_days\nx,1,3\nx,2,4\ny,5,\n")
     assert (outages.nodes, outages.seconds) == (5, 10 * DAY)
-    assert outages.entries == (Outage(0, 1 * DAY, 4 * DAY), Outage(1, 5 * DAY, 10 * DAY))
+    assert outages.entries == (NodeOutage(0, 1 * DAY, 4 * DAY), NodeOutage(1, 5 * DAY, 10 * DAY))
 
 
 def test_events_in_json(load):
     event = '{"node_id": "%s", "event_time": %s, "event_type": "fault_%s", "fault_type": {"Class": "GPU"}}'
     text = f"[{event % ('x', 1, 'start')}, {event % ('x', 2, 'end')}, {event % ('y', 4, 'start')}]"
-    assert load(text, "trace.json").entries == (Outage(0, DAY, 2 * DAY),)
+    assert load(text, "trace.json").entries == (NodeOutage(0, DAY, 2 * DAY),)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_counts_of_live_nodes(load, text):
 
 def test_servers_and_fault_files(load):
     trace = load("time,change,server\n1,remove,W1_1\n3s,add,W1_1\n9,remove,W0_0\n", job=SMALL)
-    assert (trace.nodes, trace.entries) == (4, (Outage(3, 1.0, 3.0),))
+    assert (trace.nodes, trace.entries) == (4, (NodeOutage(3, 1.0, 3.0),))
     fault = '[[fault]]\nkind = "{}"\nserver = "W1_1"\nat = "{}"\n'
     faults = load(fault.format("kill", "1s") + fault.format("join", "3s"), "faults.toml", job=SMALL)
     assert faults.entries == trace.entries

@@ -1,18 +1,20 @@
 import pytest
 
 from harness.examples import paper_job
-from recycle.faults.outages import Outage, Outages
+from recycle.faults.outages import NodeOutage, Outages
 from recycle.study.advise import advise
-from recycle.study.compare import Setting
+from recycle.study.compare import StudySetting
 from recycle.study.rates import Ground
 
 DAYS = 86_400.0
-TRACE = Outages("test", 20, 100 * DAYS, tuple(Outage(node, node * DAYS, (node + 40) * DAYS) for node in range(1, 20)))
+TRACE = Outages(
+    "test", 20, 100 * DAYS, tuple(NodeOutage(node, node * DAYS, (node + 40) * DAYS) for node in range(1, 20))
+)
 
 
 @pytest.fixture(scope="module")
 def choices():
-    return advise(Setting(Ground(paper_job(limit=6, released=0), 10.0, 16, 1e-6), TRACE, (), 1))
+    return advise(StudySetting(Ground(paper_job(limit=6, released=0), 10.0, 16, 1e-6), TRACE, (), 1))
 
 
 def of(choices, topic):

@@ -2,7 +2,7 @@ import pytest
 
 from harness.examples import paper_job
 from recycle.errors import UserError
-from recycle.faults.outages import Outage, Outages
+from recycle.faults.outages import NodeOutage, Outages
 from recycle.plan.normalise import canonical_dead
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -31,7 +31,7 @@ def cluster_of(*dead, spares=0):
 
 
 def outcome_of(name, *entries, seconds=100_000.0):
-    outages = Outages("test", 20, seconds, tuple(Outage(*entry) for entry in entries))
+    outages = Outages("test", 20, seconds, tuple(NodeOutage(*entry) for entry in entries))
     return simulate(policy(name), JOB.pipelines, JOB.depth, outages)
 
 
@@ -107,7 +107,7 @@ def test_warm_spares_are_back_sooner():
 
 
 def test_constants_that_favour_a_rival_favour_it():
-    trace = tuple(Outage(0, 1000.0 * number, 1000.0 * number + 500) for number in range(1, 90))
+    trace = tuple(NodeOutage(0, 1000.0 * number, 1000.0 * number + 500) for number in range(1, 90))
     outages = Outages("test", 12, 1e5, trace)
     for name in ("oobleck", "checkpoints"):
         small, large = (

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
-from recycle.faults.outages import Outage, Outages
+from recycle.faults.outages import NodeOutage, Outages
 from recycle.study.buckets import Bucket
 from recycle.study.policy import Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
@@ -34,7 +34,7 @@ class Scripted(Policy):
 
 
 def run(policy, *entries, seconds=100.0, pipelines=2, depth=1):
-    outages = Outages("test", pipelines * depth, seconds, tuple(Outage(*entry) for entry in entries))
+    outages = Outages("test", pipelines * depth, seconds, tuple(NodeOutage(*entry) for entry in entries))
     return simulate(policy, pipelines, depth, outages)
 
 
@@ -93,7 +93,7 @@ def traces(draw):
     for node in range(PLACES):
         times = sorted(draw(st.lists(st.floats(0, 1), max_size=8, unique=True)))
         pairs = zip(times[::2], times[1::2], strict=False)
-        entries += [Outage(node, start * seconds, end * seconds) for start, end in pairs]
+        entries += [NodeOutage(node, start * seconds, end * seconds) for start, end in pairs]
     entries = [entry for entry in entries if entry.start < entry.end]
     return Outages("random", PLACES, seconds, tuple(sorted(entries, key=lambda entry: entry.start)))
 

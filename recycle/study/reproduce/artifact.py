@@ -43,7 +43,7 @@ TRACES = {
 }
 
 
-class Result(msgspec.Struct, frozen=True):
+class SystemResult(msgspec.Struct, frozen=True):
     """What a system made of a trace.
 
     Attributes:
@@ -111,7 +111,7 @@ class System:
         self.iterations: list[tuple[int, int, float]] = []
         self.spent: dict[str, float] = {}
 
-    def run(self, trace: RemovalTrace) -> Result:
+    def run(self, trace: RemovalTrace) -> SystemResult:
         """Lose the nodes of a trace; its last loss is the end."""
         for node in range(1, MOST + 1):
             self.push(0, _Kind.ADD, node)
@@ -127,14 +127,14 @@ class System:
             self.handle(event)
         return self.result()
 
-    def result(self) -> Result:
+    def result(self) -> SystemResult:
         """Throughput over all iterations, and the shares of time."""
         total = sum(self.spent.values())
         shares = {what: spent / total if total else 0.0 for what, spent in self.spent.items()}
         if not self.iterations or self.start is None:
-            return Result(0.0, shares)
+            return SystemResult(0.0, shares)
         samples = sum((end - begin) / 1000 * rate for begin, end, rate in self.iterations)
-        return Result(samples / ((self.iterations[-1][1] - self.start) / 1000), shares)
+        return SystemResult(samples / ((self.iterations[-1][1] - self.start) / 1000), shares)
 
     def push(self, time: int, kind: _Kind, subject: int = 0) -> None:
         """Let something happen later."""

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """Throughput in samples per second, with a failure every six hours, hour and ten minutes."""
 
     model: str
@@ -14,18 +14,18 @@ class Row(NamedTuple):
 RATES = ("6h", "1h", "10m")
 
 TABLE_2 = (
-    Row("BERT-large", "Bamboo", (77.04, 75.60, 69.84)),
-    Row("GPT-2", "Bamboo", (17.47, 17.13, 16.01)),
-    Row("BERT-large", "Varuna", (259.57, 245.39, 168.15)),
-    Row("GPT-2", "Varuna", (86.42, 83.94, 69.67)),
-    Row("GPT-3 350M", "Varuna", (29.52, 27.61, 20.71)),
-    Row("GPT-3 2.7B", "Varuna", (7.27, 6.41, 0.36)),
-    Row("GPT-3 6.7B", "Varuna", (4.02, 2.91, 0.12)),
-    Row("BERT-large", "Oobleck", (287.10, 286.28, 282.11)),
-    Row("GPT-2", "Oobleck", (85.59, 85.42, 84.80)),
-    Row("GPT-3 350M", "Oobleck", (29.30, 29.21, 28.70)),
-    Row("GPT-3 2.7B", "Oobleck", (7.29, 7.23, 6.89)),
-    Row("GPT-3 6.7B", "Oobleck", (4.33, 4.22, 3.55)),
+    PublishedRow("BERT-large", "Bamboo", (77.04, 75.60, 69.84)),
+    PublishedRow("GPT-2", "Bamboo", (17.47, 17.13, 16.01)),
+    PublishedRow("BERT-large", "Varuna", (259.57, 245.39, 168.15)),
+    PublishedRow("GPT-2", "Varuna", (86.42, 83.94, 69.67)),
+    PublishedRow("GPT-3 350M", "Varuna", (29.52, 27.61, 20.71)),
+    PublishedRow("GPT-3 2.7B", "Varuna", (7.27, 6.41, 0.36)),
+    PublishedRow("GPT-3 6.7B", "Varuna", (4.02, 2.91, 0.12)),
+    PublishedRow("BERT-large", "Oobleck", (287.10, 286.28, 282.11)),
+    PublishedRow("GPT-2", "Oobleck", (85.59, 85.42, 84.80)),
+    PublishedRow("GPT-3 350M", "Oobleck", (29.30, 29.21, 28.70)),
+    PublishedRow("GPT-3 2.7B", "Oobleck", (7.29, 7.23, 6.89)),
+    PublishedRow("GPT-3 6.7B", "Oobleck", (4.33, 4.22, 3.55)),
 )
 """Oobleck (SOSP'23), Table 2; Bamboo ran out of memory with the other models."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from recycle.study.constants import MEASURED
-from recycle.study.reproduce.artifact import TRACES, BambooSystem, Result, VarunaSystem, oobleck_system
+from recycle.study.reproduce.artifact import TRACES, BambooSystem, SystemResult, VarunaSystem, oobleck_system
 from recycle.study.reproduce.gemini import effective_share, survival
 from recycle.study.reproduce.published import (
     GEMINI_COMPUTED,
@@ -61,7 +61,7 @@ def reproduce(advance: Callable[[str], None] = lambda _: None) -> tuple[Figure, 
 
 
 def _table_2(advance: Callable[[str], None]) -> Iterator[Figure]:
-    results: dict[tuple[str, str, str], Result] = {}
+    results: dict[tuple[str, str, str], SystemResult] = {}
     for row in TABLE_2:
         advance(f"Oobleck's Table 2: {row.system}, {row.model}")
         measured = next(each for each in MEASURED if each.model == row.model)
