@@ -27,10 +27,10 @@ def trace(tmp_path):
 
 
 def test_a_table_of_policies(trace):
-    result = study("--trace", trace, "--policy", "ours,oobleck,limit", "--seeds", 1)
+    result = study("--trace", trace, "--policy", "ours,oobleck,fault-scaled", "--seeds", 1)
     assert result.exit_code == 0
     assert re.search(r"^ours +0\.9\d+ +0\.9\d+ +0\.9\d+ +12 ", result.stdout, re.MULTILINE)
-    assert "limit (model only)" in result.stdout
+    assert "fault-scaled (model only)" in result.stdout
     assert "20 days, 8 times servers failed" in result.stdout
 
 

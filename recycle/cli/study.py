@@ -177,7 +177,9 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
     ours = [name for name in setting.policies if name in NO_RIVALS]
     rows = [["mtbf", "servers", "micro-batches", *ours, "best rival", "", "not ahead of, with their best constants"]]
     for cell in cells:
-        behind = [f"{name}: {', '.join(cell.loses(name))}" for name in ours if name != "limit" and cell.loses(name)]
+        behind = [
+            f"{name}: {', '.join(cell.loses(name))}" for name in ours if name != "fault-scaled" and cell.loses(name)
+        ]
         rows.append(
             [
                 f"{cell.mtbf / 86_400:g} d" if cell.mtbf else "trace",

@@ -70,7 +70,7 @@ def retention_lines(curves: Curves) -> str:
     def draw(axes: "Sequence[Axes]") -> None:
         (axis,) = axes
         for name, curve in curves.items():
-            style = "--" if name == "limit" else "-"
+            style = "--" if name == "fault-scaled" else "-"
             axis.plot([dead for dead, _ in curve], [rate for _, rate in curve], style, marker=".", label=name)
         axis.set_xlabel("dead servers")
         axis.set_ylabel("share of fault-free throughput")

@@ -7,10 +7,10 @@ from recycle.errors import UserError
 from recycle.study.constants import TYPICAL, Measured
 from recycle.study.policies.bamboo import Bamboo
 from recycle.study.policies.dropping import Dropping
-from recycle.study.policies.limit import Limit
 from recycle.study.policies.oobleck import Oobleck
 from recycle.study.policies.ours import Published, Rerouting, WithMemory, WithPlacements
 from recycle.study.policies.restarts import Checkpoints, Gemini, Varuna
+from recycle.study.policies.scaled import FaultScaled
 from recycle.study.policies.spares import Spares
 from recycle.study.policy import Policy
 from recycle.study.rates import Ground, Rates
@@ -28,13 +28,13 @@ MAKERS: dict[str, Maker] = {
     Checkpoints.name: Checkpoints,
     Gemini.name: Gemini,
     Dropping.name: Dropping,
-    Limit.name: Limit,
+    FaultScaled.name: FaultScaled,
 }
 NAMES = (*MAKERS, "spares:K", "spares:K:warm")
 ALL = (*MAKERS, "spares:4", "spares:4:warm")
 """What is compared if nothing is chosen."""
 
-NO_RIVALS = (Rerouting.name, WithPlacements.name, WithMemory.name, Limit.name)
+NO_RIVALS = (Rerouting.name, WithPlacements.name, WithMemory.name, FaultScaled.name)
 
 _SPARES = re.compile(r"spares:(\d{1,4})(:warm)?")
 

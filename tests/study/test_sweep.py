@@ -13,7 +13,7 @@ from recycle.study.sweep import Axes, Cell, parse_axes, sweep, sweep_table
 SETTING = StudySetting(
     Ground(paper_job(limit=6), 10.0, 16, 1e-5),
     load_outages("language-model-cluster"),
-    ("ours", "oobleck", "spares:2", "limit"),
+    ("ours", "oobleck", "spares:2", "fault-scaled"),
     1,
 )
 
@@ -48,13 +48,19 @@ def test_a_map():
         assert set(cell.values) == set(SETTING.policies)
         assert all(cell.values[name] <= cell.best[name] for name in cell.values)
     # With rarer failures all lose less.
-    assert all(cells[2].values[name] > cells[0].values[name] for name in ("ours", "oobleck", "limit"))
+    assert all(cells[2].values[name] > cells[0].values[name] for name in ("ours", "oobleck", "fault-scaled"))
     rows = list(csv.DictReader(io.StringIO(sweep_table(cells).decode())))
     assert len(rows) == 4 * 4
 
 
 def test_who_is_ahead():
-    cell = Cell(0.0, 8, 6, {"ours": 0.9, "limit": 1.0, "oobleck": 0.8}, {"ours": 0.9, "limit": 1.0, "oobleck": 0.95})
+    cell = Cell(
+        0.0,
+        8,
+        6,
+        {"ours": 0.9, "fault-scaled": 1.0, "oobleck": 0.8},
+        {"ours": 0.9, "fault-scaled": 1.0, "oobleck": 0.95},
+    )
     assert (cell.rival, cell.loses("ours")) == ("oobleck", ("oobleck",))
 
 

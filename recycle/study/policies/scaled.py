@@ -1,4 +1,4 @@
-"""The physical limit of keeping every live server busy: no policy, and drawn beside them."""
+"""Every live server at its share of the work: no policy, and drawn beside them."""
 
 from typing import ClassVar
 
@@ -8,8 +8,8 @@ from recycle.study.policy import Policy, Reaction, train
 from recycle.study.rates import Ground, Rates
 
 
-class Limit(Policy):
-    """Throughput by the share of live servers, with no pause and nothing lost: what papers call fault-scaled.
+class FaultScaled(Policy):
+    """Throughput by the share of live servers, with no pause and nothing lost.
 
     Where bubbles are left in the fault-free schedule, re-routing can be above it.
 
@@ -19,7 +19,7 @@ class Limit(Policy):
         measured: likewise.
     """
 
-    name = "limit"
+    name = "fault-scaled"
     source: ClassVar[str] = "live servers over all servers"
     model_only: ClassVar[bool] = True
 
