@@ -339,6 +339,8 @@ def test_ctrl_c_keeps_the_best_plan(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        # What was started in the background of a shell ignores Ctrl-C, and so does what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert "period" in process.stderr.readline()
     time.sleep(0.2)
