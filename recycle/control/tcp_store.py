@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -102,12 +103,17 @@ class TorchStore:
 
     def wait(self, key: str, timeout: float) -> bool:
         """See Store."""
+        end = time.monotonic() + timeout
         with self._reached():
-            try:
-                self.torch_store.wait([key], timedelta(seconds=timeout))
-            except DistStoreError:
-                return False
-            return True
+            # Torch also ends the wait for a key that is not there when somebody looks for it with a compare-and-set.
+            while (left := end - time.monotonic()) > 0:
+                try:
+                    self.torch_store.wait([key], timedelta(seconds=left))
+                except DistStoreError:
+                    return False
+                if self.torch_store.check([key]):
+                    return True
+        return False
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""

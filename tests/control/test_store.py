@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -53,6 +54,23 @@ def test_wait_ends_when_another_connection_sets_the_key(store: Store) -> None:
     assert store.wait("a", 30)
     assert store.wait("a", 0.01)
     timer.join()
+
+
+def test_who_looks_for_a_missing_key_ends_nobodys_wait_for_it(store: Store) -> None:
+    other, found = store.clone(), threading.Event()
+
+    def look_and_then_set() -> None:
+        for _ in range(20):
+            other.get("a")
+            time.sleep(0.005)
+        found.set()
+        other.set("a", b"1")
+
+    looker = threading.Thread(target=look_and_then_set)
+    looker.start()
+    assert store.wait("a", 30)
+    assert found.is_set()
+    looker.join()
 
 
 def test_counters_add_up(store: Store) -> None:
