@@ -129,7 +129,7 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str) -> Dia
     if owns_steps(line.flags):
         refused += not_own(line.setting, line.flags.exact)
     per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST
-    hosts = hosts_of(servers_of(line.shape, line.pipelines_last), line.ranks[0], per_host)
+    servers = servers_of(line.shape, line.pipelines_last)
     return Diagnosis(
         line,
         refused,
@@ -137,7 +137,7 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str) -> Dia
         list(find_unread(line.arguments, release)),
         release,
         unprotected(line.shape, line.ranks[0], line.flags.dead),
-        exposed_stages(line.shape, hosts),
+        exposed_stages(servers, hosts_of(servers, line.ranks[0], per_host)),
         per_host,
     )
 
@@ -257,6 +257,7 @@ def survival(diagnosis: Diagnosis) -> str:
         f"all servers of stage {stages}"
     )
     line = diagnosis.line
-    others = hosts_of(servers_of(line.shape, True), line.ranks[0], diagnosis.ranks_per_host)
-    helps = not line.pipelines_last and not exposed_stages(line.shape, others)
+    others = servers_of(line.shape, True)
+    hosts = hosts_of(others, line.ranks[0], diagnosis.ranks_per_host)
+    helps = not line.pipelines_last and not exposed_stages(others, hosts)
     return f"{text}; {PIPELINES_LAST} changes that" if helps else text

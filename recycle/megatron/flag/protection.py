@@ -17,7 +17,6 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
-from recycle.megatron.flag.planning import Shape
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
 from recycle.runtime.launch.hosted import HostedStore
 from recycle.runtime.launch.outcome import end_with_run
@@ -101,8 +100,7 @@ def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:
         environment: torchrun's; as many ranks are on each host as on this one.
     """
     ranks = int(environment.get("LOCAL_WORLD_SIZE", len(servers)))
-    last = max(servers, key=sum)
-    exposed = exposed_stages(Shape(last.pipeline + 1, last.stage + 1, 1), hosts_of(servers, 1, ranks))
+    exposed = exposed_stages(servers, hosts_of(servers, 1, ranks))
     if not exposed or ranks >= len(servers):
         return ""
     which = f"{'stage' if len(exposed) == 1 else 'stages'} {', '.join(map(str, exposed))}"

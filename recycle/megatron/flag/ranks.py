@@ -35,13 +35,17 @@ def hosts_of(servers: Sequence[Server], ranks_per_server: int, ranks_per_host: i
     ]
 
 
-def exposed_stages(shape: Shape, hosts: Sequence[frozenset[Server]]) -> list[int]:
-    """The stages that lose all their servers with some host."""
-    return [
-        stage
-        for stage in range(shape.stages)
-        if any(all(Server(each, stage) in host for each in range(shape.pipelines)) for host in hosts)
-    ]
+def exposed_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -> list[int]:
+    """The stages that lose all their servers with some host.
+
+    Args:
+        servers: all of them.
+        hosts: the servers that die with each host.
+    """
+    peers: dict[int, set[Server]] = {}
+    for server in servers:
+        peers.setdefault(server.stage, set()).add(server)
+    return [stage for stage in sorted(peers) if any(peers[stage] <= host for host in hosts)]
 
 
 def unprotected(shape: Shape, ranks_per_server: int, dead: Sequence[Server]) -> str:

@@ -17,7 +17,7 @@ def test_a_host_has_the_servers_of_its_ranks(shape, pipelines_last, per_server, 
     assert sorted(servers) == [Server(d, s) for d in range(shape.pipelines) for s in range(shape.stages)]
     for rank in range(len(servers) * per_server):
         assert servers[rank // per_server] in hosts[rank // per_host]
-    exposed = exposed_stages(shape, hosts)
+    exposed = exposed_stages(servers, hosts)
     for stage in range(shape.stages):
         peers = {Server(pipeline, stage) for pipeline in range(shape.pipelines)}
         assert (stage in exposed) == any(peers <= host for host in hosts)
@@ -26,8 +26,8 @@ def test_a_host_has_the_servers_of_its_ranks(shape, pipelines_last, per_server, 
 def test_by_default_peers_are_neighbours_and_a_host_may_have_all_of_them():
     shape = Shape(4, 2, 8)
     assert servers_of(shape, False)[:5] == (Server(0, 0), Server(1, 0), Server(2, 0), Server(3, 0), Server(0, 1))
-    assert exposed_stages(shape, hosts_of(servers_of(shape, False), 1, 4)) == [0, 1]
-    assert exposed_stages(shape, hosts_of(servers_of(shape, True), 1, 4)) == []
+    assert exposed_stages(servers_of(shape, False), hosts_of(servers_of(shape, False), 1, 4)) == [0, 1]
+    assert exposed_stages(servers_of(shape, True), hosts_of(servers_of(shape, True), 1, 4)) == []
 
 
 def test_what_cannot_be_outlived_says_why():
