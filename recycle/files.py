@@ -18,6 +18,8 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         return path.read_bytes()
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: this is a folder, and a file is needed") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 

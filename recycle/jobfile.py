@@ -12,6 +12,7 @@ import tomli_w
 from recycle.errors import JobError
 from recycle.files import read_bytes
 from recycle.job import Job, Stage
+from recycle.kinds import JOB, mistaken
 
 Number = int | float
 PerStage = Number | list[Number]
@@ -68,8 +69,12 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
     source = str(path) if path else "flags"
     document: dict[str, Any] = {}
     if path is not None:
+        content = read_bytes(path)
+        mistake = mistaken(content, JOB)
+        if mistake is not None:
+            raise JobError(f"{path}: {mistake}")
         try:
-            document = tomllib.loads(read_bytes(path).decode())
+            document = tomllib.loads(content.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise JobError(f"{source}: this is no TOML file: {error}") from error
     for key, value in flags.items():

@@ -275,19 +275,34 @@ def test_a_broken_plan_file_exits_2_with_its_name(run, tmp_path, verb, content):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("job.toml", "recycle plan makes one"), ("plans.zip", "recycle lookup takes one from it")]
+    ("words", "kind", "wanted"),
+    [
+        (["check", "job.toml"], "a job file", "a plan is needed: recycle plan makes one"),
+        (["explain", "plans.zip"], "a catalogue", "a plan is needed: recycle plan makes one"),
+        (["show", "plans.zip"], "a catalogue", "recycle lookup takes one from a catalogue"),
+        (["plan", "plan.json"], "a plan", "a job file is needed: docs/job.md has its keys"),
+        (["plan", "plans.zip"], "a catalogue", "a job file is needed"),
+        (["lookup", "plan.json"], "a plan", "a catalogue is needed: recycle catalogue makes one"),
+        (["lookup", "job.toml"], "a job file", "a catalogue is needed: recycle catalogue makes one"),
+        (["losses", "plan.json"], "a plan", "a recording is needed: recycle train writes them"),
+        (["study", "job.toml", "--trace", "job.toml"], "a job file", "a fault file is needed: docs/faults.md"),
+    ],
 )
-def test_a_file_of_another_kind_is_named_as_such(run, tmp_path, name, words):
-    path = tmp_path / name
-    if name == "job.toml":
-        path.write_text("pipelines = 3\nstages = 4\nmicro_batches = 6\n")
-    else:
-        run("catalogue", *PAPER, "--failures", "0", "--moves", "10", "-o", path)
-    for verb in ("check", "explain", "show"):
-        status, _, err = run(verb, path)
-        assert status == 2
-        assert f"{path}: this is a " in err
-        assert words in err
+def test_a_file_of_another_kind_is_named_as_such(run, tmp_path, monkeypatch, words, kind, wanted):
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text("pipelines = 3\nstages = 4\nmicro_batches = 6\n")
+    run("plan", *PAPER, "--moves", "10", "-o", "plan.json")
+    run("catalogue", *PAPER, "--failures", "0", "--moves", "10", "-o", "plans.zip")
+    status, _, err = run(*words)
+    assert status == 2
+    assert f"{words[-1]}: this is {kind}, and " in err
+    assert wanted in err
+
+
+def test_a_folder_is_no_plan(run, tmp_path):
+    status, _, err = run("check", tmp_path)
+    assert status == 2
+    assert f"{tmp_path}: this is a folder, and a file is needed" in err
 
 
 @pytest.mark.parametrize(

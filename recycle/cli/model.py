@@ -11,6 +11,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.files import read_bytes
+from recycle.kinds import MODEL, mistaken
 
 if TYPE_CHECKING:
     from recycle.megatron.gpt.model import ModelOptions
@@ -36,8 +37,12 @@ def load_model(path: Path | None) -> "ModelOptions":
 
     if path is None:
         return ModelOptions()
+    content = read_bytes(path)
+    mistake = mistaken(content, MODEL)
+    if mistake is not None:
+        raise UserError(f"{path}: {mistake}")
     try:
-        return msgspec.convert(tomllib.loads(read_bytes(path).decode()), ModelOptions)
+        return msgspec.convert(tomllib.loads(content.decode()), ModelOptions)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: this is no TOML file: {error}") from error
     except msgspec.ValidationError as error:

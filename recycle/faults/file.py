@@ -16,6 +16,7 @@ from recycle.faults.pattern import InstructionPattern
 from recycle.faults.trace import decode_trace
 from recycle.files import read_bytes
 from recycle.job import Job, Server
+from recycle.kinds import FAULTS, mistaken
 
 TRACES = (".csv", ".txt", ".json")
 
@@ -75,6 +76,9 @@ def decode_faults(content: bytes) -> Faults:
     Raises:
         FaultError: it is no TOML, or a field has no sense; the message names it.
     """
+    mistake = mistaken(content, FAULTS)
+    if mistake is not None:
+        raise FaultError(mistake)
     try:
         document = msgspec.convert(tomllib.loads(content.decode()), FaultsDocument)
     except msgspec.ValidationError as error:

@@ -13,8 +13,9 @@ from typing import Annotated
 import msgspec
 
 from recycle.errors import NoPlanError, PlanFileError, UserError
-from recycle.files import whole_file
+from recycle.files import read_bytes, whole_file
 from recycle.job import DeadServers, Job, Server
+from recycle.kinds import CATALOGUE, mistaken
 from recycle.plan.document import Time, decode
 from recycle.plan.instruction import Instruction
 from recycle.plan.migration import Migration, best_migration
@@ -140,7 +141,8 @@ class Catalogue:
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except (zipfile.BadZipFile, KeyError) as error:
-            raise PlanFileError(f"{path}: this is no catalogue, or it is cut short; make it again") from error
+            mistake = mistaken(read_bytes(path), CATALOGUE) or "this is no catalogue, or it is cut short; make it again"
+            raise PlanFileError(f"{path}: {mistake}") from error
         if job is not None and job != self.index.job:
             raise PlanFileError(
                 f"{path}: this catalogue was made for another job ({other_job(self.index.job, job)}); "

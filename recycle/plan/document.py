@@ -1,6 +1,5 @@
 """Plan files: JSON that a person can read, one server a line, versioned, decoded with errors that name the field."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -9,6 +8,7 @@ import msgspec
 from recycle.errors import JobError, PlanFileError
 from recycle.files import read_bytes, write_whole
 from recycle.job import Job, Server
+from recycle.kinds import PLAN, mistaken
 from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan, Provenance
@@ -145,9 +145,6 @@ def decode(content: bytes, kind: type[T], format: str, version: int, source: str
     except msgspec.ValidationError as error:
         raise PlanFileError(f"{source}: this is no {format} file: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        known = _other_kind(content)
-        if known:
-            raise PlanFileError(f"{source}: {known}") from error
         raise PlanFileError(f"{source}: the file is damaged or cut short: {error}; make it again") from error
     if head.format != format:
         raise PlanFileError(
@@ -164,24 +161,17 @@ def decode(content: bytes, kind: type[T], format: str, version: int, source: str
         raise PlanFileError(f"{source}: {error}") from error
 
 
-def _other_kind(content: bytes) -> str:
-    """What a file that is not JSON is, if that can be seen, and what to do with it."""
-    if content.startswith(b"PK"):
-        return "this is a catalogue, and a plan is needed: recycle lookup takes one from it"
-    try:
-        has_keys = bool(tomllib.loads(content.decode()))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return ""
-    return "this is a job file, and a plan is needed: recycle plan makes one" if has_keys else ""
-
-
 def load_plan(path: Path) -> Plan:
     """Read a plan file.
 
     Raises:
         UserError: it cannot be read, or is no plan of this version.
     """
-    return decode_plan(read_bytes(path), str(path))
+    content = read_bytes(path)
+    mistake = mistaken(content, PLAN)
+    if mistake is not None:
+        raise PlanFileError(f"{path}: {mistake}")
+    return decode_plan(content, str(path))
 
 
 def save_plan(plan: Plan, path: Path) -> None:

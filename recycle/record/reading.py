@@ -8,6 +8,7 @@ import msgspec
 from recycle.errors import JobError, PlanFileError, UserError
 from recycle.files import read_bytes
 from recycle.job import Server
+from recycle.kinds import RECORDING, mistaken
 from recycle.record.recording import (
     FORMAT,
     VERSION,
@@ -75,6 +76,9 @@ def decode_lines(content: bytes, source: str) -> Iterator[Line]:
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
+    mistake = mistaken(content, RECORDING)
+    if mistake is not None:
+        raise PlanFileError(f"{source}: {mistake}")
     for number, text in enumerate(whole.splitlines(), 1):
         try:
             line: Line = decoder.decode(text)

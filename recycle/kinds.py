@@ -1,0 +1,45 @@
+"""What a file is, whatever it is called: for the mistake of giving one kind where another is wanted."""
+
+import re
+import tomllib
+
+PLAN, CATALOGUE, RECORDING = "a plan", "a catalogue", "a recording"
+JOB, FAULTS, MODEL = "a job file", "a fault file", "a model file"
+
+_SOURCES = {
+    PLAN: "recycle plan makes one from a job file, and recycle lookup takes one from a catalogue",
+    CATALOGUE: "recycle catalogue makes one from a job file",
+    JOB: "docs/job.md has its keys, and recycle profile writes one",
+    FAULTS: "docs/faults.md has its fields",
+    MODEL: "docs/train.md has its keys",
+    RECORDING: "recycle train writes them into the folder of its run",
+}
+_FORMATS = {b"recycle plan": PLAN, b"recycle run": RECORDING}
+_FORMAT = re.compile(rb'"format"\s*:\s*"([^"]{1,40})"')
+_BEGINNING = 300  # bytes in which a file of ours says its format
+_KEYS = {"pipelines": JOB, "fault": FAULTS}
+
+
+def kind_of(content: bytes) -> str | None:
+    """What a file of this content is, in words; None where it does not show."""
+    if content.startswith(b"PK"):
+        return CATALOGUE
+    match = _FORMAT.search(content, 0, _BEGINNING)
+    if match is not None:
+        return _FORMATS.get(match[1])
+    try:
+        keys = tomllib.loads(content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+        return None
+    return next((kind for key, kind in _KEYS.items() if key in keys), None)
+
+
+def mistaken(content: bytes, wanted: str) -> str | None:
+    """What is to be said of a file that is of another kind than is wanted; None if it is not, or not known to be.
+
+    Args:
+        content: the file's.
+        wanted: one of this module's kinds.
+    """
+    kind = kind_of(content)
+    return None if kind in (None, wanted) else f"this is {kind}, and {wanted} is needed: {_SOURCES[wanted]}"
