@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -385,3 +386,18 @@ def test_nothing_goes_on_planning_when_a_catalogue_is_killed(tmp_path):
     while any(each.exists() for each in workers):
         assert time.monotonic() < deadline, "a worker outlives its catalogue"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("verb", ["plan", "catalogue", "train", "study", "profile"])
+def test_the_help_of_a_verb_begins_with_what_is_its_own(run, verb):
+    _, out, _ = run(verb, "--help")
+    own, of_job = out.split("Options that describe a job")
+    assert "--output" in own
+    assert "--micro-batches" in of_job
+    assert "--micro-batches" not in own.split("Options:")[1]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_calls_what_an_option_takes_by_words(run, verb):
+    _, out, _ = run(verb, "--help")
+    assert not re.search(r"PARSE_|RANGE|FUNC", out)

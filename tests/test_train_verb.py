@@ -76,7 +76,8 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
         ),
         ([*SMALL, "--dead", "W0_0,W1_0"], "stage 0 has no live server"),
         ([*SMALL, "--model", SCHEDULES / "none.toml"], r"none\.toml: cannot be read"),
-        ([*SMALL, "--model", SCHEDULES / "paper.toml"], r"unknown field .*; the keys are layers, hidden"),
+        ([*SMALL, "--model", SCHEDULES / "paper.toml"], r"this is a job file, and a model file is needed: docs/train"),
+        ([*SMALL, "--model", SCHEDULES.parent / "pyproject.toml"], r"unknown field .*; the keys are layers, hidden"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, arguments, message):

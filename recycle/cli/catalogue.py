@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from recycle.cli.console import make_console
-from recycle.cli.options import OutputFile, describe_job, form_option, job_options, mode_options, search_options
+from recycle.cli.options import JobCommand, describe_job, form_option, job_options, mode_options, search_options
+from recycle.cli.parameters import Count, OutputFile
 from recycle.job import Job
 from recycle.plan.catalogue import Entry
 from recycle.plan.mode import Mode
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from recycle.planner.model.stopping import StoppingCriterion
 
 
-@click.command("catalogue")
+@click.command("catalogue", cls=JobCommand)
 @job_options
 @mode_options
 @click.option(
     "--failures",
-    type=click.IntRange(0),
+    type=Count(0),
     default=1,
     show_default=True,
     help="The largest number of failures to plan for.",

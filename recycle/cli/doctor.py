@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from recycle.cli.console import make_console, print_json, progress_line
+from recycle.cli.parameters import Count
 from recycle.job import Server
 from recycle.megatron.flag.command_line import CommandLine, read_command_line
 from recycle.megatron.flag.flags import owns_steps
@@ -77,12 +78,10 @@ class Diagnosis(NamedTuple):
 @click.command(
     "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
 )
-@click.option(
-    "--ranks", type=click.IntRange(1), help="The total number of processes, where the command line does not give it."
-)
+@click.option("--ranks", type=Count(1), help="The total number of processes, where the command line does not give it.")
 @click.option(
     "--ranks-per-host",
-    type=click.IntRange(1),
+    type=Count(1),
     help=f"Processes on each host; default: torchrun's --nproc-per-node, or {RANKS_PER_HOST}.",
 )
 @click.option("--megatron", metavar="RELEASE", help="The release whose options count; default: the installed one.")

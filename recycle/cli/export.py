@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.options import OutputFile, load_legal_plan, plan_argument
+from recycle.cli.options import load_legal_plan, plan_argument
+from recycle.cli.parameters import OutputFile
 from recycle.files import write_whole
 from recycle.plan.export import export_csv, export_torch
 

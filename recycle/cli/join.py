@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from recycle.cli.model import quiet
-from recycle.cli.options import parse_server
+from recycle.cli.parameters import SERVER
 from recycle.control.agent import FENCED, STOPPED
 from recycle.errors import RunFailed
 from recycle.job import Server
@@ -17,7 +17,7 @@ ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
 @click.command("join")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
-    "--server", type=parse_server, help="Which dead server to replace, for example W1_2; by default, the first one."
+    "--server", type=SERVER, help="Which dead server to replace, for example W1_2; by default, the first one."
 )
 @click.option(
     "--address",

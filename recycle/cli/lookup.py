@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import OutputFile, dead_option, describe_dead, describe_job, json_option
+from recycle.cli.options import dead_option, describe_dead, describe_job, json_option
+from recycle.cli.parameters import OutputFile
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.catalogue import Catalogue

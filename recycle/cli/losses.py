@@ -7,7 +7,7 @@ from typing import NamedTuple
 import click
 
 from recycle.cli.console import make_console
-from recycle.cli.options import OutputFile
+from recycle.cli.parameters import OutputFile
 from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.record.history import History

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console
-from recycle.cli.options import OutputFile, load_legal_plan, plan_argument
+from recycle.cli.options import load_legal_plan, plan_argument
+from recycle.cli.parameters import OutputFile
 from recycle.errors import UserError
 from recycle.plan.document import save_plan
 

@@ -1,6 +1,5 @@
 """Options that several verbs share: the job, the dead servers, the mode, durations."""
 
-import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from recycle.duration import parse_duration
-from recycle.errors import IllegalPlan, JobError, UserError
+from recycle.cli.parameters import DURATION, NUMBERS, SERVERS, Count
+from recycle.errors import IllegalPlan, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.checker import check_plan
@@ -19,62 +18,6 @@ from recycle.plan.plan import Plan
 from recycle.plan.routing import ROUTING_RULES
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def parse_numbers(text: str) -> float | list[float]:
-    """One number for all stages, or a comma-separated one per stage."""
-    try:
-        numbers = [float(part) if re.search(r"[.a-z]", part, re.IGNORECASE) else int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no number, nor a comma-separated list with one per stage") from error
-    return numbers if len(numbers) > 1 else numbers[0]
-
-
-def parse_servers(text: str) -> tuple[Server, ...]:
-    """Comma-separated servers such as W1_2,W0_3."""
-    try:
-        return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
-    except JobError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def parse_server(text: str) -> Server:
-    """A server such as W1_2."""
-    try:
-        return Server.parse(text.strip())
-    except JobError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def parse_seconds(text: str) -> float:
-    """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
-    try:
-        return parse_duration(text)
-    except UserError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-class OutputFile(click.ParamType[Path]):
-    """A file that will be written. What would keep it from that is said before any work is done.
-
-    Args:
-        endings: one of which its name must have.
-    """
-
-    name = "file"
-
-    def __init__(self, *endings: str) -> None:
-        self._endings = endings
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
-        path = Path(value)
-        if path.suffix.lower() not in self._endings:
-            self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
-        if path.is_dir():
-            self.fail(f"{path}: there is a folder of this name", param, ctx)
-        if not path.parent.is_dir():
-            self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
-        return path
 
 
 JOB_FLAGS = {
@@ -97,6 +40,23 @@ JOB_FLAGS = {
 }
 
 
+class JobOption(click.Option):
+    """An option that says what a job file could."""
+
+
+class JobCommand(click.Command):
+    """A verb that works on a job: its help has what is the verb's own first, and what describes jobs after that."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: D102 - click's contract
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        of_job = [each for each in options if isinstance(each, JobOption)]
+        own = [each for each in options if not isinstance(each, JobOption)]
+        for title, group in (("Options", own), ("Options that describe a job, or change what its file says", of_job)):
+            records = [record for each in group if (record := each.get_help_record(ctx)) is not None]
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 def job_options(function: F) -> F:
     """Add the JOB argument and a flag per key of a job file; the function gets ``job``."""
 
@@ -111,8 +71,9 @@ def job_options(function: F) -> F:
     for key, (flag, text) in reversed(JOB_FLAGS.items()):
         whole = key in ("pipelines", "stages", "micro_batches")
         names = [flag, f"--{key.replace('_', '-')}"] if whole else [flag]
+        kind, word = (click.INT, "NUMBER") if whole else (NUMBERS, None)
         decorated = click.option(
-            *names, key, type=int if whole else parse_numbers, metavar=None if whole else "N[,N...]", help=f"{text}."
+            *names, key, type=kind, metavar=word, help=f"{text[0].upper()}{text[1:]}.", cls=JobOption
         )(decorated)
     decorated = click.argument(
         "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
@@ -125,8 +86,7 @@ def dead_option(function: F) -> F:
     """Add ``--dead``; the function gets ``dead``."""
     return click.option(
         "--dead",
-        type=parse_servers,
-        metavar="SERVERS",
+        type=SERVERS,
         default="",
         help="The dead servers, for example W1_2,W0_3.",
     )(function)
@@ -239,13 +199,12 @@ def search_options(function: F) -> F:
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random search."),
         click.option(
             "--moves",
-            type=click.IntRange(1),
+            type=Count(1),
             help="Search for this many moves instead; gives the same plan on every machine.",
         ),
         click.option(
             "--budget",
-            type=parse_seconds,
-            metavar="DURATION",
+            type=DURATION,
             default="2s",
             show_default=True,
             help="Processor time to search for a better plan.",

@@ -7,7 +7,7 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import (
-    OutputFile,
+    JobCommand,
     dead_option,
     describe_dead,
     describe_job,
@@ -16,9 +16,9 @@ from recycle.cli.options import (
     job_options,
     json_option,
     mode_options,
-    parse_seconds,
     search_options,
 )
+from recycle.cli.parameters import DURATION, OutputFile
 from recycle.job import Job, Server
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
@@ -28,15 +28,14 @@ if TYPE_CHECKING:
     from recycle.planner.model.stopping import StoppingCriterion
 
 
-@click.command("plan")
+@click.command("plan", cls=JobCommand)
 @job_options
 @dead_option
 @mode_options
 @search_options
 @click.option(
     "--prove",
-    type=parse_seconds,
-    metavar="DURATION",
+    type=DURATION,
     help="Time for the exact solver to prove or improve the plan afterwards.",
 )
 @form_option

@@ -6,7 +6,8 @@ import click
 
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import OutputFile, describe_job, job_options
+from recycle.cli.options import JobCommand, describe_job, job_options
+from recycle.cli.parameters import Count, OutputFile
 from recycle.files import write_whole
 from recycle.job import Job
 from recycle.jobfile import encode_job
@@ -14,12 +15,10 @@ from recycle.jobfile import encode_job
 FILE = click.Path(path_type=Path)
 
 
-@click.command("profile")
+@click.command("profile", cls=JobCommand)
 @job_options
 @click.option("--model", "model_file", type=FILE, help="A TOML file with the size of the GPT.")
-@click.option(
-    "--repeats", type=click.IntRange(1), default=10, show_default=True, help="How often each measurement is repeated."
-)
+@click.option("--repeats", type=Count(1), default=10, show_default=True, help="How often each measurement is repeated.")
 @click.option("-o", "--output", type=OutputFile(".toml"), required=True, help="Where to write the job file.")
 def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> None:
     """Measure what every stage of a GPT costs and holds on this machine, for the shape of JOB.

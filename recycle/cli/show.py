@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import OutputFile, json_option
+from recycle.cli.options import json_option
+from recycle.cli.parameters import Count, OutputFile
 from recycle.errors import IllegalPlan
 from recycle.files import write_whole
 from recycle.view.chart import Chart, Grouping
@@ -43,7 +44,7 @@ def file_options(command: Command) -> Command:
 )
 @click.option(
     "--iterations",
-    type=click.IntRange(1, 1000),
+    type=Count(1, 1000),
     help="How many iterations of a plan to draw (default 1), or how many of the last ones of a run (default all).",
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from recycle.cli.console import make_console, print_json, progress_line
-from recycle.cli.options import describe_job, job_options, json_option, parse_seconds
+from recycle.cli.options import JobCommand, describe_job, job_options, json_option
+from recycle.cli.parameters import DURATION, Count
 from recycle.errors import UserError
 from recycle.job import Job
 
@@ -40,7 +41,7 @@ def _reproduce(context: click.Context, _: click.Parameter, wanted: bool) -> None
     context.exit(0 if all(each.holds for each in figures) else 1)
 
 
-@click.command("study")
+@click.command("study", cls=JobCommand)
 @job_options
 @click.option(
     "--trace",
@@ -50,9 +51,9 @@ def _reproduce(context: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.option("--speed", type=float, default=1.0, show_default=True, help="Replay the trace so many times faster.")
 @click.option("--policy", "policies", default="", metavar="NAME[,NAME...]", help="What is compared; default: all.")
-@click.option("--iteration", type=parse_seconds, metavar="DURATION", help="Of a fault-free iteration.")
-@click.option("--layers", type=click.IntRange(1), help="Of the model; default: eight per stage.")
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Deals of the trace.")
+@click.option("--iteration", type=DURATION, help="Of a fault-free iteration.")
+@click.option("--layers", type=Count(1), help="Of the model; default: eight per stage.")
+@click.option("--seeds", type=Count(1, 100), default=3, show_default=True, help="Deals of the trace.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the page and CSV.")
 @json_option
 @click.option(

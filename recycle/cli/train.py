@@ -11,14 +11,8 @@ import msgspec
 from recycle.cli.console import make_console
 from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import (
-    describe_dead,
-    describe_job,
-    job_options,
-    load_legal_plan,
-    parse_seconds,
-    parse_servers,
-)
+from recycle.cli.options import JobCommand, describe_dead, describe_job, job_options, load_legal_plan
+from recycle.cli.parameters import DURATION, SERVERS, Count
 from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults
@@ -42,50 +36,44 @@ RESTARTS = 3
 """Of a server that has crashed, within an hour."""
 
 
-@click.command("train")
+@click.command("train", cls=JobCommand)
 @job_options
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), help="The plan to run; made on the fly if not given."
 )
 @click.option(
     "--dead",
-    type=parse_servers,
+    type=SERVERS,
     default="",
-    metavar="SERVERS",
     help="Servers that are dead from the start, for example W1_2,W0_3.",
 )
-@click.option(
-    "--iterations", type=click.IntRange(1), default=20, show_default=True, help="How many iterations to train."
-)
+@click.option("--iterations", type=Count(1), default=20, show_default=True, help="How many iterations to train.")
 @click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )
-@click.option("--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="Ranks per server.")
+@click.option("--tensor-parallel", type=Count(1), default=1, show_default=True, help="Ranks per server.")
 @click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.")
 @click.option(
     "--resume-from",
     type=click.Path(path_type=Path),
     help="Continue from a checkpoint of another run, given by its folder or the run's, unless this run has its own.",
 )
-@click.option("--checkpoint-every", type=click.IntRange(0), default=0, help="Iterations between checkpoints.")
+@click.option("--checkpoint-every", type=Count(0), default=0, help="Iterations between checkpoints.")
 @click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Count(0),
     help="How often within an hour a server that has crashed is started again; 3 if not given, or 0 if faults are.",
 )
-@click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="How many checkpoints are kept.")
-@click.option(
-    "--evaluate-every", type=click.IntRange(0), default=0, help="Iterations between evaluations on held-out text."
-)
+@click.option("--keep", type=Count(1), default=2, show_default=True, help="How many checkpoints are kept.")
+@click.option("--evaluate-every", type=Count(0), default=0, help="Iterations between evaluations on held-out text.")
 @click.option(
     "--faults", "fault_file", type=click.Path(path_type=Path), help="What goes wrong: a fault file or a trace."
 )
 @click.option(
     "--mtbf",
-    type=parse_seconds,
-    metavar="DURATION",
+    type=DURATION,
     help="Kill and replace servers at random, with this mean time between failures.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random failures.")
@@ -96,14 +84,14 @@ RESTARTS = 3
 )
 @click.option(
     "--silence",
-    type=parse_seconds,
+    type=DURATION,
     default="3s",
     show_default=True,
     help="A server without a sign of life for this long is declared dead.",
 )
 @click.option(
     "--start-within",
-    type=parse_seconds,
+    type=DURATION,
     default="10m",
     show_default=True,
     help="From the first server that is ready until the last must be; who is not by then is declared dead.",
@@ -118,8 +106,7 @@ RESTARTS = 3
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option(
     "--emulate",
-    type=parse_seconds,
-    metavar="DURATION",
+    type=DURATION,
     help="Train nothing: servers sleep their instructions, a slot lasting this long.",
 )
 def command(

@@ -1,0 +1,90 @@
+"""What options and arguments hold: how their texts are read, and what the help calls them."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from recycle.duration import parse_duration
+from recycle.errors import UserError
+from recycle.job import Server
+
+T = TypeVar("T")
+
+
+class Parsed(click.ParamType[T]):
+    """What a function reads from a text.
+
+    Args:
+        name: what it is, as the help has it.
+        parse: reads it, and raises a UserError for what is none.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: D102 - click's contract
+        if not isinstance(value, str):
+            given: T = value
+            return given
+        try:
+            return self._parse(value)
+        except UserError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Count(click.IntRange):
+    """A whole number, at least and at most so much where that is given."""
+
+    name = "number"
+
+
+def _numbers(text: str) -> float | list[float]:
+    try:
+        numbers = [float(part) if re.search(r"[.a-z]", part, re.IGNORECASE) else int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"{text!r} is no number, nor a comma-separated list with one per stage") from error
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def _servers(text: str) -> tuple[Server, ...]:
+    return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
+
+
+NUMBERS = Parsed("n[,n...]", _numbers)
+"""One number for all stages, or a comma-separated one per stage."""
+
+SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
+"""A server such as W1_2."""
+
+SERVERS = Parsed("server[,server...]", _servers)
+"""Comma-separated servers such as W1_2,W0_3."""
+
+DURATION = Parsed("duration", parse_duration)
+"""A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
+
+
+class OutputFile(click.ParamType[Path]):
+    """A file that will be written. What would keep it from that is said before any work is done.
+
+    Args:
+        endings: one of which its name must have.
+    """
+
+    name = "file"
+
+    def __init__(self, *endings: str) -> None:
+        self._endings = endings
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        path = Path(value)
+        if path.suffix.lower() not in self._endings:
+            self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
+        if path.is_dir():
+            self.fail(f"{path}: there is a folder of this name", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+        return path
