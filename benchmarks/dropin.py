@@ -1,6 +1,6 @@
 """Iteration time of a user's script with the flag against without, all servers alive.
 
-Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.dropin [--starts 5] [--pairs 8] [--seconds 2]
+Usage: PYTHONPATH=$PWD/.megatron-0.17.1 python -m benchmarks.dropin [--starts 5] [--pairs 8] [--seconds 2]
 
 Two jobs of torchrun's, one with the flag and one without, take turns (``benchmarks.turns``). Two equal jobs differ by
 some percent for as long as they live, so jobs are started several times. None of them gives memory back: how much a

@@ -30,7 +30,9 @@ class Started:
         self, words: Sequence[str], host: Host | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.output = ""
-        path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        # What is started may run in another folder.
+        inherited = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        path = os.pathsep.join([str(ROOT), *inherited])
         environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TORCH_CPP_LOG_LEVEL": "FATAL"}
         self.process = subprocess.Popen(
             host.command(*words) if host is not None else list(words),
