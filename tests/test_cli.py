@@ -401,3 +401,13 @@ def test_the_help_of_a_verb_begins_with_what_is_its_own(run, verb):
 def test_the_help_calls_what_an_option_takes_by_words(run, verb):
     _, out, _ = run(verb, "--help")
     assert not re.search(r"PARSE_|RANGE|FUNC", out)
+
+
+@pytest.mark.parametrize(("words", "completed"), [("recycle cata", "catalogue"), ("recycle plan --rout", "--routing")])
+def test_shells_complete_verbs_and_options(words, completed):
+    command = [sys.executable, "-c", "from recycle.cli import main; main()"]
+    position = str(len(words.split()) - 1)
+    variables = {"_RECYCLE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
+    environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [f"plain,{completed}"]
