@@ -186,9 +186,9 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
                 f"{cell.mtbf / 86_400:g} d" if cell.mtbf else "trace",
                 str(cell.servers),
                 str(cell.micro_batches),
-                *(f"{cell.values[name]:.4f}" for name in ours),
+                *(cell.text(name) for name in ours),
                 cell.rival,
-                f"{cell.values[cell.rival]:.4f}" if cell.rival else "",
+                cell.text(cell.rival) if cell.rival else "",
                 "; ".join(behind),
             ]
         )

@@ -22,8 +22,6 @@ from recycle.study.registry import NO_RIVALS, make_policy
 from recycle.study.simulator import simulate
 
 AXES = ("mtbf", "servers", "micro-batches")
-EXTREMES = (MEASURED[0], TYPICAL)
-"""Constants that a map is made with: those of the smallest and of the largest model."""
 
 
 class Axes(NamedTuple):
@@ -48,14 +46,16 @@ class Cell(msgspec.Struct, frozen=True):
         servers: of the job.
         micro_batches: per pipeline.
         values: of each policy, the mean over deals with the typical constants.
-        best: of each policy, the greatest over deals and extreme constants.
+        low: of each policy, the least over deals and over the constants of the models that rivals were measured with.
+        high: likewise, the greatest.
     """
 
     mtbf: float
     servers: int
     micro_batches: int
     values: dict[str, float]
-    best: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
 
     @property
     def rival(self) -> str:
@@ -65,7 +65,11 @@ class Cell(msgspec.Struct, frozen=True):
 
     def loses(self, name: str) -> tuple[str, ...]:
         """The rivals that one of ours is not ahead of, with the constants that favour them the most."""
-        return tuple(rival for rival in self.values if rival not in NO_RIVALS and self.best[rival] >= self.values[name])
+        return tuple(rival for rival in self.values if rival not in NO_RIVALS and self.high[rival] >= self.values[name])
+
+    def text(self, name: str) -> str:
+        """A policy's value with its interval."""
+        return f"{self.values[name]:.4f} ({self.low[name]:.4f} to {self.high[name]:.4f})"
 
 
 def parse_axes(text: str) -> Axes:
@@ -120,10 +124,11 @@ def sweep_table(cells: Sequence[Cell]) -> bytes:
     """As CSV, a line per place and policy."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["mtbf_seconds", "servers", "micro_batches", "policy", "value", "best"])
+    writer.writerow(["mtbf_seconds", "servers", "micro_batches", "policy", "value", "low", "high"])
     for cell in cells:
         for name, value in cell.values.items():
-            writer.writerow([cell.mtbf, cell.servers, cell.micro_batches, name, value, cell.best[name]])
+            place = (cell.mtbf, cell.servers, cell.micro_batches)
+            writer.writerow([*place, name, value, cell.low[name], cell.high[name]])
     return text.getvalue().encode()
 
 
@@ -133,7 +138,7 @@ def _cell(setting: StudySetting, mtbf: float, servers: int, micro_batches: int) 
     servers = job.pipelines * job.depth
     rates = Rates(job, setting.ground.layers)
     values: dict[str, list[float]] = {name: [] for name in setting.policies}
-    best: dict[str, list[float]] = {name: [] for name in setting.policies}
+    spread: dict[str, list[float]] = {name: [] for name in setting.policies}
     for seed, outages in enumerate(_traces(setting, mtbf, servers)):
         # An iteration is longer in the proportion of its micro-batches.
         seconds = setting.ground.iteration * (micro_batches + job.depth - 1) / (old.micro_batches + old.depth - 1)
@@ -141,10 +146,10 @@ def _cell(setting: StudySetting, mtbf: float, servers: int, micro_batches: int) 
         ground = Ground(job, seconds, setting.ground.layers, failures)
         deal = dealt(StudySetting(ground, outages, setting.policies, 1), seed)
         for name in setting.policies:
-            for measured in EXTREMES if seed == 0 else (TYPICAL,):
+            for measured in MEASURED if seed == 0 else (TYPICAL,):
                 policy = make_policy(name, ground, rates, measured)
                 value = simulate(policy, job.pipelines, job.depth, deal).value
-                best[name].append(value)
+                spread[name].append(value)
                 if measured is TYPICAL:
                     values[name].append(value)
     return Cell(
@@ -152,7 +157,8 @@ def _cell(setting: StudySetting, mtbf: float, servers: int, micro_batches: int) 
         servers=servers,
         micro_batches=micro_batches,
         values={name: fmean(each) for name, each in values.items()},
-        best={name: max(each) for name, each in best.items()},
+        low={name: min(each) for name, each in spread.items()},
+        high={name: max(each) for name, each in spread.items()},
     )
 
 
