@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.megatron.gpt.text import standard_library
 from recycle.megatron.shared.cpu import run_on_cpu
 
@@ -26,10 +27,6 @@ SIZE = (
     "--micro-batch-size 2 --global-batch-size 16 --pipeline-model-parallel-size 2 --lr 1e-2 --lr-decay-style constant "
     "--split 90,8,2 --vocab-size 255 --make-vocab-size-divisible-by 1 --tokenizer-type NullTokenizer "
     "--hidden-dropout 0 --attention-dropout 0 --log-interval 1 --eval-interval 4 --eval-iters 1 --num-workers 0"
-)
-ON_CPU = (
-    "--transformer-impl local --distributed-backend gloo --use-cpu-initialization --no-masked-softmax-fusion "
-    "--no-bias-gelu-fusion --no-bias-dropout-fusion --no-gradient-accumulation-fusion --no-persist-layer-norm"
 )
 TRAINED = re.compile(r"iteration +(\d+)/ *\d+ .*?lm loss: (\S+) .*?grad norm: (\S+)")
 EVALUATED = re.compile(r"validation loss at (iteration \d+[a-z ]*)\| lm loss value: (\S+)")
@@ -68,7 +65,7 @@ VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHON
 
 def words_of(dataset, *arguments, iterations=8, script=SCRIPT.name):
     """A script and its arguments."""
-    words = [*SIZE.split(), *ON_CPU.split(), "--data-path", dataset, "--train-iters", iterations, *arguments]
+    words = [*SIZE.split(), *settings_for_cpu([]), "--data-path", dataset, "--train-iters", iterations, *arguments]
     return [str(SCRIPT.with_name(script)), *map(str, words)]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
 from recycle.megatron.flag.flags import REFUSED, find_flags
+from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
 from recycle.runtime.net.gloo.threads import let_go
 
 if TYPE_CHECKING:
@@ -21,22 +22,36 @@ if TYPE_CHECKING:
 def main(arguments: list[str]) -> int:
     """Run a script with its arguments, under the name of the main program.
 
+    Args:
+        arguments: ``--on-cpu`` if the script is to be told what training without CUDA needs; the script; its arguments.
+
     Returns:
         The exit status.
 
     Raises:
         UserError: what was asked for cannot be done.
     """
+    on_cpu = arguments[:1] == [ON_CPU]
+    arguments = arguments[1:] if on_cpu else arguments
     if not arguments or not Path(arguments[0]).is_file():
         given = f"{arguments[0]} is no file" if arguments else "no script is given"
         raise UserError(f"{given}: write python -m recycle.megatron pretrain_gpt.py, and the script's arguments")
     script, *rest = arguments
+    if on_cpu:
+        added = settings_for_cpu(rest)
+        say(f"{ON_CPU} sets {' '.join(added) or 'nothing: all of it is given'}")
+        rest += added
     flags, others = find_flags(rest)
     if not flags.on:
         run_script(script, others)
         return 0
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    import torch
+
+    if not torch.cuda.is_available():
+        require_without_cuda(rest)
+        require_data_helpers(Path(script))
     from recycle.megatron.flag.protection import find_protection, risk
 
     protection = find_protection(flags, rest, os.environ)

@@ -1,0 +1,59 @@
+import subprocess
+import sys
+
+import pytest
+
+from recycle.errors import UserError
+from recycle.megatron.flag.on_cpu import SWITCHES, VALUES, require_data_helpers, require_without_cuda, settings_for_cpu
+
+
+def test_what_is_missing_is_set():
+    added = settings_for_cpu(["--lr", "1", SWITCHES[0], "--transformer-impl", "local"])
+    assert added == ["--distributed-backend", "gloo", *SWITCHES[1:]]
+    assert settings_for_cpu([*added, "--transformer-impl=local", SWITCHES[0]]) == []
+
+
+@pytest.mark.parametrize(("option", "value"), [("--distributed-backend", "nccl"), ("--transformer-impl", "inference")])
+def test_what_needs_cuda_is_refused(option, value):
+    assert option in VALUES
+    with pytest.raises(UserError, match=f"{option} {value}: it needs CUDA, and --on-cpu is given"):
+        settings_for_cpu([option, value])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--distributed-backend", "nccl"], ["--distributed-backend=nccl"]])
+def test_nccl_without_cuda_is_refused_with_the_remedy(arguments):
+    with pytest.raises(UserError, match=r"nccl.*has no CUDA; put --on-cpu before the script"):
+        require_without_cuda(arguments)
+
+
+@pytest.mark.parametrize("arguments", [["--distributed-backend", "gloo"], ["--yaml-cfg", "job.yaml"]])
+def test_what_may_work_is_not_refused(arguments):
+    require_without_cuda(arguments)
+
+
+def test_a_script_is_given_what_is_missing(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(*sys.argv[1:])")
+    command = [sys.executable, "-m", "recycle.megatron", "--on-cpu", script, "--lr", "1"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["--lr", "1", *settings_for_cpu([])]
+    assert f"recycle: --on-cpu sets {' '.join(settings_for_cpu([]))}" in ended.stderr
+
+
+def test_one_line_instead_of_a_traceback(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError")
+    command = [sys.executable, "-m", "recycle.megatron", script, "--pipeline-schedule", "recycle"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("recycle: --distributed-backend, Megatron's default is nccl")
+
+
+def test_a_tree_without_data_helpers_is_refused(tmp_path):
+    folder = tmp_path / "megatron" / "core" / "datasets"
+    folder.mkdir(parents=True)
+    (tmp_path / "megatron" / "__init__.py").touch()
+    with pytest.raises(UserError, match=f"{folder}: its data helpers are not built; run make -C {folder}"):
+        require_data_helpers(tmp_path / "pretrain_gpt.py")
+    (folder / "helpers_cpp.cpython-311-x86_64-linux-gnu.so").touch()
+    require_data_helpers(tmp_path / "pretrain_gpt.py")
