@@ -12,6 +12,7 @@ from recycle.duration import parse_duration
 from recycle.errors import IllegalPlan, JobError, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
+from recycle.placement import placement_text
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
@@ -81,6 +82,10 @@ JOB_FLAGS = {
     "pipelines": ("-D", "pipelines, the data-parallel degree"),
     "stages": ("-P", "stages per pipeline"),
     "micro_batches": ("-M", "micro-batches per pipeline and iteration"),
+    "placement": (
+        "--placement",
+        "which chunks each server of a pipeline holds: standard, v-shaped, interleaved:N; costs are then per chunk",
+    ),
     "forward": ("--forward-cost", "time of F"),
     "input_gradient": ("--input-gradient-cost", "time of I"),
     "weight_gradient": ("--weight-gradient-cost", "time of W"),
@@ -97,6 +102,11 @@ JOB_FLAGS = {
 }
 
 
+WHOLE = ("pipelines", "stages", "micro_batches")
+PER_STAGE: dict[str, Any] = {"type": parse_numbers, "metavar": "N[,N...]"}
+PLACED: dict[str, Any] = {"metavar": "FORM"}
+
+
 def job_options(function: F) -> F:
     """Add the JOB argument and a flag per key of a job file; the function gets ``job``."""
 
@@ -109,11 +119,9 @@ def job_options(function: F) -> F:
 
     decorated: Any = wrapper
     for key, (flag, text) in reversed(JOB_FLAGS.items()):
-        whole = key in ("pipelines", "stages", "micro_batches")
-        names = [flag, f"--{key.replace('_', '-')}"] if whole else [flag]
-        decorated = click.option(
-            *names, key, type=int if whole else parse_numbers, metavar=None if whole else "N[,N...]", help=f"{text}."
-        )(decorated)
+        names = [flag, f"--{key.replace('_', '-')}"] if key in WHOLE else [flag]
+        value = {"type": int} if key in WHOLE else PLACED if key == "placement" else PER_STAGE
+        decorated = click.option(*names, key, help=f"{text}.", **value)(decorated)
     decorated = click.argument(
         "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
     )(decorated)
@@ -191,7 +199,8 @@ def describe_dead(dead: Iterable[Server]) -> str:
 
 def describe_job(job: Job) -> str:
     """The job's shape in words."""
-    return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches"
+    placement = "" if job.standard else f", {placement_text(job.chunks)}"
+    return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches{placement}"
 
 
 def describe_throughput(plan: Plan) -> list[str]:
