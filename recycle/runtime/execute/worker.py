@@ -242,7 +242,8 @@ def require_program(plan: Plan, server: Server, stage: PipelineStage) -> tuple[I
     """The list of a server, if it can run on a stage.
 
     Raises:
-        RunError: servers hold several chunks, the plan is not lowered, the server is not in it, or the stage cannot split its backward pass.
+        RunError: servers hold several chunks, the plan is not lowered, the server is not in it, or the stage cannot
+            split its backward pass.
     """
     if not plan.job.standard:
         raise RunError("plan: its servers hold several chunks, and training takes one chunk per server")
