@@ -13,8 +13,7 @@ import msgspec
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
 from recycle.planner.greedy.batches import schedule_large
-from recycle.planner.greedy.chunk_scheduler import POLICIES as CHUNK_POLICIES
-from recycle.planner.greedy.chunk_scheduler import schedule_chunks
+from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.pattern import busiest, spread
 from recycle.planner.greedy.published import zero_bubble_orders
@@ -185,7 +184,7 @@ class _Search:
     def constructed(self) -> Iterator[Programs]:
         """Where to begin, from the cheapest on."""
         if not self.problem.job.standard:
-            yield from (schedule_chunks(self.problem, policy) for policy in CHUNK_POLICIES)
+            yield from chunk_schedules(self.problem)
             yield from self.patterned()
             return
         routes = balanced_routes(self.problem)
@@ -214,7 +213,7 @@ class _Search:
         search = _Search(one_pipeline(self.problem, places), self.spending, self.random, whole=self)
         for programs in search.constructed():
             search.begin(programs)
-            if search.value <= search.bound:
+            if search.value <= search.bound or (not self.problem.job.standard and search.ended()):
                 break
         return search
 

@@ -29,6 +29,8 @@ class ChunkPolicy(msgspec.Struct, frozen=True):
         deep: of F, those of the last chunk first; otherwise those of the micro-batch of the lowest rank.
         late: of I, those of the first chunk first, which are nearest to the end; otherwise those of the last chunk.
         frees: W goes before I while an F waits for memory.
+        steady: W goes before I as long as the server has F to come, so that servers keep step when memory does not make
+            them; it is then followed by the I that are left.
         ahead: how many micro-batches of a chunk a server may hold between F and I, in percent of what its round trip
             needs at the pace of the busiest server; 0 sets no limit but memory. Where results travel long it keeps
             memory for all chunks.
@@ -39,6 +41,7 @@ class ChunkPolicy(msgspec.Struct, frozen=True):
     deep: bool = True
     late: bool = False
     frees: bool = False
+    steady: bool = False
     ahead: int = 0
     patient: bool = False
 
@@ -46,6 +49,7 @@ class ChunkPolicy(msgspec.Struct, frozen=True):
 POLICIES = (
     ChunkPolicy(100, deep=True, late=True, frees=True),
     ChunkPolicy(0, deep=True, late=False),
+    ChunkPolicy(100, deep=True, late=True, frees=True, steady=True),
     ChunkPolicy(100, deep=False, late=True, frees=True),
     ChunkPolicy(100, deep=False, late=True, ahead=130),
     ChunkPolicy(50, deep=True, late=True, ahead=160),
@@ -79,13 +83,27 @@ def schedule_chunks(problem: Problem, policy: ChunkPolicy, routes: Routes | None
 class _Lane:
     """One server during a simulation."""
 
-    __slots__ = ("announced", "busy", "flight", "held", "open", "order", "ready", "rest", "room", "tasks", "unstarted")
+    __slots__ = (
+        "announced",
+        "busy",
+        "flight",
+        "held",
+        "left",
+        "open",
+        "order",
+        "ready",
+        "rest",
+        "room",
+        "tasks",
+        "unstarted",
+    )
 
     def __init__(self, limit: int, ahead: list[int]) -> None:
         self.room = limit
         self.busy = False
         self.ready: list[list[list[int]]] = [[[] for _ in ahead] for _ in range(3)]
         self.open = ahead
+        self.left = 0
         self.flight: list[int] = []
         self.held: dict[int, int] = {}
         self.rest: dict[int, int] = {}
@@ -119,6 +137,7 @@ class _Simulation:
                 if rank not in lane.rest:
                     lane.order.append(rank)
                     lane.rest[rank] = 0
+                lane.left += 1
                 lane.rest[rank] += problem.acquire[chunk][0]
         self.cost = [cost for stage in problem.cost for cost in stage]
         self.held = [stage[0] for stage in problem.acquire]
@@ -216,7 +235,8 @@ class _Simulation:
         if forward and lane.room - self.held[forward[0] // 3 % self.count] >= self.fill[number]:
             return self._start_forward(lane, forward)
         blocked = not forward and any(forwards)
-        if policy.frees and blocked and (weight := _lowest(weights)):
+        hurries = (policy.frees and blocked) or (policy.steady and lane.left)
+        if hurries and (weight := _lowest(weights)):
             return heappop(weight)
         if gradient := _first(gradients, policy.late):
             return heappop(gradient)
@@ -269,6 +289,7 @@ class _Simulation:
         lane.room -= amount
         lane.held[rank] += amount
         lane.rest[rank] -= amount
+        lane.left -= 1
         return task
 
 
