@@ -213,7 +213,8 @@ class _Search:
         search = _Search(one_pipeline(self.problem, places), self.spending, self.random, whole=self)
         for programs in search.constructed():
             search.begin(programs)
-            if search.value <= search.bound or (not self.problem.job.standard and search.ended()):
+            late = not self.problem.job.standard and self.spending.enough(search.progress())
+            if search.value <= search.bound or late:
                 break
         return search
 
