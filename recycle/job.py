@@ -1,4 +1,4 @@
-"""The job: its shape, what each stage costs and holds, and its servers. Pure data, validated once."""
+"""The job: its shape, what each chunk costs and holds, and its servers. Pure data, validated once."""
 
 import re
 from collections.abc import Iterable, Iterator, Set
@@ -7,13 +7,19 @@ from typing import NamedTuple, Self
 import msgspec
 
 from recycle.errors import JobError, NoPlanError
+from recycle.placement import Placement, require_placement, standard
 from recycle.wording import memory_text, time_text
 
 LARGEST = 10**12
 
 
 class Server(NamedTuple):
-    """All ranks that hold one stage of one pipeline: the unit that fails and that is scheduled."""
+    """All ranks that hold one stage of one pipeline: the unit that fails and that is scheduled.
+
+    Attributes:
+        pipeline: which.
+        stage: its place in the pipeline. It holds the chunk of this number, or those that the job's placement says.
+    """
 
     pipeline: int
     stage: int
@@ -35,7 +41,7 @@ class Server(NamedTuple):
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one stage costs and holds. Every field but ``limit`` and ``state`` is a sum over the stage's layers.
+    """What one chunk costs and holds: the stage, where each server holds one. Costs are sums over the chunk's layers.
 
     Attributes:
         forward: time of F for one micro-batch.
@@ -45,7 +51,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         reduction: time of the gradients' reduction over the peers, before the optimizer step.
         held: memory that one micro-batch holds from the start of its F on.
         released_at_input_gradient: the part of ``held`` that is free when I ends; W releases the rest.
-        limit: memory for activations on each server of the stage; what else it holds is not in it.
+        limit: memory for activations on each server of the stage; what else it holds is not in it. The chunks of one
+            server share it.
         state: memory for all else, if that is in the account.
     """
 
@@ -83,12 +90,13 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         pipelines: D, the data-parallel degree.
         micro_batches: M, per pipeline and iteration.
-        stages: one entry per stage, P in all.
+        stages: one entry per chunk, in the order of the model: P in all where each server holds one.
         latency: time from the end of an instruction to the start of one that needs its result on the neighbouring
-            stage; P - 1 entries, the first between stages 0 and 1. It keeps no server busy.
+            chunk, if another server executes that; the first entry is between chunks 0 and 1. It keeps no server busy.
         name: what the job is called in reports.
         time_unit: what one unit of time is.
         memory_unit: what one unit of memory is.
+        placement: which chunks each server of a pipeline holds; unset where server s holds chunk s.
     """
 
     pipelines: int
@@ -98,6 +106,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "job"
     time_unit: str = "slot"
     memory_unit: str = "activation"
+    placement: Placement | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _at_least(self.pipelines, 1, "pipelines", "a job has at least one pipeline")
@@ -111,6 +120,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         for boundary, time in enumerate(self.latency):
             _at_least(time, 0, f"latency behind stage {boundary}", "a latency cannot be negative")
+        self._settle_placement()
         for number, stage in enumerate(self.stages):
             for field in ("forward", "input_gradient", "weight_gradient", "optimizer", "reduction"):
                 _at_least(getattr(stage, field), 0, f"{field} of stage {number}", "a cost cannot be negative")
@@ -134,13 +144,79 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"the least limit that works is {stage.held}"
                 )
 
+    def _settle_placement(self) -> None:
+        """Check the placement; one chunk per server in order is what an unset one means."""
+        if isinstance(self.placement, msgspec.UnsetType):
+            return
+        require_placement(self.placement, len(self.stages))
+        if self.placement == standard(len(self.stages)):
+            msgspec.structs.force_setattr(self, "placement", msgspec.UNSET)
+            return
+        for place, chunks in enumerate(self.placement):
+            limits = {self.stages[chunk].limit for chunk in chunks}
+            if len(limits) > 1:
+                raise JobError(
+                    f"limit of server {place} of a pipeline is {' and '.join(map(str, sorted(limits)))}: its chunks "
+                    f"{list(chunks)} share one memory, so give all of them the same limit"
+                )
+            held = sum(self.stages[chunk].held for chunk in chunks)
+            if held > min(limits):
+                raise JobError(
+                    f"limit of server {place} of a pipeline is {min(limits)}: not one micro-batch fits, because its "
+                    f"chunks {list(chunks)} hold {held} of each; the least limit that works is {held}"
+                )
+
     @property
     def depth(self) -> int:
-        """P, the number of stages."""
-        return len(self.stages)
+        """P, the number of servers of a pipeline: its stages, where each server holds one chunk."""
+        return len(self.stages) if isinstance(self.placement, msgspec.UnsetType) else len(self.placement)
+
+    @property
+    def standard(self) -> bool:
+        """True if server s of a pipeline holds chunk s and no other."""
+        return isinstance(self.placement, msgspec.UnsetType)
+
+    @property
+    def chunks(self) -> Placement:
+        """The chunks of each server of a pipeline, rising."""
+        return standard(len(self.stages)) if isinstance(self.placement, msgspec.UnsetType) else self.placement
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Per chunk, the place of its server in a pipeline: the ``stage`` of the servers that hold it."""
+        places = [0] * len(self.stages)
+        for place, chunks in enumerate(self.chunks):
+            for chunk in chunks:
+                places[chunk] = place
+        return tuple(places)
+
+    @property
+    def longest_update(self) -> int:
+        """The longest time that a server needs for its reductions and optimizer steps."""
+        return max(sum(self.stages[chunk].update for chunk in chunks) for chunks in self.chunks)
+
+    def chunk_text(self, chunk: int) -> str:
+        """What a chunk is called: a stage, where each server holds one."""
+        return f"{'stage' if self.standard else 'chunk'} {chunk}"
+
+    def limit(self, place: int) -> int:
+        """Memory for activations on each server at a place of its pipeline."""
+        return self.stages[self.chunks[place][0]].limit
+
+    def require_standard(self, what: str) -> None:
+        """Refuse that a server holds several chunks.
+
+        Args:
+            what: needs one chunk per server.
+
+        Raises:
+            JobError: one does.
+        """
+        if not self.standard:
+            raise JobError(f"placement: {what} takes one chunk per server; leave the placement out")
 
     def lag(self, stage: int, other: int) -> int:
-        """Latency between two stages: that of their boundary for neighbours, 0 within one stage."""
+        """Latency between two chunks on different servers: that of their boundary for neighbours, 0 within one."""
         return 0 if stage == other else self.latency[min(stage, other)]
 
     def time_text(self, time: float) -> str:
@@ -152,7 +228,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return memory_text(amount, self.memory_unit)
 
     def servers(self) -> list[Server]:
-        """Every server, by pipeline and then stage."""
+        """Every server, by pipeline and then place."""
         return [Server(pipeline, stage) for pipeline in range(self.pipelines) for stage in range(self.depth)]
 
     def dead_servers(self, dead: Iterable[Server]) -> "DeadServers":

@@ -13,13 +13,14 @@ from recycle.errors import JobError
 from recycle.files import read_bytes
 from recycle.job import Job, Stage
 from recycle.kinds import JOB, mistaken
+from recycle.placement import Placement, parse_placement, placement_text, require_placement
 
 Number = int | float
 PerStage = Number | list[Number]
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``[costs]`` table: times in ``time_unit``, one number for all stages or one per stage."""
+    """The ``[costs]`` table: times in ``time_unit``, one number for all stages (chunks) or one per stage (chunk)."""
 
     forward: PerStage = 1
     input_gradient: PerStage = 1
@@ -30,7 +31,7 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``[memory]`` table: amounts in ``memory_unit``, one number for all stages or one per stage."""
+    """The ``[memory]`` table: amounts in ``memory_unit``, like costs; ``limit`` is per server of a pipeline."""
 
     held: PerStage = 1
     released_at_input_gradient: PerStage = 0
@@ -47,6 +48,7 @@ class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "job"
     time_unit: str = "slot"
     memory_unit: str = "activation"
+    placement: str | list[list[int]] = "standard"
     costs: Costs = Costs()
     memory: Memory = Memory()
 
@@ -99,6 +101,7 @@ def encode_job(job: Job) -> bytes:
     def column(key: str) -> PerStage:
         return _shortest([getattr(stage, key) for stage in job.stages])
 
+    text = placement_text(job.chunks)
     document = JobDocument(
         pipelines=job.pipelines,
         stages=job.depth,
@@ -106,6 +109,7 @@ def encode_job(job: Job) -> bytes:
         name=job.name,
         time_unit=job.time_unit,
         memory_unit=job.memory_unit,
+        placement=text if not text.startswith("[") else [list(chunks) for chunks in job.chunks],
         costs=Costs(
             forward=column("forward"),
             input_gradient=column("input_gradient"),
@@ -117,11 +121,19 @@ def encode_job(job: Job) -> bytes:
         memory=Memory(
             held=column("held"),
             released_at_input_gradient=column("released_at_input_gradient"),
-            limit=_shortest([stage.limit + stage.state for stage in job.stages]),
+            limit=_shortest(
+                [
+                    job.limit(place) + sum(job.stages[chunk].state for chunk in chunks)
+                    for place, chunks in enumerate(job.chunks)
+                ]
+            ),
             state=column("state"),
         ),
     )
-    return tomli_w.dumps(msgspec.to_builtins(document)).encode()
+    fields = msgspec.to_builtins(document)
+    if job.standard:
+        del fields["placement"]
+    return tomli_w.dumps(fields).encode()
 
 
 def _shortest(values: Sequence[int]) -> PerStage:
@@ -133,43 +145,56 @@ def _build(document: JobDocument) -> Job:
     depth = document.stages
     if not 1 <= depth <= 10_000:
         raise JobError(f"stages is {depth}: a job has between 1 and 10000 stages")
+    placement = _placement(document.placement, depth)
+    count = sum(map(len, placement))
     costs, memory = document.costs, document.memory
-    held = _per_stage(memory.held, "memory.held", depth)
-    state = _per_stage(memory.state, "memory.state", depth)
+    held = _per_stage(memory.held, "memory.held", count)
+    state = _per_stage(memory.state, "memory.state", count)
     # What a plan may use: the state is there all the time.
-    room = [depth * each for each in held]
+    room = [depth * sum(held[chunk] for chunk in chunks) for chunks in placement]
     if memory.limit is not None:
-        limit = _per_stage(memory.limit, "memory.limit", depth)
-        room = [each - taken for each, taken in zip(limit, state, strict=True)]
+        limit = _per_stage(memory.limit, "memory.limit", depth, "server of a pipeline" if count > depth else "stage")
+        room = [each - sum(state[chunk] for chunk in chunks) for each, chunks in zip(limit, placement, strict=True)]
+    limits = {chunk: amount for chunks, amount in zip(placement, room, strict=True) for chunk in chunks}
     columns = {
-        "forward": _per_stage(costs.forward, "costs.forward", depth),
-        "input_gradient": _per_stage(costs.input_gradient, "costs.input_gradient", depth),
-        "weight_gradient": _per_stage(costs.weight_gradient, "costs.weight_gradient", depth),
-        "optimizer": _per_stage(costs.optimizer, "costs.optimizer", depth),
-        "reduction": _per_stage(costs.reduction, "costs.reduction", depth),
+        "forward": _per_stage(costs.forward, "costs.forward", count),
+        "input_gradient": _per_stage(costs.input_gradient, "costs.input_gradient", count),
+        "weight_gradient": _per_stage(costs.weight_gradient, "costs.weight_gradient", count),
+        "optimizer": _per_stage(costs.optimizer, "costs.optimizer", count),
+        "reduction": _per_stage(costs.reduction, "costs.reduction", count),
         "held": held,
         "released_at_input_gradient": _per_stage(
-            memory.released_at_input_gradient, "memory.released_at_input_gradient", depth
+            memory.released_at_input_gradient, "memory.released_at_input_gradient", count
         ),
-        "limit": room,
+        "limit": [limits[chunk] for chunk in range(count)],
         "state": state,
     }
     return Job(
         pipelines=document.pipelines,
         micro_batches=document.micro_batches,
-        stages=tuple(Stage(**{key: column[stage] for key, column in columns.items()}) for stage in range(depth)),
-        latency=tuple(_per_stage(costs.latency, "costs.latency", depth - 1)),
+        stages=tuple(Stage(**{key: column[stage] for key, column in columns.items()}) for stage in range(count)),
+        latency=tuple(_per_stage(costs.latency, "costs.latency", count - 1, "boundary between stages")),
         name=document.name,
         time_unit=document.time_unit,
         memory_unit=document.memory_unit,
+        placement=placement,
     )
 
 
-def _per_stage(value: PerStage, field: str, count: int) -> list[int]:
+def _placement(value: str | list[list[int]], servers: int) -> Placement:
+    if isinstance(value, str):
+        return parse_placement(value, servers)
+    placement = tuple(map(tuple, value))
+    if len(placement) != servers:
+        raise JobError(f"placement lists {len(placement)} servers, and stages is {servers}: give the chunks of each")
+    require_placement(placement, sum(map(len, placement)))
+    return placement
+
+
+def _per_stage(value: PerStage, field: str, count: int, what: str = "stage") -> list[int]:
     if not isinstance(value, list):
         return [_whole(value, field)] * count
     if len(value) != count:
-        what = "boundary between stages" if field == "costs.latency" else "stage"
         raise JobError(f"{field} has {len(value)} values: give one number for all, or one per {what}, {count} in all")
     return [_whole(each, f"{field}[{place}]") for place, each in enumerate(value)]
 

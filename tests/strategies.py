@@ -1,5 +1,7 @@
 """Random jobs, failed sets, modes and legal plans for property tests."""
 
+from itertools import pairwise
+
 from hypothesis import strategies as st
 
 from recycle.job import Job, Server, Stage
@@ -57,3 +59,39 @@ def scheduled(draw, **limits):
     """A problem and legal compute instructions for it."""
     problem = draw(problems(**limits))
     return problem, instructions(problem, list_schedule(problem))
+
+
+@st.composite
+def placed_jobs(draw, pipelines=3, servers=3, chunks=6, micro_batches=4, cost=3):
+    """Jobs whose servers hold any number of chunks, in any order."""
+    depth = draw(st.integers(1, servers))
+    count = draw(st.integers(depth, chunks))
+    order = draw(st.permutations(range(count)))
+    cuts = (
+        [0, *sorted(draw(st.sets(st.integers(1, count - 1), min_size=depth - 1, max_size=depth - 1))), count]
+        if count > 1
+        else [0, 1]
+    )
+    placement = tuple(tuple(sorted(order[first:last])) for first, last in pairwise(cuts))
+    held = [draw(st.integers(1, 3)) for _ in range(count)]
+    limits = {}
+    for mine in placement:
+        least = sum(held[chunk] for chunk in mine)
+        limits |= dict.fromkeys(mine, least + draw(st.integers(0, 2 * least)))
+    stages = []
+    for chunk in range(count):
+        times = [draw(st.integers(0, cost)) for _ in range(5)]
+        stages.append(Stage(*times, held[chunk], draw(st.integers(0, held[chunk])), limits[chunk]))
+    return Job(
+        pipelines=draw(st.integers(1, pipelines)),
+        micro_batches=draw(st.integers(1, micro_batches)),
+        stages=tuple(stages),
+        latency=tuple(draw(st.integers(0, 2)) for _ in range(count - 1)),
+        placement=placement,
+    )
+
+
+@st.composite
+def placed_problems(draw, **limits):
+    job = draw(placed_jobs(**limits))
+    return make_problem(job, draw(failed_sets(job)), draw(modes))

@@ -129,3 +129,71 @@ def test_bad_files_are_refused(tmp_path, text, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none.toml: cannot be read"):
         load_job(tmp_path / "none.toml", {})
+
+
+def test_a_placement_has_costs_per_chunk_and_memory_per_server(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        pipelines = 2
+        stages = 2
+        micro_batches = 3
+        placement = "v-shaped"
+        [costs]
+        forward = [1, 2, 3, 4]
+        latency = [5, 6, 7]
+        [memory]
+        held = [1, 1, 2, 2]
+        limit = [9, 8]
+        state = [1, 2, 3, 4]
+        """,
+    )
+    job = load_job(path, {})
+    assert (job.depth, job.chunks, job.places) == (2, ((0, 3), (1, 2)), (0, 1, 1, 0))
+    assert [stage.forward for stage in job.stages] == [1, 2, 3, 4]
+    assert [job.limit(place) for place in (0, 1)] == [9 - 5, 8 - 5]
+    again = tmp_path / "again.toml"
+    again.write_bytes(encode_job(job))
+    assert load_job(again, {}) == job
+
+
+@pytest.mark.parametrize(
+    ("placement", "chunks"),
+    [
+        ("v-shaped", ((0, 3), (1, 2))),
+        ("interleaved:2", ((0, 2), (1, 3))),
+        ("interleaved:3", ((0, 2, 4), (1, 3, 5))),
+        ([[1, 2], [0, 3, 4]], ((1, 2), (0, 3, 4))),
+    ],
+)
+def test_placements_have_short_forms_and_lists(placement, chunks):
+    job = load_job(None, {**SHAPE, "stages": 2, "placement": placement})
+    assert job.chunks == chunks
+    # Memory is enough for as many micro-batches as there are servers by default.
+    assert [job.limit(place) for place in (0, 1)] == [2 * len(held) for held in chunks]
+
+
+def test_one_chunk_per_server_in_order_is_the_standard_placement():
+    job = load_job(None, {**SHAPE, "placement": "interleaved:1"})
+    assert job == load_job(None, SHAPE)
+    assert b"placement" not in encode_job(job)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"placement": "w-shaped"}, "placement 'w-shaped': expected standard, v-shaped, interleaved:N"),
+        ({"placement": "interleaved:0"}, "placement 'interleaved:0': expected"),
+        ({"placement": [[0, 1], [2]]}, "placement lists 2 servers, and stages is 4"),
+        ({"placement": [[0], [1], [1], [2]]}, "chunk 1: 2 servers hold it"),
+        ({"placement": [[0], [1], [2], [4]]}, "chunk 3: no server holds it"),
+        ({"placement": [[0], [1], [3, 2], [4]]}, r"server 2 holds \[3, 2\]; list its chunks rising"),
+        ({"placement": [[0], [], [1], [2]]}, "server 1 of a pipeline holds no chunk"),
+        ({"placement": "v-shaped", "limit": 1}, r"its chunks \[0, 7\] hold 2 of each; the least limit that works is 2"),
+        ({"placement": "v-shaped", "forward": [1, 2, 3, 4]}, "costs.forward has 4 values: .* 8 in all"),
+        ({"placement": "v-shaped", "limit": [4] * 8}, "one per server of a pipeline, 4 in all"),
+    ],
+)
+def test_what_is_no_placement_is_refused(changes, message):
+    with pytest.raises(JobError, match=message):
+        load_job(None, {**SHAPE, **changes})

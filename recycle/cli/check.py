@@ -121,7 +121,7 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
         groups = [(f"stage {stage}", [server for server in servers if server.stage == stage]) for stage in stages]
     for name, members in groups:
         bubbles = [clock.bubble(server) for server in members]
-        rows.append((name, bubbles, [peaks[server] for server in members], job.stages[members[0].stage].limit))
+        rows.append((name, bubbles, [peaks[server] for server in members], job.limit(members[0].stage)))
     for heading in ("", "bubble", "peak memory", "limit"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, shares, memory, limit in rows:

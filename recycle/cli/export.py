@@ -25,7 +25,7 @@ from recycle.plan.export import export_csv, export_torch
 def command(plan_file: Path, form: str, pipeline: int, output: Path | None) -> None:
     """Write PLAN in a form that other programs read.
 
-    csv has a row per compute instruction: pipeline, stage, op, home, micro_batch, start, end. torch has a row per rank,
+    csv has a row per compute instruction: server, chunk, op, home, micro_batch, start, end. torch has a row per rank,
     for _PipelineScheduleRuntime of torch.distributed.pipelining; it exists for plans without re-routing.
     """
     plan = load_legal_plan(plan_file)

@@ -11,6 +11,7 @@ from recycle.cli.parameters import DURATION, NUMBERS, SERVERS, Count
 from recycle.errors import IllegalPlan, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
+from recycle.placement import placement_text
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
@@ -24,6 +25,10 @@ JOB_FLAGS = {
     "pipelines": ("-D", "pipelines, the data-parallel degree"),
     "stages": ("-P", "stages per pipeline"),
     "micro_batches": ("-M", "micro-batches per pipeline and iteration"),
+    "placement": (
+        "--placement",
+        "which chunks each server of a pipeline holds: standard, v-shaped, interleaved:N; costs are then per chunk",
+    ),
     "forward": ("--forward-cost", "time of F"),
     "input_gradient": ("--input-gradient-cost", "time of I"),
     "weight_gradient": ("--weight-gradient-cost", "time of W"),
@@ -57,6 +62,11 @@ class JobCommand(click.Command):
                 formatter.write_dl(records)
 
 
+WHOLE: dict[str, Any] = {"type": int, "metavar": "NUMBER"}
+KINDS = {"pipelines": WHOLE, "stages": WHOLE, "micro_batches": WHOLE, "placement": {"metavar": "FORM"}}
+"""What the flags of a job take that are not one number, or one per stage."""
+
+
 def job_options(function: F) -> F:
     """Add the JOB argument and a flag per key of a job file; the function gets ``job``."""
 
@@ -69,12 +79,9 @@ def job_options(function: F) -> F:
 
     decorated: Any = wrapper
     for key, (flag, text) in reversed(JOB_FLAGS.items()):
-        whole = key in ("pipelines", "stages", "micro_batches")
-        names = [flag, f"--{key.replace('_', '-')}"] if whole else [flag]
-        kind, word = (click.INT, "NUMBER") if whole else (NUMBERS, None)
-        decorated = click.option(
-            *names, key, type=kind, metavar=word, help=f"{text[0].upper()}{text[1:]}.", cls=JobOption
-        )(decorated)
+        names = [flag, f"--{key.replace('_', '-')}"] if KINDS.get(key) is WHOLE else [flag]
+        kind = KINDS.get(key, {"type": NUMBERS})
+        decorated = click.option(*names, key, help=f"{text[0].upper()}{text[1:]}.", cls=JobOption, **kind)(decorated)
     decorated = click.argument(
         "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
     )(decorated)
@@ -151,7 +158,8 @@ def describe_dead(dead: Iterable[Server]) -> str:
 
 def describe_job(job: Job) -> str:
     """The job's shape in words."""
-    return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches"
+    placement = "" if job.standard else f", {placement_text(job.chunks)}"
+    return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches{placement}"
 
 
 def describe_throughput(plan: Plan) -> list[str]:

@@ -125,6 +125,7 @@ def _setting(
     from recycle.study.registry import ALL, parse_policies
 
     names = parse_policies(policies) or ALL
+    job.require_standard("a study")
     outages = load_outages(trace, job, speed)
     size = job.pipelines * job.depth
     failures = outages.failures_per_second * size / outages.nodes

@@ -317,6 +317,7 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         IllegalPlan: the plan is illegal.
         UserError: it is for another job or other servers than asked for.
     """
+    job.require_standard("training")
     if path is None:
         from recycle.planner.source import first_plan
 

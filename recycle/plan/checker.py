@@ -6,6 +6,7 @@ what they establish.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 import msgspec
 
@@ -91,12 +92,14 @@ def _roles(plan: Plan) -> Iterator[Violation]:
 
 def _instructions(plan: Plan) -> Iterator[Violation]:
     job = plan.job
+    held = job.chunks
     for server, program in plan.programs.items():
         for index, instruction in enumerate(program):
             op = instruction.op
             wrong = None
-            if instruction.stage != server.stage:
-                wrong = f"{instruction} is of stage {instruction.stage}, and {server} holds stage {server.stage}"
+            if instruction.stage not in held[server.stage]:
+                mine = " and ".join(map(job.chunk_text, held[server.stage]))
+                wrong = f"{instruction} is of {job.chunk_text(instruction.stage)}, and {server} holds {mine}"
             elif instruction.chunk:
                 wrong = (
                     f"{instruction} names model chunk {instruction.chunk}, and a server of this job holds chunk 0 only"
@@ -132,6 +135,7 @@ def _phases(plan: Plan) -> Phases:
 
 
 def _once(plan: Plan) -> Iterator[Violation]:
+    job = plan.job
     seen: dict[tuple[Op, int, int, int], tuple[Server, int]] = {}
     for server, program in plan.programs.items():
         for index, instruction in enumerate(program):
@@ -144,13 +148,10 @@ def _once(plan: Plan) -> Iterator[Violation]:
                 else:
                     seen[key] = (server, index)
     for phase in (Op.F, Op.I, Op.W):
-        for server in plan.job.servers():
-            for micro_batch in range(plan.job.micro_batches):
-                if (phase, server.stage, server.pipeline, micro_batch) not in seen:
-                    message = (
-                        f"micro-batch {server.pipeline}.{micro_batch} has no {phase.value} at stage {server.stage}"
-                    )
-                    yield Violation("once", message)
+        for home, chunk, micro_batch in product(*map(range, (job.pipelines, len(job.stages), job.micro_batches))):
+            if (phase, chunk, home, micro_batch) not in seen:
+                message = f"micro-batch {home}.{micro_batch} has no {phase.value} at {job.chunk_text(chunk)}"
+                yield Violation("once", message)
 
 
 def _together(plan: Plan) -> Iterator[Violation]:
@@ -193,12 +194,12 @@ def _routing(plan: Plan) -> Iterator[Violation]:
 
 def _memory(plan: Plan) -> Iterator[Violation]:
     for server, program in plan.programs.items():
-        stage = plan.job.stages[server.stage]
-        excess = first_excess(stage, (instruction.op for instruction in program))
+        steps = ((instruction.stage, instruction.op) for instruction in program)
+        excess = first_excess(plan.job, server.stage, steps)
         if excess is not None:
             index, needed = excess
             place = f"{program[index]} brings {server} to {needed} {plan.job.memory_unit}s"
-            yield Violation("memory", f"{place}, and its limit is {stage.limit}", server, index)
+            yield Violation("memory", f"{place}, and its limit is {plan.job.limit(server.stage)}", server, index)
 
 
 def _transfers(plan: Plan) -> Iterator[Violation]:
@@ -207,10 +208,10 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
     expected: dict[tuple[Server, Instruction], tuple[int, str]] = {}
     for phase in (Op.F, Op.I):
         for (stage, home, micro_batch), (server, index) in phases[phase].items():
-            for need in dependencies(phase, stage, plan.job.depth):
-                if need.stage == stage:
-                    continue
+            for need in dependencies(phase, stage, len(plan.job.stages)):
                 source, place = phases[need.phase][need.stage, home, micro_batch]
+                if source == server:
+                    continue
                 send = SEND_OF[need.phase]
                 expected[source, Instruction(send, need.stage, home, micro_batch, server)] = (place, "behind")
                 expected[server, Instruction(send.partner, stage, home, micro_batch, source)] = (index, "before")
@@ -240,14 +241,35 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
 def _updates(plan: Plan) -> Iterator[Violation]:
     for server, program in plan.programs.items():
         tail = [index for index, each in enumerate(program) if each.op is Op.REDUCE or each.op is Op.STEP]
-        ops = [program[index].op for index in tail]
-        if ops != [Op.REDUCE, Op.STEP]:
-            names = " ".join(op.value for op in ops) or "nothing"
-            message = f"{server} must reduce and step once, in this order, and has {names}"
+        chunks = plan.job.chunks[server.stage]
+        order = list(dict.fromkeys(program[index].stage for index in tail))
+        pairs = [(op, chunk) for chunk in order for op in (Op.REDUCE, Op.STEP)]
+        if sorted(order) != list(chunks) or [(program[index].op, program[index].stage) for index in tail] != pairs:
+            names = " ".join(_step_name(plan, program[index]) for index in tail) or "nothing"
+            every = "" if len(chunks) == 1 else " for each of its chunks"
+            message = f"{server} must reduce and step once{every}, in this order, and has {names}"
             yield Violation("updates", message, server, tail[0] if tail else None)
-        elif tail[0] != len(program) - 2:
+        elif tail[0] != len(program) - len(tail):
             late = next(index for index in range(len(program)) if index > tail[0] and index not in tail)
             yield Violation("updates", f"{program[late]} comes after {server} reduces its gradients", server, late)
+
+
+def _step_name(plan: Plan, instruction: Instruction) -> str:
+    return instruction.op.value if plan.job.standard else str(instruction)
+
+
+def _update_order(plan: Plan) -> Iterator[Violation]:
+    """Servers reduce their chunks in the order in which these are ready: as they are timed, and peers alike."""
+    if plan.job.standard:
+        return
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    for server, program in plan.programs.items():
+        steps = [(index, each.stage) for index, each in enumerate(program) if each.op is Op.REDUCE]
+        for (index, chunk), update in zip(steps, clock.updates[server], strict=True):
+            if chunk != update.chunk:
+                message = f"{server} reduces chunk {chunk}, and the gradients of chunk {update.chunk} are ready first"
+                yield Violation("update order", message, server, index)
+                break
 
 
 def _pair_order(plan: Plan) -> Iterator[Violation]:
@@ -263,8 +285,7 @@ def _pair_order(plan: Plan) -> Iterator[Violation]:
                 received.setdefault((instruction.peer, server), []).append((index, instruction))
     for (source, target), sends in sent.items():
         for send, (index, receive) in zip(sends, received[source, target], strict=True):
-            same = (send.op.partner, send.home, send.micro_batch) == (receive.op, receive.home, receive.micro_batch)
-            if not same:
+            if not _partners(send, receive):
                 message = f"{receive} is next on {target}, and {source} sends {send} first"
                 yield Violation("pair order", message, target, index)
                 break
@@ -315,9 +336,15 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
 
 
 def _meet(server: Server, mine: Instruction, other: Instruction) -> bool:
+    return other.peer == server and other.op.is_transfer and _partners(mine, other)
+
+
+def _partners(mine: Instruction, other: Instruction) -> bool:
+    """Whether two transfers are the ends of one; between two servers there may be some of several chunks."""
+    across = 1 if mine.op in (Op.SEND_F, Op.RECV_B) else -1
     return (
-        other.peer == server
-        and other.op is mine.op.partner
+        other.op is mine.op.partner
+        and other.stage == mine.stage + across
         and (other.home, other.micro_batch) == (mine.home, mine.micro_batch)
     )
 
@@ -346,5 +373,6 @@ GROUPS: Sequence[Sequence[Rule]] = (
     (_lowered(_transfers),),
     (_lowered(_pair_order),),
     (_deadlock,),
+    (_lowered(_update_order),),
     (_figures,),
 )

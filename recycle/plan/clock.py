@@ -9,7 +9,7 @@ from recycle.job import Job, Server
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
-from recycle.plan.timing import ActivityNetwork, Lane, Timing, global_timing, staggered_timing
+from recycle.plan.timing import ActivityNetwork, Lane, Timing, Update, global_timing, staggered_timing
 
 Program = Sequence[Instruction]
 
@@ -23,8 +23,7 @@ class Clock(msgspec.Struct, frozen=True):
         compute: per server, its compute instructions in order.
         start: per server, when each of them starts.
         end: per server, when each of them ends.
-        update_start: per stage, when the reduction and the optimizer step begin.
-        update_end: per stage, when its optimizer step has ended.
+        updates: per server, its reductions and optimizer steps in order, one of each for every chunk that it holds.
         makespan: end of the last compute instruction if all servers start at 0.
         period: time per iteration in the steady state.
         sequence: the instructions in an order that respects every wait, as places in the concatenation of ``compute``.
@@ -33,8 +32,7 @@ class Clock(msgspec.Struct, frozen=True):
     compute: Mapping[Server, Program]
     start: Mapping[Server, Sequence[int]]
     end: Mapping[Server, Sequence[int]]
-    update_start: Sequence[int]
-    update_end: Sequence[int]
+    updates: Mapping[Server, Sequence[Update]]
     makespan: int
     period: int
     sequence: Sequence[int]
@@ -42,7 +40,7 @@ class Clock(msgspec.Struct, frozen=True):
     def bubble(self, server: Server) -> float:
         """The share of the period in which the server neither computes nor updates."""
         busy = sum(end - start for start, end in zip(self.start[server], self.end[server], strict=True))
-        busy += self.update_end[server.stage] - self.update_start[server.stage]
+        busy += sum(update.end - update.start for update in self.updates[server])
         return 1 - busy / self.period if self.period else 0.0
 
 
@@ -73,8 +71,7 @@ def run_clock(job: Job, mode: Mode, programs: Mapping[Server, Iterable[Instructi
         compute=compute,
         start=start,
         end=end,
-        update_start=timing.update_start,
-        update_end=[time + stage.update for time, stage in zip(timing.update_start, job.stages, strict=True)],
+        updates=dict(zip(compute, timing.updates, strict=True)),
         makespan=timing.makespan,
         period=timing.period,
         sequence=timing.sequence,
@@ -88,27 +85,39 @@ def activity_network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) 
     """
     total = job.pipelines * job.micro_batches
     width = job.micro_batches
-    done = [{phase: [-1] * total for phase in (Op.F, Op.I, Op.W)} for _ in range(job.depth)]
+    chunks = range(len(job.stages))
+    done = [{phase: [-1] * total for phase in (Op.F, Op.I, Op.W)} for _ in chunks]
+    cost = [{op: duration(job, Instruction(op, chunk)) for op in COMPUTE} for chunk in chunks]
+    completes = [{op: [done[chunk][phase] for phase in op.phases] for op in COMPUTE} for chunk in chunks]
+    held = job.chunks
     length: list[int] = []
     lanes = []
     for server, program in compute.items():
         first = len(length)
-        cost = {op: duration(job, Instruction(op, server.stage)) for op in COMPUTE}
-        length += [cost[instruction.op] for instruction in program]
-        completes = {op: [done[server.stage][phase] for phase in op.phases] for op in COMPUTE}
-        for node, instruction in enumerate(program, first):
-            for table in completes[instruction.op]:
-                table[instruction.home * width + instruction.micro_batch] = node
-        lanes.append(Lane(server.stage, range(first, len(length))))
+        length += [cost[each.stage][each.op] for each in program]
+        last = dict.fromkeys(held[server.stage], -1)
+        for node, each in enumerate(program, first):
+            for table in completes[each.stage][each.op]:
+                table[each.home * width + each.micro_batch] = node
+            last[each.stage] = node
+        lanes.append(Lane(range(first, len(length)), tuple(last), tuple(last.values())))
+    nothing = [-1] * total
+    source: list[dict[Op, list[int]]] = [{} for _ in chunks]
+    delay: list[dict[Op, int]] = [{} for _ in chunks]
+    for chunk in chunks:
+        for op in COMPUTE:
+            other = other_server_need(op, chunk, len(chunks))
+            source[chunk][op] = done[other.stage][other.phase] if other else nothing
+            delay[chunk][op] = job.lag(chunk, other.stage) if other else 0
     need: list[int] = []
     lag: list[int] = []
-    nothing = [-1] * total
-    for server, program in compute.items():
-        source, delay = {}, {}
-        for op in COMPUTE:
-            other = other_server_need(op, server.stage, job.depth)
-            source[op] = done[other.stage][other.phase] if other else nothing
-            delay[op] = job.lag(server.stage, other.stage) if other else 0
-        need += [source[each.op][each.home * width + each.micro_batch] for each in program]
-        lag += [delay[each.op] for each in program]
+    for lane, (server, program) in zip(lanes, compute.items(), strict=True):
+        needs = [source[each.stage][each.op][each.home * width + each.micro_batch] for each in program]
+        need += needs
+        if len(held[server.stage]) == 1:
+            lag += [delay[each.stage][each.op] for each in program]
+        else:
+            # Between neighbouring chunks on one server nothing is transferred.
+            ways = zip(needs, program, strict=True)
+            lag += [0 if other in lane.nodes else delay[each.stage][each.op] for other, each in ways]
     return ActivityNetwork(length, need, lag, lanes, [stage.update for stage in job.stages])

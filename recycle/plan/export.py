@@ -8,11 +8,14 @@ from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.plan import Plan
 
-COLUMNS = ("pipeline", "stage", "op", "home", "micro_batch", "start", "end")
+COLUMNS = ("server", "chunk", "op", "home", "micro_batch", "start", "end")
 
 
 def export_csv(plan: Plan) -> str:
-    """Every compute instruction of a legal plan with its times, a row each; the first row names the columns."""
+    """Every compute instruction of a legal plan with its times, a row each; the first row names the columns.
+
+    With them alone, the costs and the placement one can judge a plan. A chunk is the stage where each server holds one.
+    """
     clock = run_clock(plan.job, plan.mode, plan.programs)
     first = min((start[0] for start in clock.start.values() if start), default=0)
     text = io.StringIO()
@@ -22,7 +25,7 @@ def export_csv(plan: Plan) -> str:
         rows = zip(clock.compute[server], clock.start[server], clock.end[server], strict=True)
         for instruction, start, end in rows:
             op, home, micro_batch = instruction.op.value, instruction.home, instruction.micro_batch
-            writer.writerow((server.pipeline, server.stage, op, home, micro_batch, start - first, end - first))
+            writer.writerow((server, instruction.stage, op, home, micro_batch, start - first, end - first))
     return text.getvalue()
 
 
@@ -48,7 +51,5 @@ def export_torch(plan: Plan, pipeline: int = 0) -> str:
     writer = csv.writer(text, lineterminator="\n")
     for server, program in sorted(plan.programs.items()):
         if server.pipeline == pipeline:
-            writer.writerow(
-                f"{server.stage}{each.op.value}{each.micro_batch}" for each in program if each.op.is_compute
-            )
+            writer.writerow(f"{each.stage}{each.op.value}{each.micro_batch}" for each in program if each.op.is_compute)
     return text.getvalue()

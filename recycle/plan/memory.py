@@ -19,7 +19,7 @@ class MemoryChange(NamedTuple):
 
 
 def memory_changes(stage: Stage) -> Mapping[Op, MemoryChange]:
-    """What each op changes on a server of a stage: F takes all, I and W free their parts; no other op does anything."""
+    """What each op of a chunk changes: F takes all, I and W free their parts; no other op does anything."""
     taken = {Op.F: stage.held}
     freed = {Op.I: stage.released_at_input_gradient, Op.W: stage.held - stage.released_at_input_gradient}
     return {
@@ -30,26 +30,33 @@ def memory_changes(stage: Stage) -> Mapping[Op, MemoryChange]:
     }
 
 
-def walk_memory(stage: Stage, ops: Iterable[Op]) -> Iterator[tuple[int, int]]:
-    """Memory in use on a server of a stage while it executes each op of a program, and after it."""
-    changes = memory_changes(stage)
+def walk_memory(job: Job, place: int, steps: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, int]]:
+    """Memory in use on a server while it executes each step of a program, and after it.
+
+    Args:
+        job: whose server it is.
+        place: of the server in its pipeline.
+        steps: the chunk and the op of each instruction.
+    """
+    changes = {chunk: memory_changes(job.stages[chunk]) for chunk in job.chunks[place]}
     level = 0
-    for op in ops:
-        taken, freed = changes[op]
+    for chunk, op in steps:
+        taken, freed = changes[chunk][op]
         level += taken
         yield level, level - freed
         level -= freed
 
 
-def first_excess(stage: Stage, ops: Iterable[Op]) -> tuple[int, int] | None:
-    """The first place of a program that needs more memory than a server of the stage has, and how much it needs."""
-    levels = (level for level, _ in walk_memory(stage, ops))
-    return next(((place, level) for place, level in enumerate(levels) if level > stage.limit), None)
+def first_excess(job: Job, place: int, steps: Iterable[tuple[int, Op]]) -> tuple[int, int] | None:
+    """The first step of a program that needs more memory than its server has, and how much it needs."""
+    limit = job.limit(place)
+    levels = (level for level, _ in walk_memory(job, place, steps))
+    return next(((index, level) for index, level in enumerate(levels) if level > limit), None)
 
 
 def peak_memory(job: Job, program: Sequence[Instruction]) -> int:
     """The most memory that a server holds for activations at any time, given its program."""
     if not program:
         return 0
-    levels = walk_memory(job.stages[program[0].stage], (instruction.op for instruction in program))
-    return max(level for level, _ in levels)
+    steps = ((instruction.stage, instruction.op) for instruction in program)
+    return max(level for level, _ in walk_memory(job, job.places[program[0].stage], steps))

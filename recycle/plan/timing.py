@@ -11,10 +11,25 @@ import msgspec
 
 
 class Lane(NamedTuple):
-    """One live server: its stage and its nodes, numbered in execution order."""
+    """One live server.
 
-    stage: int
+    Attributes:
+        nodes: its nodes, numbered in execution order.
+        chunks: the chunks that it holds.
+        last: its last node of each of these chunks, -1 where it has none.
+    """
+
     nodes: range
+    chunks: tuple[int, ...]
+    last: tuple[int, ...]
+
+
+class Update(NamedTuple):
+    """The reduction and the optimizer step of one chunk on one server."""
+
+    chunk: int
+    start: int
+    end: int
 
 
 class ActivityNetwork(msgspec.Struct, frozen=True):
@@ -24,8 +39,8 @@ class ActivityNetwork(msgspec.Struct, frozen=True):
         duration: time that each node keeps its server busy.
         need: per node, the node of another lane whose result it needs, or -1.
         lag: per node, the time from the end of that need to the earliest start.
-        lanes: every live server that has work.
-        update: per stage, time from the end of its last node to the end of its optimizer step.
+        lanes: every live server.
+        update: per chunk, how long its reduction and its optimizer step keep a server busy.
     """
 
     duration: Sequence[int]
@@ -40,14 +55,14 @@ class Timing(msgspec.Struct, frozen=True):
 
     Attributes:
         start: start of each node.
-        update_start: per stage, when the reduction and the optimizer step begin.
+        updates: per lane, its updates in their order.
         makespan: end of the last node if all lanes start at 0.
         period: time after which the next iteration can follow in the same pattern.
         sequence: the nodes in an order that respects every wait.
     """
 
     start: list[int]
-    update_start: list[int]
+    updates: list[tuple[Update, ...]]
     makespan: int
     period: int
     sequence: list[int]
@@ -75,30 +90,29 @@ class Passes:
         self.network = network
         self.sequence = list(executable_order(network.lanes, network.need))
         self.previous = [-1] * len(network.duration)
-        self.stage = [0] * len(network.duration)
-        for lane in network.lanes:
+        self.lane = [0] * len(network.duration)
+        for number, lane in enumerate(network.lanes):
             before = -1
             for node in lane.nodes:
                 self.previous[node] = before
-                self.stage[node] = lane.stage
+                self.lane[node] = number
                 before = node
 
     def run(self, release: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """Start every node as soon as it can, no stage before its release.
+        """Start every node as soon as it can, no lane before its release.
 
         Returns:
-            The start of every node; per stage, the end of its last node; and per stage, the stage whose release
-            that end goes back to along a longest path.
+            The start and the end of every node; and the lane whose release that end goes back to along a longest path.
         """
         duration, need, lag = self.network.duration, self.network.need, self.network.lag
-        previous, stage = self.previous, self.stage
+        previous, lane = self.previous, self.lane
         start = [0] * len(duration)
         end = [0] * len(duration)
         origin = [0] * len(duration)
         for node in self.sequence:
             before = previous[node]
             if before < 0:
-                source = stage[node]
+                source = lane[node]
                 time = release[source]
             else:
                 source = origin[before]
@@ -110,13 +124,38 @@ class Passes:
             start[node] = time
             end[node] = time + duration[node]
             origin[node] = source
-        last = list(release)
-        roots = list(range(len(self.network.update)))
+        return start, end, origin
+
+    def last_nodes(self, end: Sequence[int]) -> list[int]:
+        """Per chunk, the node that ends last on any lane; its gradients are complete then."""
+        found = [-1] * len(self.network.update)
         for lane in self.network.lanes:
-            if lane.nodes and end[lane.nodes[-1]] > last[lane.stage]:
-                last[lane.stage] = end[lane.nodes[-1]]
-                roots[lane.stage] = origin[lane.nodes[-1]]
-        return start, last, roots
+            for chunk, node in zip(lane.chunks, lane.last, strict=True):
+                if node >= 0 and (found[chunk] < 0 or end[node] > end[found[chunk]]):
+                    found[chunk] = node
+        return found
+
+    def updates(self, lane: Lane, ready: Sequence[int], free: int) -> tuple[tuple[Update, ...], int]:
+        """The updates of a lane, one at a time: each when the gradients of its chunk are complete and the lane is free.
+
+        Taking them by the time at which they are ready ends them as early as any order does.
+
+        Args:
+            lane: whose.
+            ready: per chunk, when its gradients are complete.
+            free: when the lane has nothing else to do.
+
+        Returns:
+            The updates; and the chunk whose gradients the last of them has waited for, -1 if none had to be waited for.
+        """
+        time, cause = free, -1
+        found = []
+        for chunk in sorted(lane.chunks, key=lambda chunk: (ready[chunk], chunk)):
+            if ready[chunk] > time:
+                time, cause = ready[chunk], chunk
+            found.append(Update(chunk, time, time + self.network.update[chunk]))
+            time = found[-1].end
+        return tuple(found), cause
 
 
 def executable_order(lanes: Sequence[Lane], need: Sequence[int]) -> Iterator[int]:
@@ -151,51 +190,70 @@ def executable_order(lanes: Sequence[Lane], need: Sequence[int]) -> Iterator[int
 
 
 def global_timing(network: ActivityNetwork) -> Timing:
-    """Timing of one iteration behind a global optimizer barrier: all servers start at 0, all stages step at the end.
+    """Timing of one iteration behind a global optimizer barrier: all servers start at 0, all chunks step at the end.
 
-    The period is the makespan and the longest update.
+    The period is the makespan and the longest time that a server's updates take.
 
     Raises:
         Deadlock: the order has a cycle.
     """
     passes = Passes(network)
-    start, last, _ = passes.run([0] * len(network.update))
-    makespan = max(last)
-    return Timing(start, [makespan] * len(last), makespan, makespan + max(network.update), passes.sequence)
+    start, end, _ = passes.run([0] * len(network.lanes))
+    makespan = max(end, default=0)
+    ready = [makespan] * len(network.update)
+    updates = [passes.updates(lane, ready, makespan)[0] for lane in network.lanes]
+    period = makespan + max(sum(network.update[chunk] for chunk in lane.chunks) for lane in network.lanes)
+    return Timing(start, updates, makespan, period, passes.sequence)
 
 
 def staggered_timing(network: ActivityNetwork) -> Timing:
-    """Timing of the least period at which the order repeats when each stage steps on its own.
+    """Timing of the least period at which the order repeats when each server steps on its own.
 
-    Stage s may begin its next iteration once its own update has ended, so with release r_s (no server of the stage
-    starts before it) and update end E_s the pattern repeats every T if E_s(r) - T <= r_s for every stage. Each E_s is
-    the longest path from some release, so the least T is the largest mean length of a cycle of such paths. Found by
-    policy iteration: fix T, raise releases to E_s - T, and whenever the paths that set them close a cycle, take its
-    mean. Stages with slack thereby start as late as helps and no later.
+    Server x may begin its next iteration once its own updates have ended, so with release r_x (x does not start before
+    it) and end of updates E_x the pattern repeats every T if E_x(r) - T <= r_x for every server. Each E_x is the
+    longest path from some release, so the least T is the largest mean length of a cycle of such paths. Found by policy
+    iteration: fix T, raise releases to E_x - T, and whenever the paths that set them close a cycle, take its mean.
+    Servers with slack thereby start as late as helps and no later.
+
+    Peers of one stage end together where each server holds one chunk, so that their releases are one.
 
     Raises:
         Deadlock: the order has a cycle.
     """
     passes = Passes(network)
-    stages = len(network.update)
-    period = 0
-    release = [0] * stages
+    lanes = network.lanes
+    # Who executes nothing waits for its updates only, and they may begin as late as helps.
+    least = max((sum(network.update[chunk] for chunk in lane.chunks) for lane in lanes if not lane.nodes), default=0)
+    period = least
+    release = [0] * len(lanes)
     rounds = 0
     makespan: int | None = None
     while True:
-        start, last, roots = passes.run(release)
-        makespan = max(last) if makespan is None else makespan
-        end = [time + update for time, update in zip(last, network.update, strict=True)]
-        mean = largest_cycle_mean(roots, lambda stage: end[stage] - release[roots[stage]])  # noqa: B023 - used at once
+        start, finish, origin = passes.run(release)
+        makespan = max(finish, default=0) if makespan is None else makespan
+        last = passes.last_nodes(finish)
+        ready = [finish[node] if node >= 0 else 0 for node in last]
+        updates: list[tuple[Update, ...]] = []
+        end: list[int] = []
+        roots: list[int] = []
+        for number, lane in enumerate(lanes):
+            free = finish[lane.nodes[-1]] if lane.nodes else release[number]
+            mine, cause = passes.updates(lane, ready, free)
+            updates.append(mine)
+            # An empty lane is nobody's root and its own: it binds nothing beyond the least period.
+            end.append(mine[-1].end if lane.nodes else release[number])
+            node = last[cause] if cause >= 0 else lane.nodes[-1] if lane.nodes else -1
+            roots.append(origin[node] if lane.nodes else number)
+        mean = largest_cycle_mean(roots, lambda lane: end[lane] - release[roots[lane]])  # noqa: B023 - used at once
         rounds += 1
-        if mean > period or rounds > stages + 1:
+        if mean > period or rounds > len(lanes) + 1:
             period = max(mean, period + 1)
-            release = [0] * stages
+            release = [0] * len(lanes)
             rounds = 0
             continue
         raised = [max(time, stop - period) for time, stop in zip(release, end, strict=True)]
         if raised == release:
-            return Timing(start, last, makespan, period, passes.sequence)
+            return Timing(start, updates, makespan, period, passes.sequence)
         release = raised
 
 

@@ -53,8 +53,13 @@ ARGUMENTS: dict[Rule, str] = {
 
 
 def explain(plan: Plan) -> Explanation:
-    """Explain a legal plan."""
+    """Explain a legal plan.
+
+    Raises:
+        JobError: its servers hold several chunks.
+    """
     job = plan.job
+    job.require_standard("an explanation")
     clock = run_clock(job, plan.mode, plan.programs)
     if plan.mode.optimizer == "global":
         update = clock.period - clock.makespan

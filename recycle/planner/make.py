@@ -92,6 +92,7 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
 
 
 def _require_provable(problem: Problem) -> None:
+    problem.job.require_standard("the exact solver")
     if problem.tasks > LARGE and not problem.alike:
         raise JobError(
             f"a proof for {problem.tasks} tasks: the exact solver is made for some thousand, and takes {LARGE} at most "

@@ -31,35 +31,41 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
         name = str(server)
         work = list(zip(_compute(plan.programs[server]), clock.start[server], clock.end[server], strict=True))
         sends = _sends(plan.programs[server])
-        changes = memory_changes(job.stages[server.stage])
+        changes = {chunk: memory_changes(job.stages[chunk]) for chunk in job.chunks[server.stage]}
+        # An instruction of a chunk that its server does not hold is timed, and takes memory, as one that it does.
+        steps = [(each.stage, each.op) for each in clock.compute[server]]
         places = len(plan.programs[server])
         update = _updates(plan.programs[server])
-        levels = walk_memory(job.stages[server.stage], [each.op for (_, each), *_ in work] * iterations)
+        levels = walk_memory(job, server.stage, steps * iterations)
         lane: list[Span] = []
         for iteration in range(iterations):
             shift = iteration * clock.period - first
-            for (index, instruction), start, end in work:
+            for ((index, instruction), start, end), (chunk, op) in zip(work, steps, strict=True):
                 lane.append(Span(server, "compute", instruction, start + shift, end + shift, iteration, index))
                 during, after = next(levels)
-                if changes[instruction.op].taken:
+                if changes[chunk][op].taken:
                     samples.append(SampleLine(name, start + shift, during))
-                if changes[instruction.op].freed:
+                if changes[chunk][op].freed:
                     samples.append(SampleLine(name, end + shift, after))
                 for place, send in sends.get(index, ()):
                     arrival = end + shift + _lag(job, send)
                     lane.append(Span(server, "communication", send, end + shift, arrival, iteration, place))
-            begin = clock.update_start[server.stage] + shift
-            middle = begin + job.stages[server.stage].reduction
-            stop = clock.update_end[server.stage] + shift
-            for op, start, end in ((Op.REDUCE, begin, middle), (Op.STEP, middle, stop)):
-                index = update.get(op, places)
-                lane.append(Span(server, "compute", Instruction(op, server.stage), start, end, iteration, index))
+            for chunk, begin, stop in clock.updates[server]:
+                middle = begin + job.stages[chunk].reduction
+                for op, start, end in ((Op.REDUCE, begin, middle), (Op.STEP, middle, stop)):
+                    index = update.get((op, chunk), places)
+                    step = Instruction(op, chunk)
+                    lane.append(Span(server, "compute", step, start + shift, end + shift, iteration, index))
         spans += sorted(lane, key=lambda span: span.start)
+    stepped: dict[int, int] = {}
+    for updates in clock.updates.values():
+        for chunk, _, stop in updates:
+            stepped[chunk] = max(stepped.get(chunk, stop), stop)
     instants = [InstantLine("failure", 0, str(server), f"{server} is dead") for server in plan.dead]
     for iteration in range(iterations):
-        for stage, time in enumerate(clock.update_end):
+        for stage, time in sorted(stepped.items()):
             when = time + iteration * clock.period - first
-            instants.append(InstantLine("optimizer step", when, None, f"stage {stage} has stepped"))
+            instants.append(InstantLine("optimizer step", when, None, f"{job.chunk_text(stage)} has stepped"))
     return Timeline(
         title=f"{job.name}: {plan.mode.backward} backward, {plan.mode.optimizer} optimizer",
         time_unit=job.time_unit,
@@ -84,10 +90,11 @@ def plan_clock(plan: Plan) -> Clock:
         work = list(program)
         for index, each in enumerate(program):
             known = 0 <= each.home < job.pipelines and 0 <= each.micro_batch < job.micro_batches
-            if each.op in COMPUTE and not (known and each.stage == server.stage):
-                unit = (each.stage - server.stage, each.home, each.micro_batch)
+            held = job.chunks[server.stage]
+            if each.op in COMPUTE and not (known and each.stage in held):
+                unit = (each.stage - held[0], each.home, each.micro_batch)
                 number = foreign.setdefault(unit, job.micro_batches + len(foreign))
-                work[index] = Instruction(each.op, server.stage, 0, number)
+                work[index] = Instruction(each.op, held[0], 0, number)
         programs[server] = work
     if foreign:
         job = msgspec.structs.replace(job, micro_batches=job.micro_batches + len(foreign))
@@ -98,29 +105,31 @@ def _compute(program: Sequence[Instruction]) -> list[tuple[int, Instruction]]:
     return [(index, each) for index, each in enumerate(program) if each.op in COMPUTE]
 
 
-def _updates(program: Sequence[Instruction]) -> dict[Op, int]:
-    return {each.op: index for index, each in enumerate(program) if each.op.is_update}
+def _updates(program: Sequence[Instruction]) -> dict[tuple[Op, int], int]:
+    return {(each.op, each.stage): index for index, each in enumerate(program) if each.op.is_update}
 
 
 def _lag(job: Job, send: Instruction) -> int:
-    """How long a transfer takes: the latency of its boundary, and no time if its ends are no neighbours."""
+    """How long a transfer takes: the latency of its boundary, and no time if its peer does not hold the chunk there."""
     assert send.peer is not None
-    low, high = sorted((send.stage, send.peer.stage))
-    return job.latency[low] if high == low + 1 and high < job.depth else 0
+    target = send.stage + (1 if send.op is Op.SEND_F else -1)
+    low = min(send.stage, target)
+    known = 0 <= low < len(job.latency) and send.peer.stage < job.depth and target in job.chunks[send.peer.stage]
+    return job.latency[low] if known else 0
 
 
 def _sends(program: Sequence[Instruction]) -> dict[int, list[tuple[int, Instruction]]]:
     """The sends, with their places, by the place of the compute instruction whose result they carry."""
     carried = {Op.SEND_F: Op.F, Op.SEND_B: Op.I}
-    producer: dict[tuple[Op, int, int], int] = {}
+    producer: dict[tuple[Op, int, int, int], int] = {}
     sends: dict[int, list[tuple[int, Instruction]]] = {}
     for index, instruction in enumerate(program):
         op = instruction.op
         if op in COMPUTE:
             for phase in op.phases:
-                producer[phase, instruction.home, instruction.micro_batch] = index
+                producer[phase, instruction.stage, instruction.home, instruction.micro_batch] = index
         elif op in carried:
-            source = producer.get((carried[op], instruction.home, instruction.micro_batch))
+            source = producer.get((carried[op], instruction.stage, instruction.home, instruction.micro_batch))
             if source is not None:
                 sends.setdefault(source, []).append((index, instruction))
     return sends

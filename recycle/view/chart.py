@@ -284,7 +284,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 busy=busy / iterations,
                 bubble=1 - busy / (iterations * period) if period else 0.0,
                 peak=peak.get(str(server)),
-                limit=plan.job.stages[server.stage].limit if plan else None,
+                limit=plan.job.limit(server.stage) if plan else None,
                 actor=actors.get(server),
                 moved=moved.get(server, {}),
                 outages=tuple(_shown(each, mine) for each in outages.get(server, ())),
@@ -324,7 +324,7 @@ def _moved(
     return {
         dead: {
             server: tuple(
-                str(number) if home == dead.pipeline else f"{home}.{number}" for home, number in sorted(units)
+                str(number) if home == dead.pipeline else f"{home}.{number}" for home, number in sorted(set(units))
             )
             for server, units in places.items()
         }
@@ -355,7 +355,7 @@ def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row])
         facts.append(("iterations", str(timeline.iterations)))
     else:
         if plan.mode.optimizer == "global":
-            unit, update = timeline.time_unit, max(stage.update for stage in plan.job.stages)
+            unit, update = timeline.time_unit, plan.job.longest_update
             facts[0] = (
                 "period",
                 f"{time_text(period, unit)} = {time_text(period - update, unit)} + {time_text(update, unit)} optimizer",

@@ -79,7 +79,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     chart = panel.chart
     rows = list(chart.rows())
     spans = [span for row in rows for span in row.spans]
-    depth = 1 + max((row.server.stage for row in rows), default=0)
+    depth = 1 + max((stage for row in rows for stage in (row.server.stage, *map(_chunk, row.spans))), default=0)
     width = 1 + max((span.instruction.micro_batch for span in spans), default=0)
     homes = 1 + max((max(span.instruction.home, span.server.pipeline) for span in spans), default=0)
     samples: dict[str, list[SampleLine]] = {}
@@ -149,12 +149,21 @@ def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
     }
 
 
+def _chunk(span: Span) -> int:
+    return span.instruction.stage
+
+
+def _is_placed(span: Span) -> bool:
+    return span.instruction.stage != span.server.stage
+
+
 def _columns(spans: Sequence[Span]) -> dict[str, Any]:
     code = {op: place for place, op in enumerate(OPS)}
     return {
         "op": _base64("B", [code[span.instruction.op] for span in spans]),
         "home": _base64("i", [span.instruction.home for span in spans]),
         "microBatch": _base64("i", [span.instruction.micro_batch for span in spans]),
+        "chunk": _base64("i", [_chunk(span) for span in spans]) if any(map(_is_placed, spans)) else "",
         "iteration": _base64("i", [span.iteration for span in spans]) if any(span.iteration for span in spans) else "",
         "start": _times([span.start for span in spans]),
         "end": _times([span.end for span in spans]),

@@ -164,7 +164,7 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
 
 def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
     """An arrow for every result that goes to another server."""
-    depth = 1 + max((row.server.stage for row in rows), default=0)
+    depth = 1 + max((span.instruction.stage for row in rows for span in row.spans), default=0)
     # What an iteration left undone in one view goes to nobody in the next.
     views = part.timeline.views
     done: dict[tuple[int, int, Op, int, int, int], tuple[int, Span]] = {}
@@ -172,13 +172,13 @@ def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
         for span in row.spans:
             each, view = span.instruction, bisect(views, span.start)
             for phase in each.op.phases:
-                done[view, span.iteration, phase, row.server.stage, each.home, each.micro_batch] = (place, span)
+                done[view, span.iteration, phase, each.stage, each.home, each.micro_batch] = (place, span)
     number = first * len(done)
     for place, row in enumerate(rows, first + 1):
         for span in row.spans:
             each, view = span.instruction, bisect(views, span.start)
             for phase in each.op.phases:
-                for need in dependencies(phase, row.server.stage, depth):
+                for need in dependencies(phase, each.stage, depth):
                     source = done.get((view, span.iteration, need.phase, need.stage, each.home, each.micro_batch))
                     if source is None or source[0] == place or span.end == span.start:
                         continue

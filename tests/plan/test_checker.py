@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.examples import paper_job, paper_plan
-from recycle.job import Server
+from harness.examples import QUICK, paper_job, paper_plan
+from recycle.job import Job, Server, Stage
 from recycle.plan.checker import check_plan, rows_around
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
+from recycle.planner.make import make_plan
 from recycle.planner.model.lowering import lower
 from tests.strategies import scheduled
 
@@ -266,3 +267,38 @@ def test_rows_around_mark_the_wrong_one():
     rows = rows_around(broken, check_plan(broken)[0])
     assert [row.startswith(">") for row in rows] == [False] * 3 + [True] + [False] * 3
     assert rows[3] == "> W0_0[4] 0F0.9"
+
+
+def v_plan(form="lowered", latency=1):
+    stage = Stage(1, 1, 1, 1, 0, 1, 0, 4)
+    job = Job(2, 3, (stage,) * 4, (latency,) * 3, placement=((0, 3), (1, 2)))
+    return make_plan(job, (), Mode(), QUICK, form)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "message"),
+    [
+        (lambda rows: rows.__setitem__(0, "1F0.0"), "instructions", "holds chunk 0 and chunk 3"),
+        (lambda rows: rows.remove("3F0.1"), "once", "micro-batch 0.1 has no F at chunk 3"),
+        (lambda rows: rows.remove("3STEP"), "updates", "once for each of its chunks"),
+        (lambda rows: rows.extend([rows.pop(-4), rows.pop(-3)]), "update order", "are ready first"),
+        (lambda rows: rows.remove("0SEND_F0.1>W0_1"), "transfers", "W0_0 lacks 0SEND_F0.1>W0_1"),
+    ],
+)
+def test_each_chunk_of_a_server_has_its_own_work(change, rule, message):
+    assert not check_plan(v_plan())
+    only(edit(v_plan(), "W0_0", change), rule, message)
+
+
+def test_neighbouring_chunks_of_a_server_exchange_nothing():
+    plan = v_plan()
+    assert not any(each.op.is_transfer and {each.stage, each.peer.stage} == {1} for each in plan.programs[Server(0, 1)])
+    send = edit(plan, "W0_1", lambda rows: rows.insert(rows.index("1F0.0") + 1, "1SEND_F0.0>W0_1"))
+    only(send, "transfers", "has no partner")
+
+
+def test_the_chunks_of_a_server_share_its_limit():
+    plan = v_plan("compute")
+    stages = tuple(msgspec.structs.replace(stage, limit=2) for stage in plan.job.stages)
+    tight = msgspec.structs.replace(plan, job=msgspec.structs.replace(plan.job, stages=stages))
+    assert {each.rule for each in check_plan(tight)} == {"memory"}

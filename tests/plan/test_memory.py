@@ -1,11 +1,16 @@
 import pytest
 
 from harness.examples import paper_job, paper_plan
-from recycle.job import Stage
+from recycle.job import Job, Stage
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import first_excess, memory_changes, peak_memory, walk_memory
 
 STAGE = Stage(1, 1, 1, 0, 0, held=5, released_at_input_gradient=2, limit=9)
+JOB = Job(1, 1, (STAGE,), ())
+
+
+def steps(ops):
+    return [(0, op) for op in ops]
 
 
 def program(text):
@@ -21,13 +26,21 @@ def test_memory_is_freed_in_the_parts_that_the_stage_says():
 def test_a_walk_says_what_is_held_during_and_after_each_op():
     ops = (Op.RECV_F, Op.F, Op.SEND_F, Op.I, Op.F, Op.W, Op.B, Op.STEP)
     levels = [(0, 0), (5, 5), (5, 5), (5, 3), (8, 8), (8, 5), (5, 0), (0, 0)]
-    assert list(walk_memory(STAGE, ops)) == levels
+    assert list(walk_memory(JOB, 0, steps(ops))) == levels
+
+
+def test_the_chunks_of_a_server_share_its_memory():
+    small = Stage(1, 1, 1, 0, 0, held=2, released_at_input_gradient=0, limit=9)
+    job = Job(1, 1, (STAGE, small), (0,), placement=((0, 1),))
+    walk = [(0, Op.F), (1, Op.F), (1, Op.F), (0, Op.I), (1, Op.W)]
+    assert list(walk_memory(job, 0, walk)) == [(5, 5), (7, 7), (9, 9), (9, 7), (7, 5)]
+    assert first_excess(job, 0, [*walk, (0, Op.F)]) == (5, 10)
 
 
 def test_the_first_place_over_the_limit_is_found():
-    assert first_excess(STAGE, (Op.F, Op.I, Op.F, Op.F)) == (3, 13)
-    assert first_excess(STAGE, (Op.F, Op.B, Op.F, Op.F)) == (3, 10)
-    assert first_excess(STAGE, (Op.F, Op.B) * 5) is None
+    assert first_excess(JOB, 0, steps((Op.F, Op.I, Op.F, Op.F))) == (3, 13)
+    assert first_excess(JOB, 0, steps((Op.F, Op.B, Op.F, Op.F))) == (3, 10)
+    assert first_excess(JOB, 0, steps((Op.F, Op.B) * 5)) is None
 
 
 @pytest.mark.parametrize(("released", "peak"), [(0, 3), (1, 2)])

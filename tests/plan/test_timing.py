@@ -95,9 +95,9 @@ def test_the_times_keep_every_rule_of_the_period(case):
             for phase in each.op.phases:
                 done[phase, each.stage, each.home, each.micro_batch] = (start, end)
         if program:
-            assert clock.update_start[server.stage] >= clock.end[server][-1]
+            assert clock.updates[server][0].start >= clock.end[server][-1]
             if problem.staggered:
-                assert clock.update_end[server.stage] - clock.start[server][0] <= clock.period
+                assert clock.updates[server][-1].end - clock.start[server][0] <= clock.period
     for (phase, stage, home, micro_batch), (start, _) in done.items():
         for need in dependencies(phase, stage, job.depth):
             ready, end = done[need.phase, need.stage, home, micro_batch]
@@ -113,7 +113,7 @@ def test_a_period_worked_out_by_hand():
     # from 1 to 10.
     clock = run_clock(job, Mode(), programs)
     assert (clock.period, clock.makespan) == (11, 8)
-    assert list(clock.update_start) == [8, 7]
+    assert [clock.updates[Server(0, stage)][0].start for stage in (0, 1)] == [8, 7]
     assert run_clock(job, Mode(optimizer="global"), programs).period == 11
     # Where stage 1 waits for its last forward, its own window is the shorter one still.
     assert clock.start[Server(0, 1)] == [1, 2, 3, 4, 5, 6]

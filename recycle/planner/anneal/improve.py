@@ -13,6 +13,7 @@ import msgspec
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
 from recycle.planner.greedy.batches import schedule_large
+from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.pattern import busiest, spread
 from recycle.planner.greedy.published import zero_bubble_orders
@@ -182,29 +183,38 @@ class _Search:
 
     def constructed(self) -> Iterator[Programs]:
         """Where to begin, from the cheapest on."""
+        if not self.problem.job.standard:
+            yield from chunk_schedules(self.problem)
+            yield from self.patterned()
+            return
         routes = balanced_routes(self.problem)
         for policy in POLICIES:
             yield list_schedule(self.problem, policy, routes)
         if not self.problem.dead:
             yield from zero_bubble_orders(self.problem)
         yield schedule_large(self.problem)
-        if self.problem.dead:
-            for places in self.places():
-                pattern = self.pattern(places)
-                assert pattern.best is not None
-                yield spread(self.problem, pattern.best, places)
+        yield from self.patterned()
+
+    def patterned(self) -> Iterator[Programs]:
+        """Around dead servers, the plans that follow a pattern."""
+        for places in self.places() if self.problem.dead else ():
+            pattern = self.pattern(places)
+            assert pattern.best is not None
+            yield spread(self.problem, pattern.best, places)
 
     def places(self) -> range:
         """The patterns to try, by their micro-batches: the one with room for all first."""
         most = busiest(self.problem)
-        return range(most, max(self.problem.job.micro_batches, most - FEWER) - 1, -1)
+        fewer = FEWER if self.problem.job.standard else 0
+        return range(most, max(self.problem.job.micro_batches, most - fewer) - 1, -1)
 
     def pattern(self, places: int) -> "_Search":
         """A search of a pattern, with the best that can be made in one go."""
         search = _Search(one_pipeline(self.problem, places), self.spending, self.random, whole=self)
         for programs in search.constructed():
             search.begin(programs)
-            if search.value <= search.bound:
+            late = not self.problem.job.standard and self.spending.enough(search.progress())
+            if search.value <= search.bound or late:
                 break
         return search
 
@@ -217,7 +227,7 @@ class _Search:
             if self.ended():
                 return
             self.spread(self.pattern(places))
-        if self.problem.dead and not self.ended():
+        if self.problem.dead and self.problem.job.standard and not self.ended():
             self.begin(schedule_large(self.problem))
         if pattern.problem.tasks <= LARGE and not self.ended():
             pattern.walk()
@@ -235,7 +245,9 @@ class _Search:
         self.spending.moves += self.problem.tasks // TASKS_A_MOVE
 
     def walk(self) -> None:
-        """Walk from the best schedule and from those made in one go, in turn."""
+        """Walk from the best schedule and from those made in one go, in turn; not where servers hold several chunks."""
+        if not self.problem.job.standard:
+            return
         self.walking = True
         starts = sorted(self.starts)[:3]
         unit = max(1.0, sum(map(sum, self.problem.cost)) / (3 * self.problem.job.depth))

@@ -53,7 +53,11 @@ def spread(problem: Problem, pattern: Programs, places: int) -> Programs:
         order = pattern[Server(0, stage)]
         for pipeline in live:
             units = hosted[pipeline]
-            tasks = [unit * 3 + task % 3 for task in order for unit in units[task // 3]]
+            tasks = [
+                (task // 3 // places * problem.total + unit) * 3 + task % 3
+                for task in order
+                for unit in units[task // 3 % places]
+            ]
             crowded = any(len(each) > 1 for each in units)
             programs[Server(pipeline, stage)] = _fit(problem, stage, tasks) if crowded else tasks
     return programs
@@ -105,7 +109,10 @@ def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -
 
 
 def _fit(problem: Problem, stage: int, tasks: Sequence[int]) -> list[int]:
-    """The tasks in an order that keeps to memory: before an F that does not fit, what releases memory comes forward."""
+    """The tasks of a server of one chunk in an order that keeps to memory.
+
+    Before an F that does not fit, what releases memory comes forward.
+    """
     acquire, release = problem.acquire[stage], problem.release[stage]
     room = problem.job.stages[stage].limit
     waiting = list(tasks)

@@ -1,8 +1,9 @@
 """Published fault-free schedules: 1F1B, which retention is measured against, and the zero-bubble orders."""
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
-from recycle.job import Job, Server
+from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.model.problem import Problem, Programs, make_problem
 
@@ -68,14 +69,31 @@ def _in_turn(problem: Problem, ahead: int, put_off: int) -> list[int]:
 
 
 def fault_free_problem(job: Job) -> Problem:
-    """One pipeline of the job, whole, with a fused backward and a global optimizer: all pipelines are alike."""
+    """One pipeline of the job, whole, with a fused backward and a global optimizer: all pipelines are alike.
+
+    Servers that hold several chunks hold as many here, but neighbouring ones, as one stage.
+    """
+    cuts = list(accumulate(map(len, job.chunks), initial=0))
     single = Job(
         pipelines=1,
         micro_batches=job.micro_batches,
-        stages=job.stages,
-        latency=job.latency,
+        stages=tuple(_joined(job, place, range(*ends)) for place, ends in enumerate(pairwise(cuts))),
+        latency=tuple(job.latency[cut - 1] for cut in cuts[1:-1]),
         name=job.name,
         time_unit=job.time_unit,
         memory_unit=job.memory_unit,
     )
     return make_problem(single, (), Mode("fused", "global", "home"))
+
+
+def _joined(job: Job, place: int, chunks: range) -> Stage:
+    """Neighbouring chunks as one stage, on the server at some place of a pipeline."""
+    if len(chunks) == 1:
+        return job.stages[chunks[0]]
+
+    def total(field: str) -> int:
+        return sum(getattr(job.stages[chunk], field) for chunk in chunks)
+
+    # Chunks of unequal size may leave neighbours more than the server was given: one micro-batch fits all the same.
+    fields = {field: total(field) for field in Stage.__struct_fields__ if field != "limit"}
+    return Stage(**fields, limit=max(job.limit(place), fields["held"]))

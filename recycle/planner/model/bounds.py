@@ -1,5 +1,7 @@
 """Lower bounds on what any plan of a problem can reach, each with its proof.
 
+Where servers hold several chunks, those of ``chunk_bounds`` take their place.
+
 Every rule but the sandwich looks at one server of an otherwise empty pipeline. By counting, some live server of stage s
 executes at least ``k = ceil(D * M / live)`` micro-batches; it is called the busiest server of the stage, and none of
 the rules becomes weaker when it executes more than k.
@@ -15,6 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from recycle.planner.model.chunk_bounds import chunk_bounds
 from recycle.planner.model.problem import Problem
 
 Rule: TypeAlias = Literal["work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich"]
@@ -26,7 +29,7 @@ class Bound(msgspec.Struct, frozen=True):
     Attributes:
         value: the least period of a staggered problem, in the job's time units; for a global optimizer the least
             makespan of compute, without the optimizer.
-        stage: the stage that binds.
+        stage: the stage that binds; with several chunks per server, the place of the server.
         rule: the argument that binds.
     """
 
@@ -47,6 +50,9 @@ def lower_bound(problem: Problem) -> Bound:
 
 def breakdown(problem: Problem) -> tuple[Bound, ...]:
     """Every rule at every stage, rule by rule from the simplest on."""
+    if not problem.job.standard:
+        found = [Bound(*each) for each in chunk_bounds(problem)]
+        return tuple(sorted(found, key=lambda bound: _ORDER.index(bound.rule)))
     spans = [_busiest_server(problem, stage, trip) for stage, trip in enumerate(round_trips(problem))]
     earliest = heads(problem)
     sandwiches = _sandwiches(problem, [span.last_gradient for span in spans])
@@ -68,7 +74,7 @@ def breakdown(problem: Problem) -> tuple[Bound, ...]:
 
 def period(problem: Problem, value: int) -> int:
     """The time of an iteration of this value: behind a global barrier the longest update comes on top."""
-    return value if problem.staggered else value + max(stage.update for stage in problem.job.stages)
+    return value if problem.staggered else value + problem.job.longest_update
 
 
 _ORDER: tuple[Rule, ...] = ("work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich")

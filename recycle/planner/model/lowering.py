@@ -15,13 +15,15 @@ Lists = dict[Server, list[Instruction]]
 
 def instructions(problem: Problem, programs: Programs) -> Lists:
     """The compute instructions of task programs, on the servers in order."""
-    micro_batches = problem.job.micro_batches
-    ops = problem.ops
+    micro_batches, total = problem.job.micro_batches, problem.total
+    ops, held = problem.ops, problem.job.chunks
     lists: Lists = {}
     for server in sorted(programs):
-        stage = server.stage
+        chunks = held[server.stage]
         lists[server] = [
-            Instruction(ops[task % 3], stage, task // 3 // micro_batches, task // 3 % micro_batches)
+            Instruction(
+                ops[task % 3], chunks[task // 3 // total], task // 3 % total // micro_batches, task // 3 % micro_batches
+            )
             for task in programs[server]
         ]
     return lists
@@ -33,28 +35,27 @@ def fuse(job: Job, clock: Clock) -> Clock:
     A fused backward needs one launch and one read of its inputs instead of two. The times of all other instructions
     stay as they are, so neither period nor makespan can grow.
     """
-    needed: list[dict[tuple[int, int], int]] = [{} for _ in range(job.depth)]
+    needed: list[dict[tuple[int, int], tuple[int, Server]]] = [{} for _ in job.stages]
     for server, program in clock.compute.items():
         for instruction, time in zip(program, clock.start[server], strict=True):
             if instruction.op is Op.I or instruction.op is Op.B:
-                needed[server.stage][instruction.home, instruction.micro_batch] = time
+                needed[instruction.stage][instruction.home, instruction.micro_batch] = time, server
     lists: Lists = {}
     starts, ends = {}, {}
     target: list[int] = []
     count = 0
     for server, program in clock.compute.items():
-        lag = job.lag(server.stage, server.stage - 1) if server.stage else 0
-        consumer = needed[server.stage - 1] if server.stage else {}
         fused: list[Instruction] = []
         start: list[int] = []
         end: list[int] = []
         for instruction, begin, stop in zip(program, clock.start[server], clock.end[server], strict=True):
             if instruction.op is Op.W and fused and fused[-1].op is Op.I and start[-1] < stop:
-                home, micro_batch = instruction.home, instruction.micro_batch
-                deadline = consumer.get((home, micro_batch))
-                same = fused[-1].home == home and fused[-1].micro_batch == micro_batch
-                if same and (deadline is None or stop + lag <= deadline):
-                    fused[-1] = Instruction(Op.B, instruction.stage, home, micro_batch)
+                chunk, home, micro_batch = instruction.stage, instruction.home, instruction.micro_batch
+                same = (fused[-1].stage, fused[-1].home, fused[-1].micro_batch) == (chunk, home, micro_batch)
+                deadline, consumer = needed[chunk - 1][home, micro_batch] if chunk else (stop, server)
+                lag = job.lag(chunk, chunk - 1) if consumer != server else 0
+                if same and stop + lag <= deadline:
+                    fused[-1] = Instruction(Op.B, chunk, home, micro_batch)
                     end[-1] = stop
                     target[-1] = -1
                     target.append(count - 1)
@@ -77,7 +78,7 @@ def fuse(job: Job, clock: Clock) -> Clock:
 
 
 def add_transfers(job: Job, clock: Clock) -> Lists:
-    """Add a send behind each result that the neighbouring stage needs, and its receive on the server that needs it.
+    """Add a send behind each result that the next server needs, and its receive on that server.
 
     Compute instructions are placed in the order in which they end. When one is placed, its send is appended to the
     sender's list and the receive to the receiver's, both at once: every transfer is a point of one global order, so
@@ -88,31 +89,36 @@ def add_transfers(job: Job, clock: Clock) -> Lists:
     flat = [instruction for program in clock.compute.values() for instruction in program]
     place = [server for server in servers for _ in clock.compute[server]]
     end = [time for server in servers for time in clock.end[server]]
-    owner: list[dict[tuple[int, int], Server]] = [{} for _ in range(job.depth)]
+    owner: list[dict[tuple[int, int], Server]] = [{} for _ in job.stages]
     for instruction, server in zip(flat, place, strict=True):
         if instruction.op is Op.F:
-            owner[server.stage][instruction.home, instruction.micro_batch] = server
+            owner[instruction.stage][instruction.home, instruction.micro_batch] = server
     lists: Lists = {server: [] for server in servers}
-    last = job.depth - 1
+    last = len(job.stages) - 1
     for node in sorted(clock.sequence, key=end.__getitem__):
         instruction, server = flat[node], place[node]
         lists[server].append(instruction)
-        op, stage, home, micro_batch = instruction.op, server.stage, instruction.home, instruction.micro_batch
-        if op is Op.F and stage < last:
-            peer = owner[stage + 1][home, micro_batch]
-            lists[server].append(Instruction(Op.SEND_F, stage, home, micro_batch, peer))
-            lists[peer].append(Instruction(Op.RECV_F, stage + 1, home, micro_batch, server))
-        elif (op is Op.I or op is Op.B) and stage > 0:
-            peer = owner[stage - 1][home, micro_batch]
-            lists[server].append(Instruction(Op.SEND_B, stage, home, micro_batch, peer))
-            lists[peer].append(Instruction(Op.RECV_B, stage - 1, home, micro_batch, server))
+        op, chunk, home, micro_batch = instruction.op, instruction.stage, instruction.home, instruction.micro_batch
+        if op is Op.F and chunk < last:
+            target, send = chunk + 1, Op.SEND_F
+        elif (op is Op.I or op is Op.B) and chunk > 0:
+            target, send = chunk - 1, Op.SEND_B
+        else:
+            continue
+        peer = owner[target][home, micro_batch]
+        if peer != server:
+            lists[server].append(Instruction(send, chunk, home, micro_batch, peer))
+            lists[peer].append(Instruction(send.partner, target, home, micro_batch, server))
     return lists
 
 
-def add_updates(lists: Mapping[Server, Sequence[Instruction]]) -> Lists:
-    """Add each stage's REDUCE and STEP behind all that its servers do in the iteration."""
+def add_updates(clock: Clock, lists: Mapping[Server, Sequence[Instruction]]) -> Lists:
+    """Add each chunk's REDUCE and STEP behind all that its servers do in the iteration, in the clock's order."""
     return {
-        server: [*program, Instruction(Op.REDUCE, server.stage), Instruction(Op.STEP, server.stage)]
+        server: [
+            *program,
+            *(Instruction(op, update.chunk) for update in clock.updates[server] for op in (Op.REDUCE, Op.STEP)),
+        ]
         for server, program in lists.items()
     }
 
@@ -120,4 +126,4 @@ def add_updates(lists: Mapping[Server, Sequence[Instruction]]) -> Lists:
 def lower(job: Job, clock: Clock) -> tuple[Clock, Lists]:
     """All passes in their order, from timed compute instructions to what servers execute, and its times."""
     clock = fuse(job, clock)
-    return clock, add_updates(add_transfers(job, clock))
+    return clock, add_updates(clock, add_transfers(job, clock))

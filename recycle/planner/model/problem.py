@@ -2,7 +2,8 @@
 
 Schedulers see tasks. The task of phase ``k`` (0 is F, 1 is I, or B where the backward is fused, 2 is W) of the
 micro-batch ``(home, m)`` at a stage is the integer ``(home * micro_batches + m) * 3 + k`` in the program of a server of
-that stage; a fused problem has no tasks with ``k == 2``.
+that stage; a fused problem has no tasks with ``k == 2``. Of a server's second chunk the micro-batches are numbered
+behind those of all pipelines for its first, and so on: ``(slot * total + home * micro_batches + m) * 3 + k``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,10 @@ Programs: TypeAlias = Mapping[Server, list[int]]
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
-    """A task of the same micro-batch that must end ``lag`` before another starts."""
+    """A task of the same micro-batch that must end ``lag`` before another starts.
+
+    Neighbouring chunks of one server have no lag: planners keep their micro-batches together.
+    """
 
     kind: int
     stage: int
@@ -37,7 +41,7 @@ class Need(msgspec.Struct, frozen=True, gc=False):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A job, its dead servers and a mode, as tables indexed by stage.
+    """A job, its dead servers and a mode, as tables indexed by stage: by chunk, where servers hold several.
 
     Attributes:
         job: the job it was made from.
@@ -61,7 +65,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def live(self) -> tuple[tuple[int, ...], ...]:
-        """The pipelines with a live server, per stage, rising; at least one for every stage."""
+        """The pipelines with a live server, per place in them, rising; at least one for every place."""
         return self.dead.live
 
     @property
@@ -72,21 +76,21 @@ class Problem(msgspec.Struct, frozen=True):
     @property
     def tasks(self) -> int:
         """Tasks of all servers in one iteration."""
-        return self.total * self.job.depth * self.kinds
+        return self.total * len(self.job.stages) * self.kinds
 
     @property
     def ops(self) -> tuple[Op, ...]:
         """What a task of each kind is as an instruction."""
         return PHASES if self.kinds == 3 else FUSED
 
-    def fits(self, stage: int, tasks: Iterable[int]) -> bool:
-        """Whether a server of a stage has the memory for its tasks in this order."""
-        ops = self.ops
-        return first_excess(self.job.stages[stage], (ops[task % 3] for task in tasks)) is None
+    def fits(self, place: int, tasks: Iterable[int]) -> bool:
+        """Whether a server at a place of its pipeline has the memory for its tasks in this order."""
+        ops, total, chunks = self.ops, self.total, self.job.chunks[place]
+        return first_excess(self.job, place, ((chunks[task // 3 // total], ops[task % 3]) for task in tasks)) is None
 
-    def hosts(self, stage: int, home: int) -> tuple[int, ...]:
-        """The pipelines whose server of a stage may execute the micro-batches of a home, rising."""
-        return self.mode.routing_rule.hosts(home, self.live[stage])
+    def hosts(self, place: int, home: int) -> tuple[int, ...]:
+        """The pipelines whose server at a place may execute the micro-batches of a home, rising."""
+        return self.mode.routing_rule.hosts(home, self.live[place])
 
     @property
     def groups(self) -> list[range]:
@@ -116,11 +120,11 @@ def require_plannable(job: Job) -> None:
     Raises:
         JobError: it has more than ``LARGEST_JOB`` tasks.
     """
-    tasks = job.pipelines * job.depth * job.micro_batches * len(PHASES)
+    tasks = job.pipelines * len(job.stages) * job.micro_batches * len(PHASES)
     if tasks > LARGEST_JOB:
         raise JobError(
-            f"{job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches are {tasks} tasks (F, "
-            f"I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time and memory; "
+            f"{job.pipelines} pipelines x {len(job.stages)} stages x {job.micro_batches} micro-batches are {tasks} "
+            f"tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time and memory; "
             "plan fewer pipelines, or fewer micro-batches of a larger size"
         )
 
@@ -136,7 +140,7 @@ def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
     dead = job.dead_servers(dead)
     dead.require_peers()
     fused = mode.backward == "fused"
-    depth = job.depth
+    depth, places = len(job.stages), job.places
     ops = FUSED if fused else PHASES
     cost, changes, needs = [], [], []
     for number, stage in enumerate(job.stages):
@@ -149,7 +153,11 @@ def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
         needs.append(
             tuple(
                 tuple(
-                    Need(PHASES.index(need.phase), need.stage, job.lag(number, need.stage))
+                    Need(
+                        PHASES.index(need.phase),
+                        need.stage,
+                        0 if places[need.stage] == places[number] else job.lag(number, need.stage),
+                    )
                     for need in dependencies(phase, number, depth)
                 )
                 for phase in PHASES[: 2 if fused else 3]

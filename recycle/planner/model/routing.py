@@ -71,3 +71,24 @@ def _deal(problem: Problem, stage: int, guests: Iterable[int], turn: int) -> tup
             hosts[home] = problem.hosts(stage, home)
         route[unit] = hosts[home][place % len(hosts[home])]
     return tuple(route)
+
+
+def chunk_routes(problem: Problem) -> Routes:
+    """Balanced routes for servers of several chunks: per chunk, which pipeline's server executes each micro-batch.
+
+    The chunks of one place begin with other peers, so that what one peer gets of each is balanced as a whole; but for
+    neighbouring chunks, which stay together.
+    """
+    job = problem.job
+    routes: list[Sequence[int]] = []
+    turns: dict[int, int] = {}
+    for chunk, place in enumerate(job.places):
+        if chunk and job.places[chunk - 1] == place:
+            routes.append(routes[-1])
+            continue
+        dead = _dead_homes(problem, place)
+        guests = [home * job.micro_batches + m for m in range(job.micro_batches) for home in dead]
+        turn = turns.get(place, place)
+        routes.append(_deal(problem, place, guests, turn))
+        turns[place] = turn + len(guests)
+    return routes

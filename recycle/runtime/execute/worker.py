@@ -242,8 +242,11 @@ def require_program(plan: Plan, server: Server, stage: PipelineStage) -> tuple[I
     """The list of a server, if it can run on a stage.
 
     Raises:
-        RunError: the plan is not lowered, the server is not in it, or the stage cannot split its backward pass.
+        RunError: servers hold several chunks, the plan is not lowered, the server is not in it, or the stage cannot
+            split its backward pass.
     """
+    if not plan.job.standard:
+        raise RunError("plan: its servers hold several chunks, and training takes one chunk per server")
     if plan.form != "lowered":
         raise RunError("plan: its form is 'compute', which has no transfers: run recycle lower on it first")
     program = plan.programs.get(server)

@@ -13,6 +13,7 @@ function columns(packed) {
     op,
     home: column(packed.home, 'i'),
     microBatch: column(packed.microBatch, 'i'),
+    chunk: packed.chunk ? column(packed.chunk, 'i') : null, // where it is not the stage of the row
     iteration: packed.iteration ? column(packed.iteration, 'i') : new Int32Array(op.length),
     start: column(packed.start.data, packed.start.type),
     end: column(packed.end.data, packed.end.type),
@@ -99,7 +100,7 @@ export class Panel {
   }
 
   stage(box) {
-    return this.rows[this.rowOf[box]].stage;
+    return this.boxes.chunk?.[box] ?? this.rows[this.rowOf[box]].stage;
   }
 
   begins(box) {

@@ -59,7 +59,8 @@ def test_a_pair_is_fused_only_where_nobody_waits_for_the_input_gradient():
 def test_both_ends_of_a_transfer_are_placed_at_the_moment_of_its_producer():
     job = paper_job(pipelines=1, stages=2, micro_batches=1)
     compute = {Server(0, 0): program("0F0.0 0B0.0"), Server(0, 1): program("1F0.0 1B0.0")}
-    lists = add_updates(add_transfers(job, run_clock(job, Mode("fused"), compute)))
+    clock = run_clock(job, Mode("fused"), compute)
+    lists = add_updates(clock, add_transfers(job, clock))
     assert texts(lists[Server(0, 0)]) == "0F0.0 0SEND_F0.0>W0_1 0RECV_B0.0<W0_1 0B0.0 0REDUCE 0STEP"
     assert texts(lists[Server(0, 1)]) == "1RECV_F0.0<W0_0 1F0.0 1B0.0 1SEND_B0.0>W0_0 1REDUCE 1STEP"
 

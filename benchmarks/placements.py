@@ -1,0 +1,104 @@
+"""How good plans for servers of several chunks are: period over the proved bound, and over one chunk per server.
+
+Usage: python -m benchmarks.placements [fault-free | failures] [--servers P,...] [--micro-batches M,...] [--budget S]
+
+    fault-free  one pipeline, V-shaped and interleaved with two chunks per server
+    failures    64 pipelines x 16 servers x 64 micro-batches with 0, 1, 2 and 8 dead servers, drawn with a printed seed
+
+A half-stage takes the costs that are named, F:I:W, and a stage of the standard placement, with which they are compared,
+twice as much. Limits are in whole stages: P and 2P. Everything runs on one core.
+"""
+
+import argparse
+import itertools
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+from recycle.job import Job, Stage
+from recycle.placement import parse_placement
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+from recycle.planner.make import Effort, make_plan
+from recycle.planner.model.stopping import MaxSeconds
+
+COSTS = ((1, 1, 1), (10, 12, 7))
+LATENCIES = (0, 1)
+FORMS = ("v-shaped", "interleaved:2")
+DEAD = (0, 1, 2, 8)
+SEED = 0
+
+
+def placed_job(
+    form: str, shape: Sequence[int], costs: Sequence[int], latency: int, stages: int, heavier: int = 1
+) -> Job:
+    """A job of D x P x M with servers of one or two chunks, which take as much work and memory in all.
+
+    Args:
+        form: the placement's short form.
+        shape: D, P and M.
+        costs: F, I and W of a half-stage.
+        latency: between neighbouring chunks.
+        stages: the limit, in whole stages.
+        heavier: how many times as much the last half-stage takes.
+    """
+    pipelines, servers, micro_batches = shape
+    placement = parse_placement(form, servers)
+    count = sum(map(len, placement))
+    halves = 2 * servers // count
+    weights = [halves] * (count - 1) + [halves - 1 + heavier]
+    chunks = tuple(Stage(*(cost * weight for cost in costs), 0, 0, halves, 0, 2 * stages) for weight in weights)
+    return Job(pipelines, micro_batches, chunks, (latency,) * (count - 1), placement=placement)
+
+
+def planned(job: Job, dead: int, seconds: float) -> tuple[Plan, float]:
+    """A plan around some dead servers, and the processor's seconds that it took."""
+    gone = random.Random(SEED).sample(job.servers(), dead)
+    began = time.process_time()
+    plan = make_plan(job, gone, Mode(), Effort((MaxSeconds(seconds),), f"{seconds:g} s"), "compute")
+    return plan, time.process_time() - began
+
+
+def show(row: Iterable[object]) -> None:
+    """A row of the table."""
+    widths = (14, 12, 9, 8, 8, 6, 9, 8, 7, 22, 9, 8)
+    print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
+
+
+def compare(shape: Sequence[int], dead: int, seconds: float, heavier: int = 1) -> None:
+    """The rows of one shape."""
+    pipelines, servers, micro_batches = shape
+    name = f"{pipelines} x {servers} x {micro_batches}"
+    for costs, latency, stages in itertools.product(COSTS, LATENCIES, (servers, 2 * servers)):
+        alone = planned(placed_job("standard", shape, costs, latency, stages, heavier), dead, seconds)[0]
+        for form in FORMS:
+            plan, spent = planned(placed_job(form, shape, costs, latency, stages, heavier), dead, seconds)
+            text = ":".join(map(str, costs)) + ("" if heavier == 1 else " heavy")
+            ratio, gain = f"{plan.period / plan.bound:.3f}", f"{alone.period / plan.period:.3f}"
+            by = plan.provenance.bound_by
+            show((form, name, text, latency, stages, dead, plan.period, plan.bound, ratio, by, gain, f"{spent:.1f}"))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("section", nargs="?", choices=("fault-free", "failures"), default="fault-free")
+    parser.add_argument("--servers", default="4,8,16,32")
+    parser.add_argument("--micro-batches", default="1,2,4", help="per server of a pipeline; 128 in all at most")
+    parser.add_argument("--budget", type=float, default=5.0)
+    arguments = parser.parse_args()
+    head = ("placement", "D x P x M", "F:I:W", "latency", "limit", "dead", "period", "bound", "ratio", "bound by")
+    show((*head, "against 1", "seconds"))
+    if arguments.section == "failures":
+        print(f"dead servers drawn with seed {SEED}")
+        for dead in DEAD:
+            compare((64, 16, 64), dead, arguments.budget)
+        return
+    for servers in map(int, arguments.servers.split(",")):
+        for times in map(int, arguments.micro_batches.split(",")):
+            compare((1, servers, times * servers), 0, arguments.budget)
+        compare((1, servers, 2 * servers), 0, arguments.budget, heavier=2)
+
+
+if __name__ == "__main__":
+    main()

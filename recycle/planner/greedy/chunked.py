@@ -1,0 +1,45 @@
+"""Schedules for servers of several chunks, made in one go: the best orders of F and I, with W where they fit."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from recycle.planner.greedy.chunk_scheduler import POLICIES, ChunkPolicy, schedule_chunks
+from recycle.planner.greedy.refit import refit
+from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.problem import Problem, Programs, make_problem
+
+EVEN_POLICIES = (ChunkPolicy(100, late=True, frees=True, steady=True), *POLICIES[:2])
+"""For the problem of even costs. The first makes the order of V-shaped zero-bubble schedules (Qi et al., 2024)."""
+
+NO_TARGET = 1 << 60
+
+
+def chunk_schedules(problem: Problem) -> Iterator[Programs]:
+    """Legal programs, the likely best first.
+
+    The order of F and I is taken from the problem of even costs without latency, where all servers keep step, and from
+    the problem itself.
+    """
+    target = lower_bound(problem).value
+    split = problem.kinds == 3
+    even = _evened(problem)
+    for policy in EVEN_POLICIES:
+        order = schedule_chunks(even, policy)
+        if split:
+            yield refit(problem, order, target)
+            yield refit(problem, order, NO_TARGET)
+        yield order
+    for policy in POLICIES:
+        order = schedule_chunks(problem, policy)
+        yield order
+        if split:
+            yield refit(problem, order, target)
+
+
+def _evened(problem: Problem) -> Problem:
+    """The same problem, with a time unit for each F, I and W, and without latency."""
+    job = problem.job
+    stages = [msgspec.structs.replace(each, forward=1, input_gradient=1, weight_gradient=1) for each in job.stages]
+    even = msgspec.structs.replace(job, stages=tuple(stages), latency=(0,) * len(job.latency))
+    return make_problem(even, problem.dead, problem.mode)

@@ -1,0 +1,155 @@
+"""Refitting: a schedule keeps its order of F and I on every server, and its W go where they delay the least.
+
+A good order of F and I is often found in a simpler problem, of even costs and without latency; what changes with the
+costs is where W fits. So each server takes its F and I in order, each as soon as it can. It runs a W when an F needs
+its memory, and while what comes next is not there yet: a W that fits into the wait, or any W if the server has waited
+so much that it would otherwise not end within a target.
+
+An order of F and I that keeps to memory with its W in any places also does here: when all W that wait are done, memory
+holds no more than it did there.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+
+from recycle.job import Server
+from recycle.planner.model.problem import Problem, Programs
+
+
+def refit(problem: Problem, programs: Programs, target: int) -> Programs:
+    """Place the W of a schedule anew.
+
+    Args:
+        problem: what is planned; its backward is split.
+        programs: legal programs of it, or of a problem with other costs and latencies.
+        target: the time from its first task to the end of its updates that a server is to keep, if it can.
+
+    Returns:
+        Legal programs.
+    """
+    return _Refit(problem, programs, target).run()
+
+
+class _Lane:
+    """One server during the simulation."""
+
+    __slots__ = ("done", "free", "order", "place", "room", "slack", "waiting")
+
+    def __init__(self, order: list[int], room: int, slack: int) -> None:
+        self.order = order
+        self.place = 0
+        self.free = 0
+        self.room = room
+        self.slack = slack
+        self.waiting: deque[int] = deque()
+        self.done: list[int] = []
+
+
+class _Refit:
+    """One simulation. Tasks are numbered ``(unit * C + chunk) * 3 + kind`` for C chunks, and lanes as servers are."""
+
+    def __init__(self, problem: Problem, programs: Programs, target: int) -> None:
+        job = problem.job
+        assert problem.kinds == 3, "a fused backward has no W to place"
+        self.problem = problem
+        self.width = width = 3 * len(job.stages)
+        self.servers = sorted(programs)
+        self.cost = [cost for stage in problem.cost for cost in stage]
+        self.lanes = [self._lane(server, programs[server], target) for server in self.servers]
+        self.acquire = [amount for stage in problem.acquire for amount in stage]
+        self.release = [amount for stage in problem.release for amount in stage]
+        self.needs = [
+            [(need.stage * 3 + need.kind - chunk * 3 - kind, need.lag) for need in needs]
+            for chunk, kinds in enumerate(problem.needs)
+            for kind, needs in enumerate(kinds)
+        ]
+        self.end = [-1] * (problem.total * width)
+        self.watchers: dict[int, list[int]] = {}
+        self.agenda: list[tuple[int, int]] = [(0, number) for number in range(len(self.lanes))]
+
+    def _lane(self, server: Server, program: list[int], target: int) -> _Lane:
+        job = self.problem.job
+        tasks = [self._number(server, task) for task in program]
+        updates = sum(job.stages[chunk].update for chunk in job.chunks[server.stage]) if self.problem.staggered else 0
+        slack = target - updates - sum(self.cost[task % self.width] for task in tasks)
+        return _Lane([task for task in tasks if task % 3 < 2], job.limit(server.stage), slack)
+
+    def _number(self, server: Server, task: int) -> int:
+        slot, unit = divmod(task // 3, self.problem.total)
+        return unit * self.width + self.problem.job.chunks[server.stage][slot] * 3 + task % 3
+
+    def run(self) -> Programs:
+        agenda = self.agenda
+        while agenda:
+            now = agenda[0][0]
+            idle: set[int] = set()
+            # What can start now starts before anybody runs a W because nothing is there.
+            while agenda and agenda[0][0] == now:
+                number = heappop(agenda)[1]
+                if self.lanes[number].free <= now and not self._go_on(number, now):
+                    idle.add(number)
+            for number in sorted(idle):
+                if self.lanes[number].free <= now:
+                    self._fill(number, now)
+        return {server: self._programs(server, lane) for server, lane in zip(self.servers, self.lanes, strict=True)}
+
+    def _programs(self, server: Server, lane: _Lane) -> list[int]:
+        assert lane.place == len(lane.order)
+        assert not lane.waiting
+        chunks, total = self.problem.job.chunks[server.stage], self.problem.total
+        return [
+            (chunks.index(task % self.width // 3) * total + task // self.width) * 3 + task % 3 for task in lane.done
+        ]
+
+    def _arrival(self, number: int, task: int) -> int:
+        """When all that a task needs is there, -1 while that is not known; then its server is told when it is."""
+        arrival = 0
+        for distance, lag in self.needs[task % self.width]:
+            end = self.end[task + distance]
+            if end < 0:
+                self.watchers.setdefault(task + distance, []).append(number)
+                return -1
+            arrival = max(arrival, end + lag)
+        return arrival
+
+    def _go_on(self, number: int, now: int) -> bool:
+        """Start the next F or I of the order, or the W whose memory it needs, if that can be."""
+        lane = self.lanes[number]
+        if lane.place == len(lane.order):
+            return False
+        task = lane.order[lane.place]
+        if not 0 <= self._arrival(number, task) <= now:
+            return False
+        if self.acquire[task % self.width] > lane.room:
+            self._start(number, lane.waiting.popleft(), now)
+            return True
+        lane.place += 1
+        self._start(number, task, now)
+        if task % 3 == 1:
+            lane.waiting.append(task + 1)
+        return True
+
+    def _fill(self, number: int, now: int) -> None:
+        """Run a W while the next F or I is not there, or wait for that."""
+        lane = self.lanes[number]
+        arrival = self._arrival(number, lane.order[lane.place]) if lane.place < len(lane.order) else -1
+        if lane.waiting:
+            weight = lane.waiting[0]
+            gap = arrival - now
+            if arrival < 0 or gap >= self.cost[weight % self.width] or gap > lane.slack:
+                self._start(number, lane.waiting.popleft(), now)
+                return
+        if arrival >= 0:
+            heappush(self.agenda, (arrival, number))
+
+    def _start(self, number: int, task: int, now: int) -> None:
+        lane, kind = self.lanes[number], task % self.width
+        if lane.done:
+            lane.slack -= now - lane.free
+        lane.done.append(task)
+        lane.free = self.end[task] = now + self.cost[kind]
+        # Nothing else happens on the server meanwhile: what is released at the end is there for what comes next.
+        lane.room += self.release[kind] - self.acquire[kind]
+        heappush(self.agenda, (lane.free, number))
+        for watcher in self.watchers.pop(task, ()):
+            heappush(self.agenda, (now, watcher))

@@ -1,0 +1,45 @@
+"""The bounds for several chunks against the least values of small problems, and against plans."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from recycle.job import Job, Stage
+from recycle.placement import parse_placement
+from recycle.plan.mode import Mode
+from recycle.planner.greedy.chunked import chunk_schedules
+from recycle.planner.model.bounds import breakdown, lower_bound
+from recycle.planner.model.evaluate import value
+from recycle.planner.model.problem import make_problem
+from tests.planner.placed_solver import least_value
+from tests.strategies import placed_problems
+
+
+@given(placed_problems(pipelines=2, servers=2, chunks=4, micro_batches=2))
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+def test_no_rule_is_above_the_least_value_and_no_plan_below(problem):
+    best = min(value(problem, programs) for programs in chunk_schedules(problem))
+    least = least_value(problem, best)
+    assert all(bound.value <= least for bound in breakdown(problem))
+    assert least <= best
+
+
+@pytest.mark.parametrize(
+    ("costs", "latency", "limit", "rule"),
+    [((1, 1, 1), 0, 8, "work"), ((10, 12, 7), 0, 8, "sandwich"), ((1, 1, 1), 1, 8, "sandwich")],
+)
+def test_the_bound_of_a_v_says_what_binds(costs, latency, limit, rule):
+    stage = Stage(*costs, 0, 0, 1, 0, limit)
+    job = Job(1, 8, (stage,) * 8, (latency,) * 7, placement=parse_placement("v-shaped", 4))
+    bound = lower_bound(make_problem(job, (), Mode()))
+    # Where memory is short, the server at the turn owes W, and the first server's window must hold all the rest.
+    assert bound.rule == rule
+    assert rule == "work" or bound.stage == 3
+
+
+def test_a_dead_server_leaves_its_chunks_to_its_peers_one_by_one():
+    stage = Stage(1, 1, 1, 2, 0, 1, 0, 8)
+    job = Job(4, 3, (stage,) * 8, (0,) * 7, placement=parse_placement("v-shaped", 4))
+    problem = make_problem(job, (job.servers()[1],), Mode())
+    work = [bound.value for bound in breakdown(problem) if bound.rule == "work"]
+    # Six chunks of three tasks and two updates; and of the dead one's six, two for each of three peers.
+    assert work == [18 + 4, 18 + 6 + 4, 18 + 4, 18 + 4]

@@ -1,0 +1,89 @@
+"""The least value of a small problem whose servers hold several chunks, found by OR-Tools from its definition."""
+
+from ortools.sat.python import cp_model
+
+from recycle.job import Server
+
+
+def least_value(problem, upper, effort=0.2):
+    """The best value that is found with some effort (the solver's deterministic seconds), the least in most cases.
+
+    ``upper`` is a value that is known to be possible.
+    """
+    job = problem.job
+    model = cp_model.CpModel()
+    horizon = 2 * upper + sum(job.latency) * 2
+    value = model.new_int_var(0, upper, "value")
+    places, kinds = job.places, range(problem.kinds)
+    spots = [(chunk, unit, kind) for chunk in range(len(job.stages)) for unit in range(problem.total) for kind in kinds]
+    start = {spot: model.new_int_var(0, horizon, "") for spot in spots}
+    end = {spot: start[spot] + problem.cost[spot[0]][spot[2]] for spot in spots}
+    host = {}
+    for chunk, place in enumerate(places):
+        for unit in range(problem.total):
+            choices = problem.hosts(place, unit // job.micro_batches)
+            host[chunk, unit] = {pipeline: model.new_bool_var("") for pipeline in choices}
+            model.add_exactly_one(host[chunk, unit].values())
+    for chunk, unit, kind in spots:
+        for need in problem.needs[chunk][kind]:
+            before, after = end[need.stage, unit, need.kind], start[chunk, unit, kind]
+            model.add(before <= after)
+            lag = job.lag(chunk, need.stage)
+            for one, chosen in host[chunk, unit].items():
+                for other, also in host[need.stage, unit].items():
+                    if (one, places[chunk]) != (other, places[need.stage]):
+                        model.add(before + lag <= after).only_enforce_if([chosen, also])
+    live = [server for server in job.servers() if server not in problem.dead]
+    opening = {server: model.new_int_var(0, horizon, "") for server in live}
+    ready = [model.new_int_var(0, horizon, "") for _ in job.stages]
+    for chunk, unit, kind in spots:
+        model.add(end[chunk, unit, kind] <= ready[chunk])
+    for server in live:
+        chunks = job.chunks[server.stage]
+        steps = [model.new_int_var(0, 2 * horizon, "") for _ in chunks]
+        busy, holds, amounts = [], [], []
+        for chunk in chunks:
+            for unit in range(problem.total):
+                if server.pipeline not in host[chunk, unit]:
+                    continue
+                here = host[chunk, unit][server.pipeline]
+                first = start[chunk, unit, 0]
+                for kind in kinds:
+                    spot = (chunk, unit, kind)
+                    cost = problem.cost[chunk][kind]
+                    busy.append(model.new_optional_interval_var(start[spot], cost, end[spot], here, ""))
+                    for step in steps:
+                        model.add(end[spot] <= step).only_enforce_if(here)
+                    if problem.staggered:
+                        model.add(opening[server] <= start[spot]).only_enforce_if(here)
+                    if amount := problem.release[chunk][kind]:
+                        length = model.new_int_var(0, horizon, "")
+                        holds.append(model.new_optional_interval_var(first, length, end[spot], here, ""))
+                        amounts.append(amount)
+        if busy:
+            model.add_no_overlap(busy)
+            model.add_cumulative(holds, amounts, job.limit(server.stage))
+        if problem.staggered:
+            _close(model, value, problem, server, opening[server], ready, steps)
+    if not problem.staggered:
+        for time in ready:
+            model.add(time <= value)
+    model.minimize(value)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = effort
+    status = solver.solve(model)
+    assert status != cp_model.INFEASIBLE, "a legal plan is excluded"
+    return round(solver.objective_value) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else upper
+
+
+def _close(model, value, problem, server: Server, opening, ready, steps) -> None:
+    """The updates of a server: behind its own work, each when its chunk is ready, one at a time, inside its window."""
+    intervals = []
+    for chunk, step in zip(problem.job.chunks[server.stage], steps, strict=True):
+        update = problem.job.stages[chunk].update
+        model.add(step >= ready[chunk])
+        model.add(step >= opening)
+        model.add(step + update <= opening + value)
+        intervals.append(model.new_fixed_size_interval_var(step, update, ""))
+    model.add_no_overlap(intervals)
