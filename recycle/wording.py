@@ -36,6 +36,22 @@ def time_text(value: float, unit: str) -> str:
     return plural(value, unit) if scale is None else _scaled(value * scale, _TIMES)
 
 
+def seconds_text(seconds: float) -> str:
+    """A length of time as people say it: ``0.42 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``.
+
+    Args:
+        seconds: the time.
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def memory_text(value: float, unit: str) -> str:
     """An amount of memory with its unit: ``1.5 GiB`` for 1536 MiB, ``6 activations``.
 

@@ -78,7 +78,7 @@ def test_who_died_before_the_last_iterations_and_stays_dead_is_known(folder):
 
 
 def test_in_the_terminal(chart, golden):
-    text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal(chart, 400, color=False))
+    text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal([chart], 400, "none")[0])
     golden("view/disturbed.txt", text)
 
 
