@@ -22,7 +22,7 @@ BYTES = {
 """The units of memory, in bytes; whatever else a job counts its memory in is no amount of bytes."""
 
 _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
-_AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
+AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
 
 
 def time_text(value: float, unit: str) -> str:
@@ -62,7 +62,7 @@ def memory_text(value: float, unit: str) -> str:
     scale = BYTES.get(unit)
     if scale is None:
         return plural(value, unit)
-    return _scaled(value * scale, _AMOUNTS) if value * scale >= _AMOUNTS[-1][1] else plural(value * scale, "byte")
+    return _scaled(value * scale, AMOUNTS) if value * scale >= AMOUNTS[-1][1] else plural(value * scale, "byte")
 
 
 def throughput_text(retention: float, reference: float | None = None, when: str = "before") -> str:

@@ -181,7 +181,7 @@ def command(
     with nullcontext() if meeting is None else meeting.telling_others():
         plan = choose_plan(job, plan_file, dead)
         if meeting is None or meeting.start.rank == 0:
-            tell_start(plan, protected=protected and catalogue is None)
+            tell_start(plan, catalogue, protected=protected)
         quiet()
         from recycle.megatron.gpt.run import Run
         from recycle.planner.source import plan_ahead, waiting_plan
@@ -214,9 +214,10 @@ def command(
         train_and_show(run, faults, meeting)
 
 
-def tell_start(plan: Plan, *, protected: bool) -> None:
+def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
     """Say what takes the seconds before training begins."""
-    plans = "making plans for failures" if protected else "failures end this run"
+    plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
+    plans = plans if protected else "the first failure ends this run"
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 

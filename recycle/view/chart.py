@@ -13,7 +13,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span, Timeline
 from recycle.view.subject import Subject
-from recycle.wording import number, printable, time_text
+from recycle.wording import printable, time_text
 
 MOST_PEERS = 6
 """Of more peers than this it is not said who executes what."""
@@ -233,7 +233,7 @@ def steps(recovery: RecoveryLine) -> Iterator[tuple[str, float, float]]:
 
 def phases(recovery: RecoveryLine, unit: str) -> str:
     """What a server does on its way into a new view, with how long that takes."""
-    parts = ", ".join(f"{name} {number(end - start)}" for name, start, end in steps(recovery))
+    parts = ", ".join(f"{name} {time_text(end - start, unit)}" for name, start, end in steps(recovery))
     return f"into view {recovery.epoch} in {time_text(recovery.resumed - recovery.noticed, unit)}: {parts}"
 
 

@@ -1,9 +1,10 @@
 """The HTML view: one file that opens from disk, with the schedule as columns of numbers and a canvas that draws it.
 
 The page's own files lie in ``page/``: ``model.js`` reads the columns and knows who waits for whom, ``scene.js`` knows
-what is where on the canvas, ``paint.js`` draws it with ``boxes.js``, ``marks.js`` and ``margins.js``, ``head.js`` and
-``tip.js`` say the rest in words, and ``main.js`` answers keys and pointer. They are modules, put together when the page
-is written.
+what is where on the canvas, ``paint.js`` draws it with ``boxes.js``, ``bands.js``, ``lanes.js``, ``marks.js`` and
+``margins.js``, ``critical.js`` knows why things begin when they do, ``head.js``, ``legend.js`` and ``tip.js`` say the
+rest in words, and ``main.js`` answers keys and pointer. ``address.js`` keeps the view in the page's address, and
+``pictures.js`` makes files of it. They are modules, put together when the page is written.
 """
 
 import base64
@@ -22,11 +23,11 @@ from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.recording import SampleLine
 from recycle.record.timeline import Span
-from recycle.view.chart import Row, phases, share, whereabouts
+from recycle.view.chart import Chart, Row, phases, share, whereabouts
 from recycle.view.modules import link
 from recycle.view.panel import Panel
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
-from recycle.wording import number
+from recycle.wording import AMOUNTS, BYTES, MICROSECONDS, memory_text, number, time_text
 
 PAGE = resources.files("recycle.view") / "page"
 CHANGES = ("", "new", "moved", "reordered")
@@ -41,7 +42,7 @@ def encode(panels: Sequence[Panel], target: Path) -> bytes:
 
 
 def page(panels: Sequence[Panel]) -> str:
-    """A page with one schedule, or with two on one time axis. The same panels give the same text."""
+    """A page with one schedule, or with several on one time axis. The same panels give the same text."""
     first = panels[0].chart
     document = {
         "unit": first.time_unit,
@@ -98,6 +99,21 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "barrier": chart.barrier,
         "timeUnit": chart.time_unit,
         "memoryUnit": chart.memory_unit,
+        "memoryScale": _memory_scale(rows, chart.memory_unit),
+        "period": chart.period,
+        "curves": [
+            {
+                "name": curve.name,
+                "unit": curve.unit,
+                "zero": curve.from_zero,
+                "times": curve.times,
+                "values": curve.values,
+                "steps": curve.steps,
+            }
+            for curve in panel.curves
+        ],
+        "events": panel.events,
+        "summary": panel.summary,
         "depth": depth,
         "width": width,
         "homes": homes,
@@ -108,7 +124,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         ],
         "windows": [(each.stage, each.iteration, each.start, each.end, chart.caption(each)) for each in chart.windows],
         "views": [(each.time, each.name, each.text) for each in chart.views],
-        "rows": [_row(row, len(mine), chart.time_unit) for row, mine in zip(rows, held, strict=True)],
+        "rows": [_row(row, len(mine), chart) for row, mine in zip(rows, held, strict=True)],
         "boxes": _columns(spans),
         "changes": _base64(
             "B",
@@ -129,7 +145,22 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
+def _memory_scale(rows: Sequence[Row], unit: str) -> tuple[str, float]:
+    """How an amount of memory is said: the text behind a number, and of how many of the unit that number is."""
+    if unit not in BYTES:
+        return "", 1.0
+    most = max((BYTES[unit] * max(row.limit or 0, row.peak or 0) for row in rows), default=0)
+    name, size = next((each for each in AMOUNTS if most >= each[1]), (" B", 1.0))
+    return f" {name}", size / BYTES[unit]
+
+
+def _row(row: Row, samples: int, chart: Chart) -> dict[str, Any]:
+    unit = chart.time_unit
+    memory = [
+        number(each) if chart.memory_unit not in BYTES else memory_text(each, chart.memory_unit)
+        for each in (row.peak, row.limit)
+        if each is not None
+    ]
     return {
         "pipeline": row.server.pipeline,
         "stage": row.server.stage,
@@ -139,8 +170,9 @@ def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
         # Infinite times, from the start or to the end, are null in JSON.
         "outages": [(each.start, each.end, whereabouts(row, each)) for each in row.outages],
         "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.recoveries],
-        "busy": number(row.busy),
+        "busy": time_text(row.busy, unit) if unit in MICROSECONDS else number(row.busy),
         "bubble": "" if row.dead else share(round(row.bubble, 3)),
+        "memory": "/".join(memory) if row.peak is not None else "",
         "peak": row.peak,
         "limit": row.limit,
         "boxes": len(row.spans),

@@ -10,6 +10,26 @@ from recycle.view.compare import Comparison, compare
 from recycle.view.subject import Subject
 
 
+class Curve(msgspec.Struct, frozen=True):
+    """A figure of a run over its time.
+
+    Attributes:
+        name: what is measured.
+        unit: what one of it is; empty where it has none.
+        times: by time, in the time line's unit.
+        values: one for each time.
+        steps: the iteration that each is of, from 0.
+        from_zero: whether the value 0 is shown.
+    """
+
+    name: str
+    unit: str
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+    steps: tuple[int, ...]
+    from_zero: bool
+
+
 class Panel(msgspec.Struct, frozen=True):
     """One of the schedules that are drawn together.
 
@@ -17,13 +37,19 @@ class Panel(msgspec.Struct, frozen=True):
         name: what to call it beside another one.
         chart: how it is laid out.
         timeline: its instants and its memory.
-        comparison: how it differs from the panel above it, if there is one.
+        comparison: how it differs from the first panel, if it is another one.
+        curves: the figures of a run over its time.
+        events: what happened in a run, in words, each with its time.
+        summary: of what happened in a run, a line each.
     """
 
     name: str
     chart: Chart
     timeline: Timeline
     comparison: Comparison | None = None
+    curves: tuple[Curve, ...] = ()
+    events: tuple[tuple[float, str], ...] = ()
+    summary: tuple[str, ...] = ()
 
     @property
     def pace(self) -> float:

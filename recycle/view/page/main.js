@@ -1,22 +1,33 @@
 // The page as a whole: what keys and pointer do.
 
-import { fillHead, makeSwitches } from './head.js';
+import { describe, restore } from './address.js';
+import { describeBand } from './bands.js';
+import { criticalPath, idleness } from './critical.js';
+import { fillHead, makeSwitches, setSwitches } from './head.js';
+import { curveAt } from './lanes.js';
+import { fillLegend } from './legend.js';
 import { Panel, firstAbove } from './model.js';
 import { draw, light } from './paint.js';
+import { pngOf, save, svgOf } from './pictures.js';
 import { AXIS, Scene } from './scene.js';
+import { search } from './search.js';
 import { readTheme } from './theme.js';
+import { timeText } from './times.js';
 import { explain } from './tip.js';
 
 const page = JSON.parse(document.getElementById('data').textContent);
 const panels = page.panels.map((packed) => new Panel(packed, page.ops, page.changes));
 const scene = new Scene(panels, page);
 const plot = document.getElementById('plot');
-const base = document.getElementById('base').getContext('2d', { alpha: false });
-const over = document.getElementById('over').getContext('2d');
+const canvases = [document.getElementById('base'), document.getElementById('over')];
+const base = canvases[0].getContext('2d', { alpha: false });
+const over = canvases[1].getContext('2d');
 let focus = null; // the box that is pointed at, or reached by keys
 let note = null; // what is said where no box is: texts, and where
 let follow = null; // the micro-batch that is followed
+let pointer = null; // where the pointer is, while it points and no key has gone elsewhere
 let waiting = false;
+let remembering = 0;
 
 function redraw() {
   if (waiting) return;
@@ -31,32 +42,57 @@ function redraw() {
 function drawNow() {
   const start = performance.now();
   draw(scene, base);
+  if (pointer) look();
   lightUp();
+  remember();
   performance.clearMeasures('draw');
   performance.measure('draw', { start });
 }
 
-function lightUp() {
+// What is lit: a box, the ways of a micro-batch, and what is said of a place without a box.
+function lit() {
   const boxes = follow
     ? panels.map((panel) => ({ panel, boxes: panel.journey(follow.iteration, follow.home, follow.microBatch) }))
     : [];
-  light(scene, over, focus, boxes);
+  return [focus, boxes, note];
+}
+
+function lightUp() {
+  light(scene, over, ...lit());
   explain(scene, focus, note);
 }
 
-// Say what happened to a server at a time at which it has no box.
-function annotate(hit, x, y) {
-  const texts = hit && hit.box < 0 && x >= scene.left && x <= scene.edge
-    ? hit.panel.note(hit.row, scene.time(x) / hit.panel.scale, (3 * scene.perPixel) / hit.panel.scale)
-    : [];
-  const before = note;
-  note = texts.length ? { label: hit.row.label, texts, x, y } : null;
-  if (before || note) explain(scene, focus, note);
+// Keep the view in the page's address, a moment after its last change: browsers count how often that is written.
+function remember() {
+  clearTimeout(remembering);
+  remembering = setTimeout(() => history.replaceState(null, '', `#${describe(scene, follow)}`), 150);
+}
+
+// What the pointer is at.
+function look() {
+  const hit = scene.at(pointer.x, pointer.y);
+  focus = hit?.box >= 0 ? { panel: hit.panel, box: hit.box } : null;
+  note = hit?.box >= 0 ? null : annotation(hit, pointer.x, pointer.y);
+}
+
+// What is said of a place that has no box: of a curve, a band, or what a server does there.
+function annotation(hit, x, y) {
+  const curve = curveAt(scene, x, y);
+  if (curve) return { ...curve, x, y };
+  if (!hit || x < scene.left || x > scene.edge) return null;
+  if (hit.band) return { ...describeBand(scene, hit.band, scene.time(x)), x, y };
+  const { panel, row } = hit;
+  const time = scene.time(x) / panel.scale;
+  const texts = panel.note(row, time, (3 * scene.perPixel) / panel.scale);
+  if (texts.length) return { label: row.label, texts, x, y };
+  if (time < 0 || time > panel.end) return null;
+  const idle = idleness(panel, row, time, (each) => timeText(each, panel.timeUnit));
+  return idle.texts.length ? { label: row.label, panel, x, y, ...idle } : null;
 }
 
 function resize() {
   const ratio = window.devicePixelRatio || 1;
-  for (const { canvas } of [base, over]) {
+  for (const canvas of canvases) {
     canvas.width = Math.round(plot.clientWidth * ratio);
     canvas.height = Math.round(plot.clientHeight * ratio);
   }
@@ -64,14 +100,19 @@ function resize() {
 }
 
 function regroup() {
-  scene.layout();
+  if (scene.rowHeight === scene.fitted) {
+    const { from, perPixel } = scene;
+    scene.fit();
+    Object.assign(scene, { from, perPixel });
+  } else {
+    scene.layout();
+  }
   keepInside();
   redraw();
 }
 
 function keepInside() {
-  const ends = panels.map((panel) => panel.end * panel.scale);
-  const end = Math.max(...ends, 1e-9);
+  const { end } = scene;
   const span = (scene.edge - scene.left) * scene.perPixel;
   scene.from = Math.min(Math.max(scene.from, -span * 0.1), Math.max(0, end - span * 0.5));
   scene.top = Math.max(0, Math.min(scene.top, scene.length - (scene.height - AXIS) + 10));
@@ -86,7 +127,7 @@ function everything() {
 // Zoom time, and with it the rows where they are too low to be read.
 function zoom(factor, x = (scene.left + scene.edge) / 2, y = scene.height / 2) {
   const time = scene.time(x);
-  const end = Math.max(...panels.map((panel) => panel.end * panel.scale), 1e-9);
+  const { end } = scene;
   const widest = (end * 1.2) / Math.max(50, scene.edge - scene.left);
   scene.perPixel = Math.min(widest, Math.max(widest / 1e5, scene.perPixel * factor));
   scene.from = time - (x - scene.left) * scene.perPixel;
@@ -102,10 +143,10 @@ function zoom(factor, x = (scene.left + scene.edge) / 2, y = scene.height / 2) {
 function heighten(rowHeight, y) {
   const place = scene.top + y - AXIS;
   const line = Math.max(0, scene.lines.findLastIndex((each) => each.top <= place));
-  const inside = scene.lines.length ? (place - scene.lines[line].top) / scene.rowHeight : 0;
+  const inside = scene.lines.length ? (place - scene.lines[line].top) / scene.pitch : 0;
   scene.rowHeight = rowHeight;
   scene.layout();
-  scene.top = (scene.lines[line]?.top ?? 0) + inside * rowHeight - (y - AXIS);
+  scene.top = (scene.lines[line]?.top ?? 0) + inside * scene.pitch - (y - AXIS);
 }
 
 function stretch(factor, y = scene.height / 2) {
@@ -121,11 +162,15 @@ function pan(x, y) {
   redraw();
 }
 
-function point(panel, box) {
-  const next = box >= 0 ? { panel, box } : null;
-  if (next?.panel === focus?.panel && next?.box === focus?.box) return;
-  focus = next;
-  lightUp();
+// What a click or Enter does: follow a micro-batch, or let a band show its rows.
+function choose(hit) {
+  if (hit?.band) {
+    const name = scene.name(hit.panel, hit.band.group);
+    if (!scene.opened.delete(name)) scene.opened.add(name);
+    regroup();
+    return;
+  }
+  followed(hit?.box >= 0 ? hit : null);
 }
 
 function followed(target) {
@@ -137,6 +182,7 @@ function followed(target) {
     follow = same ? null : { iteration: iteration[box], home: home[box], microBatch: microBatch[box] };
   }
   lightUp();
+  remember();
 }
 
 // By keys from box to box: along a row, or to the box of the nearest time on the next row that has one.
@@ -169,13 +215,58 @@ function step(across, down) {
 
 // Bring a box into sight and point at it.
 function goTo(panel, box) {
+  if (panel.inBand[panel.rowOf[box]]) {
+    scene.opened.add(scene.name(panel, panel.rows[panel.rowOf[box]][scene.grouping]));
+    scene.layout();
+  }
   const { x, y, width, height } = scene.rectangle(panel, box);
   if (x < scene.left) scene.from -= (scene.left - x + 60) * scene.perPixel;
   if (x + width > scene.edge) scene.from += (x + width - scene.edge + 60) * scene.perPixel;
   if (y < AXIS) scene.top -= AXIS - y + 30;
   if (y + height > scene.height) scene.top += y + height - scene.height + 30;
   focus = { panel, box };
+  [pointer, note] = [null, null];
+  keepInside();
   drawNow();
+}
+
+// Show a time of a panel in the middle.
+function showTime(panel, time) {
+  const span = (scene.edge - scene.left) * scene.perPixel;
+  const wide = Math.min(span, Math.max(3 * panel.period * panel.scale, scene.end / 500));
+  scene.perPixel = wide / (scene.edge - scene.left);
+  scene.from = time * panel.scale - wide / 2;
+  keepInside();
+  redraw();
+}
+
+// Go to what a text names.
+function find(text) {
+  const found = text.trim() ? search(scene, text) : null;
+  const said = document.getElementById('found');
+  said.className = text.trim() && !found ? 'none' : '';
+  said.textContent = !text.trim() ? '' : found ? '' : 'not here';
+  if (!found) return false;
+  const { panel, place, box } = found;
+  if (place === undefined) {
+    if (found.follow) follow = found.follow;
+    goTo(panel, box);
+    said.textContent = `on ${panel.rows[panel.rowOf[box]].label}`;
+    return true;
+  }
+  const row = panel.rows[place];
+  if (row.boxes.to > row.boxes.from) goTo(panel, row.boxes.from);
+  else {
+    scene.top = panel.rowTop[place] - (scene.height - AXIS) / 2;
+    keepInside();
+    drawNow();
+  }
+  said.textContent = row.dead ? 'dead' : row.label;
+  return true;
+}
+
+function toggle(name) {
+  document.getElementById(name).click();
 }
 
 const KEYS = {
@@ -195,9 +286,14 @@ const KEYS = {
   Enter: () => followed(focus),
   ' ': () => followed(focus),
   Escape: () => {
-    focus = follow = null;
+    focus = follow = note = pointer = null;
     lightUp();
+    remember();
   },
+  '/': () => document.getElementById('search').focus(),
+  m: () => toggle('memory'),
+  c: () => toggle('critical'),
+  t: () => toggle('transfers'),
 };
 
 function listen() {
@@ -207,9 +303,12 @@ function listen() {
     const bounds = plot.getBoundingClientRect();
     return [event.clientX - bounds.left, event.clientY - bounds.top];
   };
-  plot.addEventListener('keydown', (event) => {
+  // Keys work wherever the focus is, but for those that mean something there.
+  document.addEventListener('keydown', (event) => {
     const action = event.ctrlKey || event.metaKey || event.altKey ? null : KEYS[event.key];
-    if (!action) return;
+    const { type, tagName } = event.target;
+    if (!action || type === 'search' || tagName === 'SELECT') return;
+    if (['Enter', ' '].includes(event.key) && ['INPUT', 'BUTTON', 'SUMMARY'].includes(tagName)) return;
     event.preventDefault();
     action(event);
   });
@@ -235,21 +334,37 @@ function listen() {
       return;
     }
     const [x, y] = where(event);
-    const hit = scene.at(x, y);
-    point(hit?.panel, hit ? hit.box : -1);
-    annotate(hit, x, y);
+    pointer = { x, y };
+    look();
+    lightUp();
   });
   plot.addEventListener('pointerup', (event) => {
     const far = drag?.far;
     drag = null;
     plot.classList.remove('panning');
     if (far) return;
-    const hit = scene.at(...where(event));
-    followed(hit && hit.box >= 0 ? hit : null);
+    choose(scene.at(...where(event)));
   });
   plot.addEventListener('pointerleave', () => {
-    point(null, -1);
-    annotate(null);
+    focus = note = pointer = null;
+    lightUp();
+  });
+  const field = document.getElementById('search');
+  field.addEventListener('input', () => find(field.value));
+  field.addEventListener('keydown', (event) => {
+    if (event.key === 'Enter' || event.key === 'Escape') {
+      event.preventDefault();
+      plot.focus();
+    }
+  });
+  document.getElementById('tools').addEventListener('submit', (event) => event.preventDefault());
+  document.getElementById('tools').addEventListener('change', () => fillLegend(panels, scene.show));
+  document.getElementById('png').addEventListener('click', async () => save(await pngOf(...canvases), 'schedule.png'));
+  document.getElementById('svg').addEventListener('click', () => {
+    save(new Blob([svgOf(scene, base, lit())], { type: 'image/svg+xml' }), 'schedule.svg');
+  });
+  window.addEventListener('hashchange', () => {
+    if (location.hash.slice(1) !== describe(scene, follow)) open();
   });
   window.addEventListener('resize', () => {
     resize();
@@ -262,19 +377,37 @@ function listen() {
   });
 }
 
-fillHead(panels);
+// Show what the page's address says, or everything.
+function open() {
+  const kept = restore(scene, location.hash);
+  follow = kept ? kept.follow : null;
+  if (!kept) {
+    scene.folded = scene.crowded;
+    scene.fit();
+  }
+  setSwitches(scene);
+  keepInside();
+  fillLegend(panels, scene.show);
+  drawNow();
+}
+
+fillHead(panels, showTime);
+fillLegend(panels, scene.show);
 makeSwitches(scene, redraw, regroup);
 listen();
 scene.theme = readTheme(page, base);
 resize();
-scene.fit();
-drawNow();
+open();
 performance.mark('first draw');
 
 // For the console and for tests: a zoom step, and the places on the page of an instruction such as 1F0.2 and of a
 // server's time.
 window.schedule = {
   zoom,
+  find,
+  critical: (panel = 0) => criticalPath(panels[panel]).map((box) => panels[panel].text(box)),
+  svg: () => svgOf(scene, base, lit()),
+  png: () => pngOf(...canvases),
   place(text, panel = 0, iteration = 0) {
     const box = panels[panel].find(text, iteration);
     if (box < 0) return null;

@@ -1,6 +1,6 @@
 // Colours: those of the page's theme, those of ops and home pipelines as pixels, and the hatches of home pipelines.
 
-const NAMES = ['ground', 'ink', 'dim', 'rule', 'idle', 'dead', 'back', 'pause', 'boundary', 'lit', 'wrong'];
+const NAMES = ['ground', 'ink', 'dim', 'rule', 'idle', 'dead', 'back', 'pause', 'boundary', 'lit', 'wrong', 'memory', 'critical'];
 
 // A colour #rrggbb as a pixel of an image.
 export function word(colour) {
@@ -13,6 +13,7 @@ export function readTheme(page, pen) {
   return {
     ...Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()])),
     words: page.ops.map((op) => word(op.fill)),
+    curves: [style.getPropertyValue('--focus').trim(), style.getPropertyValue('--back').trim()],
     homeWords: page.homes.map(word),
     hatches: page.homes.map((colour) => hatch(pen, colour)),
   };
