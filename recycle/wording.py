@@ -25,6 +25,15 @@ _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
 AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
 
 
+ABSTRACT = 1e3
+"""Microseconds that stand for a unit which is no unit of time, such as a slot."""
+
+
+def microseconds(unit: str) -> float:
+    """How many microseconds one unit of time takes where something has to."""
+    return MICROSECONDS.get(unit.lower(), ABSTRACT)
+
+
 def time_text(value: float, unit: str) -> str:
     """A time with its unit: ``694 ms`` for 694000 us, ``1 slot``, ``30 slots``.
 

@@ -38,7 +38,7 @@ class Row(msgspec.Struct, frozen=True):
         busy: time it computes and updates, per iteration.
         bubble: the share of the period in which it does neither.
         peak: the most memory it holds for activations; None if that was not recorded.
-        limit: what it may hold; None for a measured run.
+        limit: what it may hold; None for a run whose job is not known.
         actor: who has its role, if that is another server.
         moved: of a dead server, the micro-batches that each peer executes because of it.
     """
@@ -152,6 +152,7 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
         grouping: what rows stand together.
     """
     plan = subject.plan
+    job = plan.job if plan else subject.job
     windows = stage_windows(timeline)
     barrier = plan is not None and plan.mode.optimizer == "global"
     period = measured_period(windows) if timeline.period is None else timeline.period
@@ -175,7 +176,7 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
         period=period,
         barrier=barrier,
         time_unit=printable(timeline.time_unit),
-        memory_unit=printable(plan.job.memory_unit) if plan else "unit",
+        memory_unit=printable(job.memory_unit) if job else "unit",
         views=tuple(
             ViewChange(each.time, printable(each.text).partition(":")[0], printable(each.text))
             for each in timeline.instants
@@ -249,6 +250,7 @@ def fate(row: Row) -> str:
 
 def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     plan = subject.plan
+    job = plan.job if plan else subject.job
     spans: dict[Server, list[Span]] = {}
     transfers: dict[Server, list[Span]] = {}
     for span in timeline.spans:
@@ -284,7 +286,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 busy=busy / iterations,
                 bubble=1 - busy / (iterations * period) if period else 0.0,
                 peak=peak.get(str(server)),
-                limit=plan.job.stages[server.stage].limit if plan else None,
+                limit=job.stages[server.stage].limit if job and server.stage < job.depth else None,
                 actor=actors.get(server),
                 moved=moved.get(server, {}),
                 outages=tuple(_shown(each, mine) for each in outages.get(server, ())),

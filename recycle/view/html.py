@@ -110,10 +110,10 @@ def _panel(panel: Panel) -> dict[str, Any]:
                 "values": curve.values,
                 "steps": curve.steps,
             }
-            for curve in panel.curves
+            for curve in panel.story.curves
         ],
-        "events": panel.events,
-        "summary": panel.summary,
+        "events": panel.story.events,
+        "summary": panel.story.summary,
         "depth": depth,
         "width": width,
         "homes": homes,

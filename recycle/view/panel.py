@@ -7,27 +7,8 @@ import msgspec
 from recycle.record.timeline import Timeline
 from recycle.view.chart import Chart, Grouping, make_chart
 from recycle.view.compare import Comparison, compare
+from recycle.view.story import Story, story_of
 from recycle.view.subject import Subject
-
-
-class Curve(msgspec.Struct, frozen=True):
-    """A figure of a run over its time.
-
-    Attributes:
-        name: what is measured.
-        unit: what one of it is; empty where it has none.
-        times: by time, in the time line's unit.
-        values: one for each time.
-        steps: the iteration that each is of, from 0.
-        from_zero: whether the value 0 is shown.
-    """
-
-    name: str
-    unit: str
-    times: tuple[float, ...]
-    values: tuple[float, ...]
-    steps: tuple[int, ...]
-    from_zero: bool
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -38,18 +19,14 @@ class Panel(msgspec.Struct, frozen=True):
         chart: how it is laid out.
         timeline: its instants and its memory.
         comparison: how it differs from the first panel, if it is another one.
-        curves: the figures of a run over its time.
-        events: what happened in a run, in words, each with its time.
-        summary: of what happened in a run, a line each.
+        story: of a run.
     """
 
     name: str
     chart: Chart
     timeline: Timeline
     comparison: Comparison | None = None
-    curves: tuple[Curve, ...] = ()
-    events: tuple[tuple[float, str], ...] = ()
-    summary: tuple[str, ...] = ()
+    story: Story = Story()
 
     @property
     def pace(self) -> float:
@@ -69,5 +46,7 @@ def make_panels(subjects: Sequence[Subject], grouping: Grouping) -> list[Panel]:
         line = subject.timeline
         assert line is not None
         comparison = compare(panels[0].timeline, line) if panels else None
-        panels.append(Panel(subject.name, make_chart(subject, line, grouping), line, comparison))
+        panels.append(
+            Panel(subject.name, make_chart(subject, line, grouping), line, comparison, story_of(subject, line))
+        )
     return panels

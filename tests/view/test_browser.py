@@ -11,7 +11,7 @@ from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.html import page
-from recycle.view.panel import Panel
+from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject, subject_of
 from tests.view.disturbed import DEATH, VIEW, write_disturbed
 from tests.view.samples import DEAD, SCRIPT, chart_of, measured, small
@@ -129,7 +129,7 @@ def written(browser):
     browser.execute_script(
         "window.texts = []; const pen = CanvasRenderingContext2D.prototype; const write = pen.fillText;"
         "pen.fillText = function (text, ...rest) { texts.push(text); write.call(this, text, ...rest); };"
-        "window.dispatchEvent(new Event('resize'))"
+        "document.getElementById('fit').click()"
     )
     settle(browser)
     return browser.execute_script("return texts")
@@ -426,6 +426,27 @@ def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_pa
     assert "view 1: 11 servers, throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(shown)
     move_to(shown, "W0_0", DEATH - 11_000)
     assert tip(shown).startswith("W0_0\nidle from 38 ms to 41 ms")
+
+
+def test_a_run_has_its_loss_its_throughput_and_its_story(open_page, tmp_path):
+    from selenium.webdriver.common.by import By
+
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    [panel] = make_panels([subject], "stage")
+    shown = open_page(panel)
+    texts = written(shown)
+    assert {"loss", "throughput", "4", "1"} <= set(texts)
+    summary = shown.find_element(By.CSS_SELECTOR, "details.events summary")
+    assert summary.text.startswith("1 failure, 1 rejoin, 1 iteration made again; recovered in 6 ms")
+    summary.click()
+    settle(shown)
+    events = shown.find_element(By.CSS_SELECTOR, "details.events ol").text
+    assert "50 msW1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent" in events
+    before = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
+    shown.find_elements(By.CSS_SELECTOR, "details.events button")[0].click()
+    settle(shown)
+    after = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
+    assert after["width"] >= before["width"]
 
 
 def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_page, tmp_path):

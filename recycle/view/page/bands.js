@@ -55,7 +55,7 @@ export function drawBand(scene, pen, band) {
       for (let y = Math.min(level, to) - 1; y >= Math.max(next, from); y--) dots[(y - from) * width + x] = colour;
       level = next;
     }
-    const colour = moved[x] < 0 ? ground : theme.homeWords[moved[x] % theme.homeWords.length];
+    const colour = moved[x] < 0 ? ground : theme.stripWords[moved[x] % theme.stripWords.length];
     for (let y = from; y < Math.min(strip, to); y++) dots[(y - from) * width + x] = colour;
   }
   pen.putImageData(image, x0, top + from);

@@ -7,9 +7,10 @@ import { fillHead, makeSwitches, setSwitches } from './head.js';
 import { curveAt } from './lanes.js';
 import { fillLegend } from './legend.js';
 import { Panel, firstAbove } from './model.js';
+import { moves } from './moves.js';
 import { draw, light } from './paint.js';
 import { pngOf, save, svgOf } from './pictures.js';
-import { AXIS, Scene } from './scene.js';
+import { Scene } from './scene.js';
 import { search } from './search.js';
 import { readTheme } from './theme.js';
 import { timeText } from './times.js';
@@ -107,60 +108,21 @@ function regroup() {
   } else {
     scene.layout();
   }
-  keepInside();
+  moves.keepInside(scene);
   redraw();
-}
-
-function keepInside() {
-  const { end } = scene;
-  const span = (scene.edge - scene.left) * scene.perPixel;
-  scene.from = Math.min(Math.max(scene.from, -span * 0.1), Math.max(0, end - span * 0.5));
-  scene.top = Math.max(0, Math.min(scene.top, scene.length - (scene.height - AXIS) + 10));
 }
 
 function everything() {
   scene.fit();
-  keepInside();
+  moves.keepInside(scene);
   redraw();
 }
 
-// Zoom time, and with it the rows where they are too low to be read.
-function zoom(factor, x = (scene.left + scene.edge) / 2, y = scene.height / 2) {
-  const time = scene.time(x);
-  const { end } = scene;
-  const widest = (end * 1.2) / Math.max(50, scene.edge - scene.left);
-  scene.perPixel = Math.min(widest, Math.max(widest / 1e5, scene.perPixel * factor));
-  scene.from = time - (x - scene.left) * scene.perPixel;
-  const readable = Math.max(scene.fitted, 22);
-  if (scene.rowHeight <= readable) {
-    heighten(Math.min(readable, Math.max(scene.fitted, scene.rowHeight / factor)), y);
-  }
-  keepInside();
-  redraw();
-}
-
-// Give the rows another height, and keep what is at a place of the screen there.
-function heighten(rowHeight, y) {
-  const place = scene.top + y - AXIS;
-  const line = Math.max(0, scene.lines.findLastIndex((each) => each.top <= place));
-  const inside = scene.lines.length ? (place - scene.lines[line].top) / scene.pitch : 0;
-  scene.rowHeight = rowHeight;
-  scene.layout();
-  scene.top = (scene.lines[line]?.top ?? 0) + inside * scene.pitch - (y - AXIS);
-}
-
-function stretch(factor, y = scene.height / 2) {
-  heighten(Math.min(60, Math.max(1, scene.rowHeight * factor)), y);
-  keepInside();
-  redraw();
-}
-
-function pan(x, y) {
-  scene.from += x * scene.perPixel;
-  scene.top += y;
-  keepInside();
-  redraw();
-}
+// What keys and wheel do: each moves the scene, and then it is drawn.
+const zoom = (...how) => redraw(moves.zoom(scene, ...how));
+const stretch = (...how) => redraw(moves.stretch(scene, ...how));
+const pan = (...how) => redraw(moves.pan(scene, ...how));
+const showTime = (...where) => redraw(moves.showTime(scene, ...where));
 
 // What a click or Enter does: follow a micro-batch, or let a band show its rows.
 function choose(hit) {
@@ -215,29 +177,10 @@ function step(across, down) {
 
 // Bring a box into sight and point at it.
 function goTo(panel, box) {
-  if (panel.inBand[panel.rowOf[box]]) {
-    scene.opened.add(scene.name(panel, panel.rows[panel.rowOf[box]][scene.grouping]));
-    scene.layout();
-  }
-  const { x, y, width, height } = scene.rectangle(panel, box);
-  if (x < scene.left) scene.from -= (scene.left - x + 60) * scene.perPixel;
-  if (x + width > scene.edge) scene.from += (x + width - scene.edge + 60) * scene.perPixel;
-  if (y < AXIS) scene.top -= AXIS - y + 30;
-  if (y + height > scene.height) scene.top += y + height - scene.height + 30;
+  moves.reveal(scene, panel, box);
   focus = { panel, box };
   [pointer, note] = [null, null];
-  keepInside();
   drawNow();
-}
-
-// Show a time of a panel in the middle.
-function showTime(panel, time) {
-  const span = (scene.edge - scene.left) * scene.perPixel;
-  const wide = Math.min(span, Math.max(3 * panel.period * panel.scale, scene.end / 500));
-  scene.perPixel = wide / (scene.edge - scene.left);
-  scene.from = time * panel.scale - wide / 2;
-  keepInside();
-  redraw();
 }
 
 // Go to what a text names.
@@ -257,8 +200,7 @@ function find(text) {
   const row = panel.rows[place];
   if (row.boxes.to > row.boxes.from) goTo(panel, row.boxes.from);
   else {
-    scene.top = panel.rowTop[place] - (scene.height - AXIS) / 2;
-    keepInside();
+    moves.revealRow(scene, panel, place);
     drawNow();
   }
   said.textContent = row.dead ? 'dead' : row.label;
@@ -366,11 +308,13 @@ function listen() {
   window.addEventListener('hashchange', () => {
     if (location.hash.slice(1) !== describe(scene, follow)) open();
   });
-  window.addEventListener('resize', () => {
+  // The plot takes what the head leaves of the window.
+  new ResizeObserver(() => {
+    if (plot.clientWidth === scene.width && plot.clientHeight === scene.height) return;
     resize();
-    keepInside();
+    moves.keepInside(scene);
     redraw();
-  });
+  }).observe(plot);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
     scene.theme = readTheme(page, base);
     redraw();
@@ -386,7 +330,7 @@ function open() {
     scene.fit();
   }
   setSwitches(scene);
-  keepInside();
+  moves.keepInside(scene);
   fillLegend(panels, scene.show);
   drawNow();
 }

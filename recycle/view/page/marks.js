@@ -171,7 +171,7 @@ export function drawCritical(scene, pen) {
     pen.lineWidth = 2.5;
     for (const box of path) {
       const { x, y, width, height } = scene.rectangle(panel, box);
-      if (x < scene.edge && x + width > scene.left) pen.strokeRect(x + 0.5, y + 0.5, Math.max(1, width - 1), height - 1);
+      if (width > 4 && x < scene.edge && x + width > scene.left) pen.strokeRect(x + 0.5, y + 0.5, Math.max(1, width - 1), height - 1);
     }
   }
 }
