@@ -115,6 +115,7 @@ class Chart(msgspec.Struct, frozen=True):
         barrier: whether all stages step behind one barrier.
         time_unit: what one unit of time is.
         memory_unit: what one unit of memory is.
+        first: the number of its first iteration.
     """
 
     title: str
@@ -130,12 +131,13 @@ class Chart(msgspec.Struct, frozen=True):
     time_unit: str
     memory_unit: str
     views: tuple[ViewChange, ...] = ()
+    first: int = 0
 
     def caption(self, window: Window) -> str:
         """How long a window is, and of which iteration where there are several."""
         length = time_text(window.end - window.start, self.time_unit)
         several = any(each.iteration for each in self.windows)
-        return f"iteration {window.iteration}: {length}" if several else length
+        return f"iteration {window.iteration + self.first}: {length}" if several else length
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""
@@ -182,6 +184,7 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
             for each in timeline.instants
             if each.kind == "view change"
         ),
+        first=timeline.first,
     )
 
 

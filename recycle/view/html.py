@@ -15,7 +15,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -35,16 +35,33 @@ PHASES = (Op.F, Op.I, Op.W)
 OPS = tuple(Op)
 MOST_PROBLEMS = 50
 
+Live = Literal["", "run", "plans"]
+
 
 def encode(panels: Sequence[Panel], target: Path) -> bytes:
     """The page as a file."""
     return page(panels).encode()
 
 
-def page(panels: Sequence[Panel]) -> str:
-    """A page with one schedule, or with several on one time axis. The same panels give the same text."""
+def page(panels: Sequence[Panel], live: Live = "") -> str:
+    """A page with one schedule, or with several on one time axis. The same panels give the same text.
+
+    Args:
+        panels: what it shows at first.
+        live: what it asks its server for, if it is served: how a ``run`` goes on, or other ``plans``.
+    """
+    # A name from a file must end neither the script element nor begin a comment in it.
+    document = document_of(panels) | {"live": live}
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
+    style, title = (PAGE / "page.css").read_text(), escape(panels[0].chart.title)
+    template = Template((PAGE / "page.html").read_text())
+    return template.substitute(title=title, style=style, data=data, script=link(read_modules()))
+
+
+def document_of(panels: Sequence[Panel]) -> dict[str, Any]:
+    """What the page's script draws."""
     first = panels[0].chart
-    document = {
+    return {
         "unit": first.time_unit,
         "grouping": first.grouping,
         "homes": HOME,
@@ -63,11 +80,6 @@ def page(panels: Sequence[Panel]) -> str:
         "changes": CHANGES,
         "panels": [_panel(panel) for panel in panels],
     }
-    # A name from a file must end neither the script element nor begin a comment in it.
-    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
-    return Template((PAGE / "page.html").read_text()).substitute(
-        title=escape(first.title), style=(PAGE / "page.css").read_text(), data=data, script=link(read_modules())
-    )
 
 
 def read_modules() -> dict[str, str]:
@@ -118,6 +130,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "width": width,
         "homes": homes,
         "iterations": panel.timeline.iterations,
+        "first": chart.first,
         "waits": [
             [[[PHASES.index(need.phase), need.stage] for need in dependencies(phase, stage, depth)] for phase in PHASES]
             for stage in range(depth)

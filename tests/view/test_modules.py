@@ -13,9 +13,9 @@ function get if import in instanceof let new null of return set static super swi
 void while yield
 """
 BROWSER = """
-Blob Boolean Float32Array Float64Array Infinity Int32Array JSON Map Math NaN Number Object Promise ResizeObserver Set
-String URL URLSearchParams Uint32Array Uint8Array atob clearTimeout document fetch getComputedStyle history location matchMedia
-parseInt performance requestAnimationFrame setTimeout window
+Blob Boolean Error Float32Array Float64Array Infinity Int32Array JSON Map Math NaN Number Object Promise ResizeObserver
+Set String URL URLSearchParams Uint32Array Uint8Array atob clearTimeout document fetch getComputedStyle history
+location matchMedia parseInt performance requestAnimationFrame setTimeout window
 """
 NAME = r"[A-Za-z_$][\w$]*"
 COMPUTED = re.compile(r"\$\{([^}]*)\}")

@@ -58,7 +58,7 @@ export function makeSwitches(scene, redraw, regroup) {
   }
   const ops = document.getElementById('ops');
   page.ops.forEach((op, number) => {
-    if (!used.has(number)) return;
+    if (!used.has(number) && !(page.live && (op.update || op.phases.length))) return;
     const label = make('label', '', ops);
     label.title = op.meaning;
     const box = make('input', '', label);

@@ -6,6 +6,7 @@ import { criticalPath, idleness } from './critical.js';
 import { fillHead, makeSwitches, setSwitches } from './head.js';
 import { curveAt } from './lanes.js';
 import { fillLegend } from './legend.js';
+import { tryPlans, watchRun } from './live.js';
 import { Panel, firstAbove } from './model.js';
 import { moves } from './moves.js';
 import { draw, light } from './paint.js';
@@ -17,7 +18,9 @@ import { timeText } from './times.js';
 import { explain } from './tip.js';
 
 const page = JSON.parse(document.getElementById('data').textContent);
-const panels = page.panels.map((packed) => new Panel(packed, page.ops, page.changes));
+const unpack = (packed) => packed.map((each) => new Panel(each, page.ops, page.changes));
+let panels = unpack(page.panels);
+let flip = null; // kills a server, or brings it back, on a page that has other plans
 const scene = new Scene(panels, page);
 const plot = document.getElementById('plot');
 const canvases = [document.getElementById('base'), document.getElementById('over')];
@@ -124,8 +127,12 @@ const stretch = (...how) => redraw(moves.stretch(scene, ...how));
 const pan = (...how) => redraw(moves.pan(scene, ...how));
 const showTime = (...where) => redraw(moves.showTime(scene, ...where));
 
-// What a click or Enter does: follow a micro-batch, or let a band show its rows.
-function choose(hit) {
+// What a click or Enter does: kill a server on a page that has other plans, follow a micro-batch, or let a band show its rows.
+function choose(hit, x = scene.left) {
+  if (flip && hit?.row && x < scene.left) {
+    flip(`W${hit.row.pipeline}_${hit.row.stage}`);
+    return;
+  }
   if (hit?.band) {
     const name = scene.name(hit.panel, hit.band.group);
     if (!scene.opened.delete(name)) scene.opened.add(name);
@@ -285,7 +292,8 @@ function listen() {
     drag = null;
     plot.classList.remove('panning');
     if (far) return;
-    choose(scene.at(...where(event)));
+    const [x, y] = where(event);
+    choose(scene.at(x, y), x);
   });
   plot.addEventListener('pointerleave', () => {
     focus = note = pointer = null;
@@ -321,6 +329,19 @@ function listen() {
   });
 }
 
+// Show other schedules in the place of these; who has not zoomed sees all of them.
+function replace(next) {
+  const whole = scene.from === 0 && scene.time(scene.edge) >= scene.end && scene.rowHeight === scene.fitted;
+  scene.panels = panels = unpack(next.panels);
+  [focus, note] = [null, null];
+  fillHead(panels, showTime);
+  fillLegend(panels, scene.show);
+  if (whole) scene.fit();
+  else scene.layout();
+  moves.keepInside(scene);
+  drawNow();
+}
+
 // Show what the page's address says, or everything.
 function open() {
   const kept = restore(scene, location.hash);
@@ -343,6 +364,8 @@ scene.theme = readTheme(page, base);
 resize();
 open();
 performance.mark('first draw');
+if (page.live === 'run') watchRun(replace);
+if (page.live === 'plans') flip = tryPlans(panels[0].rows.filter((row) => row.dead).map((row) => row.label), replace);
 
 // For the console and for tests: a zoom step, and the places on the page of an instruction such as 1F0.2 and of a
 // server's time.

@@ -29,7 +29,7 @@ export function explain(scene, focus, note) {
   const lines = [
     `${op.meaning}, ${say(panel.boxes.start[box])} to ${say(panel.boxes.end[box])} (${lengthText(length, panel.timeUnit)})`,
   ];
-  if (panel.iterations > 1) lines.push(`iteration ${panel.boxes.iteration[box]}`);
+  if (panel.iterations > 1) lines.push(`iteration ${panel.boxes.iteration[box] + panel.first}`);
   if (panel.rerouted(box)) lines.push(`re-routed from pipeline ${panel.boxes.home[box]}`);
   const needs = panel.needs(box);
   const before = box > row.boxes.from ? box - 1 : -1;
