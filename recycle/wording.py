@@ -22,7 +22,16 @@ BYTES = {
 """The units of memory, in bytes; whatever else a job counts its memory in is no amount of bytes."""
 
 _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
-_AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
+AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
+
+
+ABSTRACT = 1e3
+"""Microseconds that stand for a unit which is no unit of time, such as a slot."""
+
+
+def microseconds(unit: str) -> float:
+    """How many microseconds one unit of time takes where something has to."""
+    return MICROSECONDS.get(unit.lower(), ABSTRACT)
 
 
 def time_text(value: float, unit: str) -> str:
@@ -36,6 +45,22 @@ def time_text(value: float, unit: str) -> str:
     return plural(value, unit) if scale is None else _scaled(value * scale, _TIMES)
 
 
+def seconds_text(seconds: float) -> str:
+    """A length of time as people say it: ``0.42 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``.
+
+    Args:
+        seconds: the time.
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def memory_text(value: float, unit: str) -> str:
     """An amount of memory with its unit: ``1.5 GiB`` for 1536 MiB, ``6 activations``.
 
@@ -46,7 +71,7 @@ def memory_text(value: float, unit: str) -> str:
     scale = BYTES.get(unit)
     if scale is None:
         return plural(value, unit)
-    return _scaled(value * scale, _AMOUNTS) if value * scale >= _AMOUNTS[-1][1] else plural(value * scale, "byte")
+    return _scaled(value * scale, AMOUNTS) if value * scale >= AMOUNTS[-1][1] else plural(value * scale, "byte")
 
 
 def throughput_text(retention: float, reference: float | None = None, when: str = "before") -> str:

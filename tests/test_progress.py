@@ -1,4 +1,5 @@
 import io
+import re
 
 from rich.console import Console
 
@@ -32,14 +33,23 @@ RUN = [
 
 def test_events_stand_between_the_iterations_and_the_view_follows():
     lines = shown(RUN).splitlines()
-    assert lines[0] == "iteration 1/8: loss 2.0000, 1,000 tokens/s, 4/4 servers, throughput 100% of fault-free 1F1B"
-    assert lines[1] == "W1_1 died: was killed by signal 9 (SIGKILL), noticed by its agent"
-    assert lines[2].startswith("view 1: 3 of 4 servers, throughput 90% of before (90% of fault-free 1F1B)")
-    line = "iteration 2/8: loss 1.0000, 1,000 tokens/s, 3/4 servers, throughput 100% of the start"
+    assert lines[0] == "4 servers are connected, and make the first iteration"
+    figures = "loss 2.0000, 1,000 tokens/s, 1 s each, 7 s left"
+    assert lines[1] == f"iteration 1/8: {figures}, 4/4 servers, throughput 100% of fault-free 1F1B"
+    assert lines[2] == "W1_1 died: was killed by signal 9 (SIGKILL), noticed by its agent"
+    assert lines[3].startswith("view 1: 3 of 4 servers, throughput 90% of before (90% of fault-free 1F1B)")
+    line = "iteration 2/8: loss 1.0000, 1,000 tokens/s, 1 s each, 6 s left, 3/4 servers, throughput 100% of the start"
     assert f"{line} (100% of fault-free 1F1B)" in lines
     assert lines[-1] == "at the end view 2: 3 of 4 servers, throughput 100% of the start (100% of fault-free 1F1B)"
 
 
 def test_in_a_terminal_they_stand_above_the_line_that_goes_on():
-    text = shown(RUN, terminal=True)
+    text = " ".join(re.sub(r"\x1b\[[\d;?]*\w", "", shown(RUN, terminal=True)).split())
     assert text.index("W1_1 died: ") < text.index("3/4 servers, throughput 100% of the start (100% of fault-free 1F1B)")
+
+
+def test_the_end_says_how_long_it_took_and_that_nothing_failed():
+    lines = shown([RUN[0], *RUN[1:5]]).splitlines()
+    assert lines[-2].startswith("1 iteration in ")
+    assert lines[-2].endswith(", 1 s each in the median")
+    assert lines[-1] == "no failures"

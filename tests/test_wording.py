@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.wording import MICROSECONDS, memory_text, throughput_text, time_text, units
+from recycle.wording import MICROSECONDS, memory_text, seconds_text, throughput_text, time_text, units
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,11 @@ def test_a_throughput_says_against_what():
     assert throughput_text(0.8) == "throughput 80% of fault-free 1F1B"
     assert throughput_text(0.8, 1.25) == "throughput 64% of before (80% of fault-free 1F1B)"
     assert throughput_text(1.25, 1.25, "the start") == "throughput 100% of the start (125% of fault-free 1F1B)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4213, "0.42 s"), (9.96, "10 s"), (59.4, "59 s"), (59.8, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
+)
+def test_lengths_of_time_that_people_wait(seconds, text):
+    assert seconds_text(seconds) == text

@@ -19,6 +19,7 @@ VERBS = {
     "lower": "Add transfers, reductions and optimizer steps to a compute plan.",
     "catalogue": "Plan every vector of failure counts ahead of time.",
     "train": "Train a GPT on text by a plan, through failures of servers.",
+    "watch": "Watch a run while it goes on, or try failures on a plan, in a browser.",
     "join": "Bring a server back into a running training.",
     "losses": "Draw the loss curve of a run over that of another, and report the largest difference.",
     "profile": "Measure what the stages of a GPT cost on this machine, and write a job file.",

@@ -1,5 +1,7 @@
 """The progress of a training run."""
 
+import time
+from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -8,14 +10,17 @@ from recycle.record.history import History
 from recycle.record.recording import Line, ViewLine
 from recycle.record.totals import StepTotal
 from recycle.view.history import summarise, tell
-from recycle.wording import throughput_text
+from recycle.wording import seconds_text, throughput_text
+
+RECENT = 20
+"""Iterations from which the time left is estimated."""
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 class TrainingProgress:
-    """A line with iteration, loss, tokens per second, servers and throughput; evaluations and events stay above it.
+    """Iteration, loss, time, servers and throughput in a line that changes; evaluations and events stay above it.
 
     Args:
         console: where to.
@@ -29,6 +34,7 @@ class TrainingProgress:
 
     def __init__(self, console: "Console", plan: Plan, tokens: int, iterations: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.table import Column
 
         self.history = History()
         self._console = console
@@ -40,11 +46,14 @@ class TrainingProgress:
             TextColumn("iteration"),
             MofNCompleteColumn(),
             BarColumn(20),
-            TextColumn("{task.description}"),
+            # Wrapped where the terminal is narrow, and not cut off.
+            TextColumn("{task.description}", table_column=Column()),
             console=console,
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=iterations)
+        self._seconds: list[float] = []
+        self._began = time.monotonic()
 
     def __enter__(self) -> "TrainingProgress":
         self._progress.start()
@@ -60,7 +69,12 @@ class TrainingProgress:
         if total.seconds is None:
             self._print(f"after {total.step} iterations: loss {total.loss:.4f} on held-out text")
             return
-        text = f"loss {total.loss:.4f}, {self._tokens / total.seconds:,.0f} tokens/s, {self._view}"
+        self._seconds.append(total.seconds)
+        left = (self._iterations - total.step - 1) * median(self._seconds[-RECENT:])
+        text = (
+            f"loss {total.loss:.4f}, {self._tokens / total.seconds:,.0f} tokens/s, {seconds_text(total.seconds)} each, "
+            f"{seconds_text(left)} left, {self._view}"
+        )
         self._progress.update(self._task, completed=total.step + 1, description=text)
         if not self._console.is_terminal:
             self._print(f"iteration {total.step + 1}/{self._iterations}: {text}")
@@ -70,12 +84,25 @@ class TrainingProgress:
         news = self.history.add(line)
         if isinstance(line, ViewLine) and line is self.history.view:
             self._view = self._size(len(line.servers), line.retention)
+            if line.epoch == 0:
+                self.say(f"{len(line.servers)} servers are connected, and make the first iteration")
         if news is not None:
             self._print(tell(news, self._servers, self.history.time_unit))
 
+    def say(self, text: str) -> None:
+        """Say what is done before there is a first iteration."""
+        if not self._seconds:
+            self._progress.update(self._task, description=text)
+            if not self._console.is_terminal:
+                self._print(text)
+
     def summarise(self) -> None:
-        """Say what happened in the run, if anything did."""
-        for line in summarise(self.history, self._servers):
+        """Say how long the run took, and what happened in it."""
+        if self._seconds:
+            made = f"{len(self._seconds)} iterations" if len(self._seconds) > 1 else "1 iteration"
+            each = seconds_text(median(self._seconds))
+            self._print(f"{made} in {seconds_text(time.monotonic() - self._began)}, {each} each in the median")
+        for line in summarise(self.history, self._servers) or ["no failures"]:
             self._print(line)
 
     def _size(self, live: int, retention: float) -> str:

@@ -32,7 +32,10 @@ def file_options(command: Command) -> Command:
 @click.command("show")
 @click.argument("path", metavar="PLAN", type=click.Path(path_type=Path))
 @click.option(
-    "--against", type=click.Path(path_type=Path), help="Draw another plan or run below, and print what differs."
+    "--against",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Draw another plan or run below on the same time axis, and print what differs; can be given several times.",
 )
 @click.option(
     "--by",
@@ -54,7 +57,7 @@ def file_options(command: Command) -> Command:
 @json_option
 def command(
     path: Path,
-    against: Path | None,
+    against: tuple[Path, ...],
     grouping: Grouping,
     iterations: int | None,
     as_list: bool,
@@ -70,7 +73,7 @@ def command(
     """
     wanted = [(view, target) for view in FILE_VIEWS if (target := files[view.option]) is not None]
     with uncollected():
-        subjects = [load_subject(each, iterations) for each in ([path, against] if against else [path])]
+        subjects = [load_subject(each, iterations) for each in (path, *against)]
         if strict:
             for subject in subjects:
                 if subject.violations:
@@ -96,17 +99,22 @@ def command(
 
 def print_panels(panels: Sequence[Panel], *, color: bool) -> None:
     """Draw in the terminal; letters where it has no colours."""
-    from recycle.view.terminal import draw
+    from recycle.view.terminal import Colours, draw
 
     console = make_console(color=color)
-    color = color and console.color_system is not None and not console.no_color
-    for panel in panels:
+    colours: Colours = "few" if console.color_system in ("standard", "windows") else "full"
+    if not color or console.color_system is None or console.no_color:
+        colours = "none"
+    drawn = draw([panel.chart for panel in panels], console.width, colours, [panel.pace for panel in panels])
+    for panel, lines in zip(panels, drawn, strict=True):
         if len(panels) > 1:
             console.print(f"{panel.name}:", style="bold", markup=False)
-        for line in draw(panel.chart, console.width, color):
+        for line in lines:
             console.print(line)
     for panel in panels:
         if panel.comparison:
+            if len(panels) > 2:
+                console.print(f"{panel.name} against {panels[0].name}:", style="bold", markup=False)
             for text in describe(panel.comparison, panels[0].timeline, panel.timeline):
                 console.print(text, markup=False)
 

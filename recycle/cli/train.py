@@ -167,6 +167,8 @@ def command(
         return
     with nullcontext() if meeting is None else meeting.telling_others():
         plan = choose_plan(job, plan_file, dead)
+        if meeting is None or meeting.start.rank == 0:
+            tell_start(plan, catalogue, protected=protected)
         quiet()
         from recycle.megatron.gpt.run import Run
         from recycle.planner.source import plan_ahead, waiting_plan
@@ -197,6 +199,13 @@ def command(
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
         )
         train_and_show(run, faults, meeting)
+
+
+def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
+    """Say what takes the seconds before training begins."""
+    plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
+    plans = plans if protected else "the first failure ends this run"
+    make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 
 def meet(start: "Start", address: str, patience: float) -> "RollCall":
@@ -261,6 +270,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     board = TensorBoard(output / "tensorboard", tokens)
     curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
     with TrainingProgress(console, plan, tokens, run.iterations) as progress:
+        progress.say(f"starting {len(plan.programs)} servers, each with its part of the model and the text")
 
         def note(total: StepTotal) -> None:
             curve, step = ("held-out", total.step) if total.held_out else ("training", total.step + 1)
@@ -289,6 +299,10 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
                 title = f"{job.name}, {describe_dead(plan.dead)} dead" if plan.dead else job.name
                 write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
+    page = output / "run.html"
+    console.print(
+        f"look at    recycle show {output} --html {page}: what each server did, and each recovery", markup=False
+    )
 
 
 def ignore(*_: object) -> None:

@@ -132,15 +132,20 @@ class History:
         return [self._change(self._views[epoch]) for epoch in sorted(self._views)[1:]]
 
     @property
-    def events(self) -> Sequence[RunEvent]:
-        """All that a person should be told, by time."""
+    def timed(self) -> Sequence[tuple[float, RunEvent]]:
+        """All that a person should be told, each with its time, by time."""
         found: list[tuple[float, RunEvent]] = [(death.time, death) for death in self._deaths.values()]
         for change in self.changes:
             found.append((change.view.time, change))
             if change.recovery:
                 found.append((change.recovery.began + change.recovery.pause, change.recovery))
         found += [(line.time, line) for line in self._instants]
-        return [event for _, event in sorted(found, key=lambda each: each[0])]
+        return sorted(found, key=lambda each: each[0])
+
+    @property
+    def events(self) -> Sequence[RunEvent]:
+        """All that a person should be told, by time."""
+        return [event for _, event in self.timed]
 
     @property
     def view(self) -> ViewLine | None:

@@ -91,6 +91,24 @@ def decode_lines(content: bytes, source: str) -> Iterator[Line]:
         yield line
 
 
+def timeline_of(lines: Iterable[Line]) -> Timeline:
+    """The time line that some lines of a run's recordings describe; it begins with its first span.
+
+    Args:
+        lines: in any order, with at least one head.
+
+    Raises:
+        JobError: what is written as a server is none.
+        PlanFileError: a span is not legal.
+    """
+    parts, heads = _Parts(), []
+    for line in lines:
+        if isinstance(line, RunLine):
+            heads.append(line)
+        parts.add(line)
+    return parts.timeline(heads[0]).from_zero()
+
+
 class _Parts:
     """Collects the lines of the servers of one run, whose clocks agree."""
 

@@ -34,6 +34,20 @@ class RunLine(msgspec.Struct, frozen=True, tag="run", tag_field="type", forbid_u
     period: float | None = None
 
 
+class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", forbid_unknown_fields=True):
+    """Which process writes a recording.
+
+    Attributes:
+        name: the server, with the number of its life if it is not the first, or ``launcher``.
+        pid: its number on its host.
+        host: the name of that.
+    """
+
+    name: str
+    pid: int
+    host: str
+
+
 class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid_unknown_fields=True, gc=False):
     """One instruction of one server: the text form of a ``Span``, which describes the fields."""
 
@@ -179,5 +193,14 @@ class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type"
 
 
 Line = (
-    RunLine | SpanLine | InstantLine | SampleLine | IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine
+    RunLine
+    | ProcessLine
+    | SpanLine
+    | InstantLine
+    | SampleLine
+    | IterationLine
+    | EvaluationLine
+    | DeathLine
+    | ViewLine
+    | RecoveryLine
 )

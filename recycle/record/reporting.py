@@ -1,5 +1,7 @@
 """What a process reports while it runs: to its recording, to the launcher, or to the user's console."""
 
+import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,7 @@ from recycle.record.recording import (
     InstantLine,
     IterationLine,
     Line,
+    ProcessLine,
     RecoveryLine,
     RunLine,
     ViewLine,
@@ -50,7 +53,8 @@ class EventFile:
         except OSError as error:
             raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from error
         self._failed = failed
-        self._write([RunLine(FORMAT, VERSION, title, UNIT, "measured")])
+        head = RunLine(FORMAT, VERSION, title, UNIT, "measured")
+        self._write([head, ProcessLine(name, os.getpid(), socket.gethostname())])
 
     def write(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """Add what was executed and an event; both are on their way to disk when this returns."""

@@ -79,6 +79,8 @@ class Timeline(msgspec.Struct, frozen=True):
         samples: by server and time.
         period: time per iteration in the steady state, where it was planned.
         recoveries: by server and time; a server executes no instruction while it is on its way into a new view.
+        origin: what its time 0 is on the clock of the recording.
+        first: which iteration of the recording its iteration 0 is.
     """
 
     title: str
@@ -89,6 +91,8 @@ class Timeline(msgspec.Struct, frozen=True):
     samples: tuple[SampleLine, ...]
     period: float | None = None
     recoveries: tuple[RecoveryLine, ...] = ()
+    origin: float = 0.0
+    first: int = 0
 
     def last(self, count: int) -> "Timeline":
         """Its last iterations, numbered from 0 and moved to start at 0; who is dead stays known."""
@@ -111,6 +115,7 @@ class Timeline(msgspec.Struct, frozen=True):
             ),
             samples=tuple(sample for sample in self.samples if sample.time >= begin),
             recoveries=tuple(recovery for recovery in self.recoveries if recovery.resumed >= begin),
+            first=self.first + first,
         ).from_zero()
 
     @property
@@ -154,6 +159,7 @@ class Timeline(msgspec.Struct, frozen=True):
             instants=tuple(replace(instant, time=instant.time - origin) for instant in self.instants),
             samples=tuple(replace(sample, time=sample.time - origin) for sample in self.samples),
             recoveries=tuple(recovery.moved(origin) for recovery in self.recoveries),
+            origin=self.origin + origin,
         )
 
     @property

@@ -3,9 +3,11 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
+from recycle.record.reading import load_lines
 from recycle.record.recording import EvaluationLine, IterationLine, Line, ViewLine
 
 
@@ -117,6 +119,26 @@ class Totals:
     def _pass_on(self, total: StepTotal) -> None:
         for receive in self._receivers:
             receive(total)
+
+
+def load_totals(path: Path) -> list[StepTotal]:
+    """The totals of a run's steps, from its directory or a recording; where one was made again, the later one.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: it is no recording of this version.
+    """
+    found: dict[tuple[bool, int], StepTotal] = {}
+
+    def keep(total: StepTotal) -> None:
+        found[total.held_out, total.step] = total
+
+    totals = Totals(keep)
+    lines = list(load_lines(path))
+    for line in sorted(lines, key=lambda line: line.epoch if isinstance(line, ViewLine) else math.inf):
+        totals.add(line)
+    totals.finish()
+    return sorted(found.values(), key=lambda total: total.step)
 
 
 def _mean(losses: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span, Timeline
 from recycle.view.subject import Subject
-from recycle.wording import number, printable, time_text
+from recycle.wording import printable, time_text
 
 MOST_PEERS = 6
 """Of more peers than this it is not said who executes what."""
@@ -38,7 +38,7 @@ class Row(msgspec.Struct, frozen=True):
         busy: time it computes and updates, per iteration.
         bubble: the share of the period in which it does neither.
         peak: the most memory it holds for activations; None if that was not recorded.
-        limit: what it may hold; None for a measured run.
+        limit: what it may hold; None for a run whose job is not known.
         actor: who has its role, if that is another server.
         moved: of a dead server, the micro-batches that each peer executes because of it.
     """
@@ -115,6 +115,7 @@ class Chart(msgspec.Struct, frozen=True):
         barrier: whether all stages step behind one barrier.
         time_unit: what one unit of time is.
         memory_unit: what one unit of memory is.
+        first: the number of its first iteration.
     """
 
     title: str
@@ -130,12 +131,13 @@ class Chart(msgspec.Struct, frozen=True):
     time_unit: str
     memory_unit: str
     views: tuple[ViewChange, ...] = ()
+    first: int = 0
 
     def caption(self, window: Window) -> str:
         """How long a window is, and of which iteration where there are several."""
         length = time_text(window.end - window.start, self.time_unit)
         several = any(each.iteration for each in self.windows)
-        return f"iteration {window.iteration}: {length}" if several else length
+        return f"iteration {window.iteration + self.first}: {length}" if several else length
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""
@@ -152,6 +154,7 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
         grouping: what rows stand together.
     """
     plan = subject.plan
+    job = plan.job if plan else subject.job
     windows = stage_windows(timeline)
     barrier = plan is not None and plan.mode.optimizer == "global"
     period = measured_period(windows) if timeline.period is None else timeline.period
@@ -175,12 +178,13 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
         period=period,
         barrier=barrier,
         time_unit=printable(timeline.time_unit),
-        memory_unit=printable(plan.job.memory_unit) if plan else "unit",
+        memory_unit=printable(job.memory_unit) if job else "unit",
         views=tuple(
             ViewChange(each.time, printable(each.text).partition(":")[0], printable(each.text))
             for each in timeline.instants
             if each.kind == "view change"
         ),
+        first=timeline.first,
     )
 
 
@@ -233,7 +237,7 @@ def steps(recovery: RecoveryLine) -> Iterator[tuple[str, float, float]]:
 
 def phases(recovery: RecoveryLine, unit: str) -> str:
     """What a server does on its way into a new view, with how long that takes."""
-    parts = ", ".join(f"{name} {number(end - start)}" for name, start, end in steps(recovery))
+    parts = ", ".join(f"{name} {time_text(end - start, unit)}" for name, start, end in steps(recovery))
     return f"into view {recovery.epoch} in {time_text(recovery.resumed - recovery.noticed, unit)}: {parts}"
 
 
@@ -249,6 +253,7 @@ def fate(row: Row) -> str:
 
 def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     plan = subject.plan
+    job = plan.job if plan else subject.job
     spans: dict[Server, list[Span]] = {}
     transfers: dict[Server, list[Span]] = {}
     for span in timeline.spans:
@@ -284,7 +289,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 busy=busy / iterations,
                 bubble=1 - busy / (iterations * period) if period else 0.0,
                 peak=peak.get(str(server)),
-                limit=plan.job.limit(server.stage) if plan else None,
+                limit=job.limit(server.stage) if job and server.stage < job.depth else None,
                 actor=actors.get(server),
                 moved=moved.get(server, {}),
                 outages=tuple(_shown(each, mine) for each in outages.get(server, ())),

@@ -5,8 +5,7 @@ from statistics import median
 
 from recycle.record.history import Change, History, RunEvent, ViewRecovery
 from recycle.record.recording import DeathLine
-from recycle.view.trace import microseconds
-from recycle.wording import printable, throughput_text
+from recycle.wording import microseconds, printable, throughput_text
 
 NOTICED = {
     "agent": "noticed by its agent",

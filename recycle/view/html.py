@@ -1,9 +1,10 @@
 """The HTML view: one file that opens from disk, with the schedule as columns of numbers and a canvas that draws it.
 
 The page's own files lie in ``page/``: ``model.js`` reads the columns and knows who waits for whom, ``scene.js`` knows
-what is where on the canvas, ``paint.js`` draws it with ``boxes.js``, ``marks.js`` and ``margins.js``, ``head.js`` and
-``tip.js`` say the rest in words, and ``main.js`` answers keys and pointer. They are modules, put together when the page
-is written.
+what is where on the canvas, ``paint.js`` draws it with ``boxes.js``, ``bands.js``, ``lanes.js``, ``marks.js`` and
+``margins.js``, ``critical.js`` knows why things begin when they do, ``head.js``, ``legend.js`` and ``tip.js`` say the
+rest in words, and ``main.js`` answers keys and pointer. ``address.js`` keeps the view in the page's address, and
+``pictures.js`` makes files of it. They are modules, put together when the page is written.
 """
 
 import base64
@@ -14,7 +15,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,11 +23,11 @@ from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.recording import SampleLine
 from recycle.record.timeline import Span
-from recycle.view.chart import Row, phases, share, whereabouts
+from recycle.view.chart import Chart, Row, phases, share, whereabouts
 from recycle.view.modules import link
 from recycle.view.panel import Panel
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
-from recycle.wording import number
+from recycle.wording import AMOUNTS, BYTES, MICROSECONDS, memory_text, number, time_text
 
 PAGE = resources.files("recycle.view") / "page"
 CHANGES = ("", "new", "moved", "reordered")
@@ -34,16 +35,33 @@ PHASES = (Op.F, Op.I, Op.W)
 OPS = tuple(Op)
 MOST_PROBLEMS = 50
 
+Live = Literal["", "run", "plans"]
+
 
 def encode(panels: Sequence[Panel], target: Path) -> bytes:
     """The page as a file."""
     return page(panels).encode()
 
 
-def page(panels: Sequence[Panel]) -> str:
-    """A page with one schedule, or with two on one time axis. The same panels give the same text."""
+def page(panels: Sequence[Panel], live: Live = "") -> str:
+    """A page with one schedule, or with several on one time axis. The same panels give the same text.
+
+    Args:
+        panels: what it shows at first.
+        live: what it asks its server for, if it is served: how a ``run`` goes on, or other ``plans``.
+    """
+    # A name from a file must end neither the script element nor begin a comment in it.
+    document = document_of(panels) | {"live": live}
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
+    style, title = (PAGE / "page.css").read_text(), escape(panels[0].chart.title)
+    template = Template((PAGE / "page.html").read_text())
+    return template.substitute(title=title, style=style, data=data, script=link(read_modules()))
+
+
+def document_of(panels: Sequence[Panel]) -> dict[str, Any]:
+    """What the page's script draws."""
     first = panels[0].chart
-    document = {
+    return {
         "unit": first.time_unit,
         "grouping": first.grouping,
         "homes": HOME,
@@ -62,11 +80,6 @@ def page(panels: Sequence[Panel]) -> str:
         "changes": CHANGES,
         "panels": [_panel(panel) for panel in panels],
     }
-    # A name from a file must end neither the script element nor begin a comment in it.
-    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
-    return Template((PAGE / "page.html").read_text()).substitute(
-        title=escape(first.title), style=(PAGE / "page.css").read_text(), data=data, script=link(read_modules())
-    )
 
 
 def read_modules() -> dict[str, str]:
@@ -98,17 +111,33 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "barrier": chart.barrier,
         "timeUnit": chart.time_unit,
         "memoryUnit": chart.memory_unit,
+        "memoryScale": _memory_scale(rows, chart.memory_unit),
+        "period": chart.period,
+        "curves": [
+            {
+                "name": curve.name,
+                "unit": curve.unit,
+                "zero": curve.from_zero,
+                "times": curve.times,
+                "values": curve.values,
+                "steps": curve.steps,
+            }
+            for curve in panel.story.curves
+        ],
+        "events": panel.story.events,
+        "summary": panel.story.summary,
         "depth": depth,
         "width": width,
         "homes": homes,
         "iterations": panel.timeline.iterations,
+        "first": chart.first,
         "waits": [
             [[[PHASES.index(need.phase), need.stage] for need in dependencies(phase, stage, depth)] for phase in PHASES]
             for stage in range(depth)
         ],
         "windows": [(each.stage, each.iteration, each.start, each.end, chart.caption(each)) for each in chart.windows],
         "views": [(each.time, each.name, each.text) for each in chart.views],
-        "rows": [_row(row, len(mine), chart.time_unit) for row, mine in zip(rows, held, strict=True)],
+        "rows": [_row(row, len(mine), chart) for row, mine in zip(rows, held, strict=True)],
         "boxes": _columns(spans),
         "changes": _base64(
             "B",
@@ -129,7 +158,22 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
+def _memory_scale(rows: Sequence[Row], unit: str) -> tuple[str, float]:
+    """How an amount of memory is said: the text behind a number, and of how many of the unit that number is."""
+    if unit not in BYTES:
+        return "", 1.0
+    most = max((BYTES[unit] * max(row.limit or 0, row.peak or 0) for row in rows), default=0)
+    name, size = next((each for each in AMOUNTS if most >= each[1]), (" B", 1.0))
+    return f" {name}", size / BYTES[unit]
+
+
+def _row(row: Row, samples: int, chart: Chart) -> dict[str, Any]:
+    unit = chart.time_unit
+    memory = [
+        number(each) if chart.memory_unit not in BYTES else memory_text(each, chart.memory_unit)
+        for each in (row.peak, row.limit)
+        if each is not None
+    ]
     return {
         "pipeline": row.server.pipeline,
         "stage": row.server.stage,
@@ -139,8 +183,9 @@ def _row(row: Row, samples: int, unit: str) -> dict[str, Any]:
         # Infinite times, from the start or to the end, are null in JSON.
         "outages": [(each.start, each.end, whereabouts(row, each)) for each in row.outages],
         "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.recoveries],
-        "busy": number(row.busy),
+        "busy": time_text(row.busy, unit) if unit in MICROSECONDS else number(row.busy),
         "bubble": "" if row.dead else share(round(row.bubble, 3)),
+        "memory": "/".join(memory) if row.peak is not None else "",
         "peak": row.peak,
         "limit": row.limit,
         "boxes": len(row.spans),

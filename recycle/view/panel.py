@@ -7,6 +7,7 @@ import msgspec
 from recycle.record.timeline import Timeline
 from recycle.view.chart import Chart, Grouping, make_chart
 from recycle.view.compare import Comparison, compare
+from recycle.view.story import Story, story_of
 from recycle.view.subject import Subject
 
 
@@ -17,13 +18,15 @@ class Panel(msgspec.Struct, frozen=True):
         name: what to call it beside another one.
         chart: how it is laid out.
         timeline: its instants and its memory.
-        comparison: how it differs from the panel above it, if there is one.
+        comparison: how it differs from the first panel, if it is another one.
+        story: of a run.
     """
 
     name: str
     chart: Chart
     timeline: Timeline
     comparison: Comparison | None = None
+    story: Story = Story()
 
     @property
     def pace(self) -> float:
@@ -43,5 +46,7 @@ def make_panels(subjects: Sequence[Subject], grouping: Grouping) -> list[Panel]:
         line = subject.timeline
         assert line is not None
         comparison = compare(panels[0].timeline, line) if panels else None
-        panels.append(Panel(subject.name, make_chart(subject, line, grouping), line, comparison))
+        panels.append(
+            Panel(subject.name, make_chart(subject, line, grouping), line, comparison, story_of(subject, line))
+        )
     return panels

@@ -4,14 +4,20 @@ from pathlib import Path
 
 import msgspec
 
+from recycle.job import Job
 from recycle.plan.checker import Violation, check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock
 from recycle.record.history import History, load_history
+from recycle.record.measured import held_memory
 from recycle.record.planned import timeline
 from recycle.record.reading import load_recording
 from recycle.record.timeline import Timeline
+from recycle.record.totals import StepTotal, load_totals
+
+PLAN = "plan.json"
+"""The plan in a run's folder, whose job says what servers hold and may hold."""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -23,6 +29,8 @@ class Subject(msgspec.Struct, frozen=True):
         timeline: None if the plan's order deadlocks, so that its instructions have no times.
         violations: what the checker objects to.
         history: what happened in a run; None for a plan.
+        totals: loss and time of a run's steps.
+        job: what a run trains, if that is known.
     """
 
     name: str
@@ -30,6 +38,8 @@ class Subject(msgspec.Struct, frozen=True):
     timeline: Timeline | None
     violations: tuple[Violation, ...] = ()
     history: History | None = None
+    totals: tuple[StepTotal, ...] = ()
+    job: Job | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -62,5 +72,10 @@ def load_subject(path: Path, iterations: int | None = None) -> Subject:
     """
     if path.is_dir() or path.suffix == ".jsonl":
         line = load_recording(path)
-        return Subject(path.name, None, line.last(iterations) if iterations else line, history=load_history(path))
+        line = line.last(iterations) if iterations else line
+        history, totals = load_history(path), tuple(load_totals(path))
+        job = load_plan(path / PLAN).job if (path / PLAN).exists() else None
+        if job is not None and not line.samples:
+            line = msgspec.structs.replace(line, samples=held_memory(line, job))
+        return Subject(path.name, None, line, history=history, totals=totals, job=job)
     return subject_of(load_plan(path), path.stem, iterations or 1)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from recycle.errors import UserError
 from recycle.plan.instruction import Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span
@@ -17,6 +18,10 @@ BOX = 22.0
 """Width of the shortest box, in pixels."""
 ROW = 22
 PITCH = 25
+NARROWEST = 3.0
+"""Width of the shortest box where there are so many that they leave no room for numbers."""
+WIDEST = 9_000
+"""Pixels of the longest time axis that is still looked at as a whole."""
 GROUP_GAP = 30
 TAIL = 168
 MOST_PROBLEMS = 5
@@ -63,10 +68,10 @@ class Canvas:
 
 def encode(panels: Sequence[Panel], target: Path) -> bytes:
     """The picture as a file."""
-    return draw([panel.chart for panel in panels], panels[-1].pace).encode()
+    return draw([panel.chart for panel in panels], [panel.pace for panel in panels]).encode()
 
 
-def draw(charts: Sequence[Chart], pace: float = 1.0) -> str:
+def draw(charts: Sequence[Chart], paces: Sequence[float] = ()) -> str:
     """One chart as an SVG document, or several below each other on one time axis.
 
     Fill is the op, outline and hatch the home pipeline of re-routed work; I has an edge above, W below and B both, so
@@ -75,12 +80,15 @@ def draw(charts: Sequence[Chart], pace: float = 1.0) -> str:
 
     Args:
         charts: what to draw.
-        pace: time units of the charts behind the first per unit of the first.
+        paces: for each chart, how many of its time units are one of the first chart's; one each if it is empty.
+
+    Raises:
+        UserError: it would be too wide to be looked at.
     """
-    spans = [span for row in charts[0].rows() for span in row.spans if span.end > span.start]
-    scale = BOX / min((span.end - span.start for span in spans), default=1.0)
+    paces = paces or [1.0] * len(charts)
+    scale = _scale(charts, paces)
     left = 34.0 + 7.4 * max((len(row.label) for chart in charts for row in chart.rows()), default=4)
-    canvases = [Canvas(left, scale if place == 0 else scale / pace) for place in range(len(charts))]
+    canvases = [Canvas(left, scale / pace) for pace in paces]
     width = math.ceil(max(720.0, *(canvas.x(chart.end) + TAIL for canvas, chart in zip(canvases, charts, strict=True))))
     height = 0
     parts: list[str] = []
@@ -95,6 +103,27 @@ def draw(charts: Sequence[Chart], pace: float = 1.0) -> str:
         f"<defs>{''.join(_hatch(home) for home in homes)}</defs>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
+
+
+def _scale(charts: Sequence[Chart], paces: Sequence[float]) -> float:
+    """Pixels per time unit of the first chart: so many that numbers fit in its boxes, or as many as there is room for.
+
+    Raises:
+        UserError: boxes would be too narrow to be told apart.
+    """
+    end = max(chart.end / pace for chart, pace in zip(charts, paces, strict=True)) or 1.0
+    spans = [span for row in charts[0].rows() for span in row.spans if span.end > span.start]
+    lengths = sorted(span.end - span.start for span in spans if span.instruction.op.is_compute)
+    # Measured lengths differ, and a few may be much shorter than all others.
+    short = lengths[len(lengths) // 10] if lengths else 1.0
+    if end / short * NARROWEST > WIDEST:
+        iterations = 1 + max((window.iteration for chart in charts for window in chart.windows), default=0)
+        fitting = max(1, int(iterations * WIDEST / (end / short * NARROWEST)))
+        raise UserError(
+            f"{charts[0].title}: a picture of {iterations} iterations would be {end / short * BOX:,.0f} pixels wide, "
+            f"and {WIDEST:,} can be looked at: take a few with --iterations {fitting}, or write a page with --html"
+        )
+    return min(BOX / short, WIDEST / end)
 
 
 def _paint(canvas: Canvas, chart: Chart, width: float) -> int:

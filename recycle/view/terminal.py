@@ -1,90 +1,82 @@
 """The terminal view: a row per server, a column per time quantum; and the list form, one instruction per line."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Literal, NamedTuple
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from recycle.plan.instruction import Op
 from recycle.record.timeline import Span
 from recycle.view.chart import Chart, Row, fate, share
+from recycle.view.scale import Scale, make_scale, mixture
 from recycle.view.style import FILL, INK
 from recycle.view.subject import Subject
-from recycle.wording import number, time_text
+from recycle.wording import MICROSECONDS, number, time_text
 
 MOST_PROBLEMS = 5
-WIDEST_QUANTUM = 3
-STRETCH = 8
 DEAD, WAITING = "x", "="
 
 
-class Scale(msgspec.Struct, frozen=True):
-    """Time as columns.
+Colours = Literal["none", "few", "full"]
+"""What a terminal can show: letters alone, the sixteen colours of its own, or any colour."""
+
+FEW: Mapping[Op, str] = {
+    Op.F: "white on blue",
+    Op.I: "black on cyan",
+    Op.W: "black on green",
+    Op.B: "black on yellow",
+    Op.REDUCE: "black on white",
+    Op.STEP: "white on magenta",
+}
+"""Each op that is drawn, in colours that every terminal with colours has."""
+
+
+class Frame(NamedTuple):
+    """What stands around the columns of time.
 
     Attributes:
-        quantum: time of one step of the grid.
-        wide: columns per quantum.
-        columns: columns that are drawn.
-        cropped: columns that did not fit.
+        width: columns of the terminal.
+        labels: columns of the names of rows.
+        tail: columns of the figures behind rows.
     """
 
-    quantum: float
-    wide: int
-    columns: int
-    cropped: int
-
-    def column(self, time: float) -> int:
-        """The first column at or behind a time, to the nearest."""
-        return round(time / self.quantum * self.wide)
+    width: int
+    labels: int
+    tail: int
 
 
-def draw(chart: Chart, width: int, color: bool = True) -> list[Text]:
-    """The chart as lines of text.
+def draw(
+    charts: Sequence[Chart], width: int, colours: Colours = "full", paces: Sequence[float] = ()
+) -> list[list[Text]]:
+    """Charts as lines of text, on one scale on which the whole of each fits.
 
     Without colours an op is its letter, small where the work is re-routed; with colours it is the background, lighter
     or darker so that greyscale keeps it, and re-routed work is underlined. Where a box is wide enough it holds the
     micro-batch's number.
 
     Args:
-        chart: what to draw.
+        charts: what to draw.
         width: columns of the terminal.
-        color: whether to use colours.
+        colours: what it can show.
+        paces: for each chart, how many of its time units are one of the first chart's; one each if it is empty.
+
+    Returns:
+        The lines of each chart.
     """
-    rows = list(chart.rows())
+    paces = paces or [1.0] * len(charts)
+    rows = [row for chart in charts for row in chart.rows()]
     labels = max((len(row.label) for row in rows), default=0) + 1
-    tails = [_tail(row) for row in rows]
-    tail = max((len(each) for each in tails), default=0) + 1
+    tail = max((len(_tail(row)) for row in rows), default=0) + 1
     if width - labels - tail < width // 2:
         tail = 0
-    scale = make_scale(chart, max(1, width - labels - tail))
-    head = [Text(chart.title, style="bold"), Text(_facts(chart))]
-    head += [
-        Text(f"ILLEGAL {problem}", style="bold red" if color else "") for problem in chart.problems[:MOST_PROBLEMS]
+    scale = make_scale(charts, paces, max(1, width - labels - tail))
+    return [
+        _draw(chart, scale.paced(pace), Frame(width, labels, tail), colours)
+        for chart, pace in zip(charts, paces, strict=True)
     ]
-    if len(chart.problems) > MOST_PROBLEMS:
-        head.append(Text(f"and {len(chart.problems) - MOST_PROBLEMS} more of this kind"))
-    lines: list[Text] = []
-    heading = " bubble  memory"[:tail].rjust(tail) if tail else ""
-    lines.append(Text(" " * labels + _axis(chart, scale) + heading, style="dim"))
-    ends = iter(tails)
-    for group in chart.groups:
-        lines.append(Text(group.name, style="dim"))
-        for row in group.rows:
-            line = Text(row.label.ljust(labels), style="dim strike" if row.dead else "")
-            end = next(ends)
-            if row.dead and not row.spans:
-                line.append(f"x {fate(row)}", style="not dim not strike red" if color else "not dim not strike")
-            else:
-                for text, style in _cells(chart, row, scale, color):
-                    line.append(text, style=style)
-                line.append(end.rjust(tail)[:tail])
-            lines.append(line)
-    for line in lines:
-        line.truncate(width, overflow="crop")
-    return [*_wrapped(head, width), *lines, *_wrapped(_legend(chart, scale, color), width)]
 
 
 def listing(subject: Subject) -> Iterator[str]:
@@ -103,19 +95,31 @@ def listing(subject: Subject) -> Iterator[str]:
             yield f"{span.server} {span.iteration} {span.instruction}"
 
 
-def make_scale(chart: Chart, room: int) -> Scale:
-    """The time of a column: the greatest common measure of all times, if boxes are then of a readable length."""
-    spans = [span for row in chart.rows() for span in row.spans if span.end > span.start]
-    lengths = {span.end - span.start for span in spans}
-    shortest = min(lengths, default=1.0)
-    quantum = shortest / 2
-    if all(time == int(time) for time in lengths):
-        measure = math.gcd(*(int(span.start) for span in spans), *(int(length) for length in lengths)) or 1
-        if shortest / measure <= STRETCH:
-            quantum = measure
-    steps = max(1, math.ceil(chart.end / quantum)) if quantum else 1
-    wide = max(1, min(WIDEST_QUANTUM, room // steps))
-    return Scale(quantum or 1, wide, min(room, steps * wide), max(0, steps * wide - room))
+def _draw(chart: Chart, scale: Scale, frame: Frame, colours: Colours) -> list[Text]:
+    color = colours != "none"
+    head = [Text(chart.title, style="bold"), Text(_facts(chart))]
+    head += [
+        Text(f"ILLEGAL {problem}", style="bold red" if color else "") for problem in chart.problems[:MOST_PROBLEMS]
+    ]
+    if len(chart.problems) > MOST_PROBLEMS:
+        head.append(Text(f"and {len(chart.problems) - MOST_PROBLEMS} more of this kind"))
+    lines: list[Text] = []
+    heading = " bubble  memory"[: frame.tail].rjust(frame.tail) if frame.tail else ""
+    lines.append(Text(" " * frame.labels + _axis(chart, scale) + heading, style="dim"))
+    for group in chart.groups:
+        lines.append(Text(group.name, style="dim"))
+        for row in group.rows:
+            line = Text(row.label.ljust(frame.labels), style="dim strike" if row.dead else "")
+            if row.dead and not row.spans:
+                line.append(f"x {fate(row)}", style="not dim not strike red" if color else "not dim not strike")
+            else:
+                for text, style in _cells(chart, row, scale, colours):
+                    line.append(text, style=style)
+                line.append(_tail(row).rjust(frame.tail)[: frame.tail])
+            lines.append(line)
+    for line in lines:
+        line.truncate(frame.width, overflow="crop")
+    return [*_wrapped(head, frame.width), *lines, *_wrapped([_legend(chart, scale, colours)], frame.width)]
 
 
 def _wrapped(lines: list[Text], width: int) -> list[Text]:
@@ -123,20 +127,34 @@ def _wrapped(lines: list[Text], width: int) -> list[Text]:
     return [part for line in lines for part in line.wrap(console, width)]
 
 
-def _cells(chart: Chart, row: Row, scale: Scale, color: bool) -> Iterator[tuple[str, str]]:
+def _cells(chart: Chart, row: Row, scale: Scale, colours: Colours) -> Iterator[tuple[str, str]]:
     gap = _gap(row, scale)
     at = 0
-    for span in row.spans:
-        first, last = scale.column(span.start), min(scale.column(span.end), scale.columns)
-        if last <= max(first, at):
-            continue
+    for span, first, last in _places(row, scale):
         if first > at:
             yield from _signs(gap[at:first])
-            at = first
         wrong = (row.server, span.index) in chart.wrong
-        yield _text(row, span, last - at, color, wrong), _style(row, span, wrong) if color else ""
+        color = colours != "none"
+        yield _text(row, span, last - first, color, wrong), _style(row, span, wrong, colours) if color else ""
         at = last
     yield from _signs(gap[at:])
+
+
+def _places(row: Row, scale: Scale) -> Iterator[tuple[Span, int, int]]:
+    """The spans that are drawn, each with its first column and the first behind it."""
+    if scale.coarse:
+        at = 0
+        for place, run in groupby(mixture(row, scale)):
+            first, at = at, at + len(list(run))
+            if place >= 0:
+                yield row.spans[place], first, at
+        return
+    at = 0
+    for span in row.spans:
+        first, last = max(scale.column(span.start), at), min(scale.column(span.end), scale.columns)
+        if last > first:
+            yield span, first, last
+            at = last
 
 
 def _gap(row: Row, scale: Scale) -> str:
@@ -180,12 +198,16 @@ def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
     return text[:columns].ljust(columns, fill)
 
 
-def _style(row: Row, span: Span, wrong: bool) -> str:
+def _style(row: Row, span: Span, wrong: bool, colours: Colours) -> str:
     instruction = span.instruction
-    style = f"{INK[instruction.op]} on {FILL[instruction.op]}"
+    style = _paint(instruction.op, colours)
     if wrong:
         return "bold white on red"
     return f"bold underline {style}" if row.rerouted(instruction) else style
+
+
+def _paint(op: Op, colours: Colours) -> str:
+    return {"none": "", "few": FEW.get(op, ""), "full": f"{INK[op]} on {FILL[op]}"}[colours]
 
 
 def _tail(row: Row) -> str:
@@ -198,28 +220,29 @@ def _tail(row: Row) -> str:
 def _axis(chart: Chart, scale: Scale) -> str:
     """Times along the top, as many as fit."""
     cells = [" "] * scale.columns
-    longest = len(number(chart.end)) + 2
-    step = 5
-    while step * scale.wide < longest:
-        step *= 2
-    for quantum in range(0, scale.columns // scale.wide + 1, step):
-        text = f"|{number(quantum * scale.quantum)}"
-        place = quantum * scale.wide
+    for tick in scale.ticks(len(_time(chart.end, chart)) + 2):
+        text, place = f"|{_time(tick, chart)}", scale.column(tick)
         if place + len(text) <= scale.columns:
             cells[place : place + len(text)] = text
     return "".join(cells)
+
+
+def _time(time: float, chart: Chart) -> str:
+    """A time as short as can be: with its unit if that is one of time, and else bare."""
+    return time_text(time, chart.time_unit) if chart.time_unit in MICROSECONDS else number(time)
 
 
 def _facts(chart: Chart) -> str:
     return ", ".join(f"{name} {value}" for name, value in chart.facts)
 
 
-def _legend(chart: Chart, scale: Scale, color: bool) -> list[Text]:
+def _legend(chart: Chart, scale: Scale, colours: Colours) -> Text:
+    color = colours != "none"
     used = {span.instruction.op for row in chart.rows() for span in row.spans if span.end > span.start}
     ops: Sequence[Op] = [op for op in Op if op in used]
     legend = Text()
     for op in ops:
-        legend.append(f" {op.value} ", style=f"{INK[op]} on {FILL[op]}" if color else "")
+        legend.append(f" {op.value} ", style=_paint(op, colours))
         legend.append(" ")
     if any(row.dead for row in chart.rows()):
         legend.append("underlined" if color else "small letter", style="bold underline" if color else "")
@@ -228,11 +251,7 @@ def _legend(chart: Chart, scale: Scale, color: bool) -> list[Text]:
         legend.append(f"{WAITING}: waits for a new view; ")
     if any(row.outages and row.spans for row in chart.rows()):
         legend.append(f"{DEAD}: dead; ")
-    legend.append(f"a column is {time_text(scale.quantum / scale.wide, chart.time_unit)}")
-    lines = [legend]
-    if scale.cropped:
-        shown = scale.columns / (scale.columns + scale.cropped)
-        lines.append(
-            Text(f"cropped: {share(round(shown, 2))} of the time fits; see the rest in a wider terminal or with --html")
-        )
-    return lines
+    legend.append(f"a column is {time_text(scale.time, chart.time_unit)}")
+    if scale.coarse:
+        legend.append(" and shows one of what happens in it, each kind as often as it has time")
+    return legend

@@ -1,7 +1,7 @@
 """The trace view: Chrome trace JSON, which Perfetto and chrome://tracing open beside a profiler's traces."""
 
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from recycle.plan.instruction import Op
 from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import Chart, Row, steps
 from recycle.view.panel import Panel
+from recycle.view.story import Story
 from recycle.view.style import MEANING
-from recycle.wording import MICROSECONDS
-
-ABSTRACT = 1e3
-"""Microseconds that stand for a unit which is no unit of time, such as a slot."""
+from recycle.wording import microseconds
 
 COMPUTE = 0
 JOB = 0
+ITERATIONS, RECOVERIES = 1, 1001
+"""The first lanes of the job's own slices."""
 VIEWS = 1_000_000
 """The lane of what a server does on its way into a new view, behind all that transfers need."""
 INSIDE = 0.999
@@ -36,17 +36,14 @@ class Part(msgspec.Struct, frozen=True):
         chart: its rows.
         timeline: its instants and memory.
         scale: microseconds per unit of its time.
+        story: of a run.
     """
 
     name: str
     chart: Chart
     timeline: Timeline
     scale: float
-
-
-def microseconds(unit: str) -> float:
-    """How many microseconds of a trace one unit of time takes."""
-    return MICROSECONDS.get(unit.lower(), ABSTRACT)
+    story: Story
 
 
 def encode(panels: Sequence[Panel], target: Path) -> bytes:
@@ -55,7 +52,7 @@ def encode(panels: Sequence[Panel], target: Path) -> bytes:
     scale = microseconds(panels[0].timeline.time_unit)
     for number, panel in enumerate(panels):
         name = panel.name if len(panels) > 1 else ""
-        events += _events(Part(name, panel.chart, panel.timeline, scale / panel.pace), number)
+        events += _events(Part(name, panel.chart, panel.timeline, scale / panel.pace, panel.story), number)
     return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}) + b"\n"
 
 
@@ -80,6 +77,7 @@ def _events(part: Part, number: int) -> Iterator[Event]:
         process[str(row.server)] = place
         yield from _process(place, f"{prefix}{row.label}{' (dead)' if row.dead else ''}", place)
         yield from _slices(part, row, place)
+    yield from _job(part, first + JOB)
     yield from _flows(part, rows, first)
     for instant in part.timeline.instants:
         where = process.get(instant.server, first + JOB) if instant.server else first + JOB
@@ -100,6 +98,36 @@ def _events(part: Part, number: int) -> Iterator[Event]:
             "pid": process[sample.server],
             "args": {part.chart.memory_unit: sample.memory},
         }
+
+
+def _job(part: Part, process: int) -> Iterator[Event]:
+    """What concerns the whole job: iterations, recoveries, and the figures of a run."""
+    iterations: dict[int, list[float]] = {}
+    for window in part.chart.windows:
+        iterations.setdefault(window.iteration + part.timeline.first, []).extend((window.start, window.end))
+    yield from _lengths(part, process, ITERATIONS, "iteration", iterations)
+    recoveries: dict[int, list[float]] = {}
+    for recovery in part.timeline.recoveries:
+        recoveries.setdefault(recovery.epoch, []).extend((recovery.noticed, recovery.resumed))
+    yield from _lengths(part, process, RECOVERIES, "recovery into view", recoveries)
+    for curve in part.story.curves:
+        for time, value in zip(curve.times, curve.values, strict=True):
+            figure = {curve.unit or curve.name: value}
+            yield {"ph": "C", "name": curve.name, "ts": time * part.scale, "pid": process, "args": figure}
+
+
+def _lengths(part: Part, process: int, lane: int, name: str, times: Mapping[int, Sequence[float]]) -> Iterator[Event]:
+    """A slice for each number, from the first of its times to the last; on as many lanes as overlap."""
+    free: list[float] = []
+    for start, end, number in sorted((min(each), max(each), number) for number, each in times.items()):
+        place = next((place for place, time in enumerate(free) if time <= start), len(free))
+        if place == len(free):
+            free.append(end)
+            yield _thread(process, lane + place, name)
+        free[place] = end
+        times_of = {"ts": start * part.scale, "dur": (end - start) * part.scale}
+        shared = {"ph": "X", "cat": name, "pid": process, "tid": lane + place, "args": {"number": number}}
+        yield {"name": f"{name} {number}", **times_of, **shared}
 
 
 def _process(number: int, name: str, order: int) -> Iterator[Event]:
@@ -144,7 +172,11 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
     start, end = span.start * part.scale, span.end * part.scale
-    arguments: dict[str, Any] = {"meaning": MEANING[instruction.op], "iteration": span.iteration}
+    arguments: dict[str, Any] = {
+        "instruction": str(instruction),
+        "meaning": MEANING[instruction.op],
+        "iteration": span.iteration + part.timeline.first,
+    }
     if instruction.home >= 0:
         arguments |= {"home": instruction.home, "micro-batch": instruction.micro_batch, "re-routed": rerouted}
     objection = part.chart.wrong.get((row.server, span.index))
@@ -152,7 +184,7 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
         arguments["wrong"] = objection
     return {
         "ph": "X",
-        "name": str(instruction),
+        "name": instruction.op.value,
         "cat": f"{instruction.op.value}{',re-routed' if rerouted else ''}",
         "ts": start,
         "dur": end - start,

@@ -1,4 +1,6 @@
 import io
+import os
+import socket
 from contextlib import closing
 
 import msgspec
@@ -8,7 +10,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.reading import load_lines, load_recording
-from recycle.record.recording import InstantLine, IterationLine, RunLine, ViewLine
+from recycle.record.recording import InstantLine, IterationLine, ProcessLine, RunLine, ViewLine
 from recycle.record.reporting import ConsoleReporter, EventFile, FileReporter, SilentReporter
 from recycle.record.timeline import Span
 
@@ -28,7 +30,9 @@ def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_even
         reporter.tell(ITERATION, [SPAN])
         reporter.tell(view(1))
     lines = list(load_lines(tmp_path))
-    assert lines == [RunLine("recycle run", 1, "a run", "us", "measured"), SPAN.line(), ITERATION, view(1)]
+    head = RunLine("recycle run", 1, "a run", "us", "measured")
+    process = ProcessLine("W0_0", os.getpid(), socket.gethostname())
+    assert lines == [head, process, SPAN.line(), ITERATION, view(1)]
     assert [msgspec.json.decode(each, type=IterationLine | ViewLine) for each in sent] == [ITERATION, view(1)]
     line = load_recording(tmp_path)
     assert line.spans == (msgspec.structs.replace(SPAN, start=0, end=4),)

@@ -85,10 +85,10 @@ def all_views(subject, grouping="stage"):
         "list": "\n".join(listing(subject)),
     }
     for width in (20, 80):
-        for color in (False, True):
-            lines = draw_terminal(chart, width, color)
+        for colours in ("none", "few", "full"):
+            [lines] = draw_terminal([chart], width, colours)
             assert all(line.cell_len <= width for line in lines)
-            drawn[f"terminal {width} {color}"] = "\n".join(line.plain for line in lines)
+            drawn[f"terminal {width} {colours}"] = "\n".join(line.plain for line in lines)
     return drawn
 
 

@@ -11,7 +11,7 @@ from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.html import page
-from recycle.view.panel import Panel
+from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject, subject_of
 from tests.view.disturbed import DEATH, VIEW, write_disturbed
 from tests.view.samples import DEAD, SCRIPT, chart_of, measured, small
@@ -108,6 +108,8 @@ LOST = (0xC1, 0x12, 0x1F)
 BACK = (0x2E, 0x8B, 0x57)
 PAUSE = (0xFF, 0xD5, 0x4A)
 DARK_PAUSE = (0xB0, 0x8A, 0x1E)
+CRITICAL = (0xD6, 0x18, 0x7F)
+MEMORY = (0xB9, 0xB3, 0xD6)
 STEP = (0x7B, 0x57, 0xA8)
 
 
@@ -122,19 +124,33 @@ def test_the_head_and_the_first_drawing(shown, plan):
     assert seen[STEP] > 1000
 
 
-def test_every_stage_says_when_it_takes_which_iteration(open_page, plan):
-    browser = open_page(Panel("plan", chart_of(plan, 2), timeline(plan, 2)))
+def written(browser):
+    """All texts on the canvas."""
     browser.execute_script(
         "window.texts = []; const pen = CanvasRenderingContext2D.prototype; const write = pen.fillText;"
         "pen.fillText = function (text, ...rest) { texts.push(text); write.call(this, text, ...rest); };"
-        "window.dispatchEvent(new Event('resize'))"
+        "document.getElementById('fit').click()"
     )
     settle(browser)
-    texts = browser.execute_script("return texts")
+    return browser.execute_script("return texts")
+
+
+def test_every_stage_says_when_it_takes_which_iteration(open_page, plan):
+    browser = open_page(Panel("plan", chart_of(plan, 2), timeline(plan, 2)))
+    texts = written(browser)
     for iteration in range(2):
         assert [each for each in texts if each.startswith(f"iteration {iteration}: ")] == [
             f"iteration {iteration}: {length} slots" for length in (27, 25, 30, 22)
         ]
+
+
+def test_the_legend_has_the_signs_of_the_page(shown):
+    from selenium.webdriver.common.by import By
+
+    legend = shown.find_element(By.ID, "legend").text
+    assert "re-routed" in legend
+    assert "dead server" in legend
+    assert "a new view" not in legend
 
 
 def test_hovering_says_what_a_box_waits_for_and_who_waits_for_it(shown, plan):
@@ -185,6 +201,134 @@ def test_grouping_moves_the_rows(shown):
     settle(shown)
     after = shown.execute_script("return [schedule.place('3F0.0').y, schedule.place('0F2.0').y]")
     assert after[0] < after[1]
+
+
+def test_idle_time_says_what_ends_it(open_page):
+    # F of the second stage waits for that of the first one.
+    two = small(stages=2, forward=5)
+    shown = open_page(Panel("plan", chart_of(two), timeline(two)))
+    before = colours(shown)
+    move_to(shown, "W0_1", 2)
+    assert tip(shown) == "W0_1\nidle from 0 to 5\n1F0.0 waits for 0F0.0 on W0_0 until 5"
+    assert colours(shown) != before
+    move_to(shown, "W0_0", 6)
+    assert "0B0.0 waits for 1I0.0 on W0_1 until 11" in tip(shown)
+
+
+def test_the_critical_path_is_what_the_end_waited_for(open_page):
+    from selenium.webdriver.common.by import By
+
+    two = small(stages=2, forward=5)
+    shown = open_page(Panel("plan", chart_of(two), timeline(two)))
+    assert CRITICAL not in colours(shown)
+    shown.find_element(By.ID, "critical").click()
+    settle(shown)
+    assert colours(shown)[CRITICAL] > 300
+    assert "critical path" in shown.find_element(By.ID, "legend").text
+    assert shown.execute_script("return schedule.critical()") == [
+        "0F0.0",
+        "1F0.0",
+        "1I0.0",
+        "0B0.0",
+        "0REDUCE",
+        "0STEP",
+    ]
+
+
+def test_memory_has_a_lane_with_its_limit(shown):
+    before = shown.execute_script("return schedule.place('2F1.3')")
+    press(shown, "m")
+    settle(shown)
+    seen = colours(shown)
+    assert seen[MEMORY] > 5000
+    assert seen[LOST] > 500
+    after = shown.execute_script("return schedule.place('2F1.3')")
+    assert after["y"] != before["y"]
+    texts = written(shown)
+    assert texts.count("limit 4") == 11
+
+
+def test_a_search_goes_to_a_server_an_instruction_or_a_micro_batch(shown):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    field = shown.find_element(By.ID, "search")
+    said = shown.find_element(By.ID, "found")
+    field.send_keys("2F1.3")
+    assert tip(shown).startswith("2F1.3 on W0_2")
+    assert said.text == "on W0_2"
+    field.clear()
+    field.send_keys("w2_3")
+    assert tip(shown).startswith("3F2.0 on W2_3")
+    field.clear()
+    field.send_keys("W1_2")
+    assert said.text == "dead"
+    field.clear()
+    field.send_keys("9.9")
+    assert said.text == "not here"
+    field.clear()
+    whole = colours(shown)[FORWARD]
+    field.send_keys("1.3", Keys.ENTER)
+    settle(shown)
+    assert colours(shown)[FORWARD] < whole / 3
+
+
+def test_keys_work_without_a_click(shown):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    before = shown.execute_script("return schedule.place('2F1.3')")
+    ActionChains(shown).send_keys("+").perform()
+    settle(shown)
+    assert shown.execute_script("return schedule.place('2F1.3')")["width"] > before["width"]
+
+
+def test_the_tip_follows_what_comes_under_the_pointer(shown):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    place = move(shown, "0F0.2")
+    assert tip(shown).startswith("0F0.2 on W0_0")
+    actions = ActionChains(shown)
+    actions.send_keys("+" * 9).perform()
+    settle(shown)
+    seen = shown.execute_script("return schedule.place('0F0.2')")
+    assert seen["x"] + seen["width"] < place["x"], "zooming at the middle takes it out of the pointer's way"
+    assert not tip(shown).startswith("0F0.2 on W0_0")
+
+
+def test_the_address_has_the_view(shown):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    move(shown, "2F1.3", click=True)
+    press(shown, "+", "+", "c")
+    shown.find_element(By.NAME, "W").click()
+    settle(shown)
+    where = "const {x, y, width} = schedule.place('2F1.3'); return [x, y, width].map(Math.round)"
+    place = shown.execute_script(where)
+    WebDriverWait(shown, 20).until(lambda _: "follow=0%2F1.3" in shown.current_url and "hide=W" in shown.current_url)
+    address = shown.current_url
+    shown.get("about:blank")
+    shown.get(address)
+    assert shown.execute_script(where) == place
+    assert not shown.find_element(By.NAME, "W").is_selected()
+    assert shown.find_element(By.ID, "critical").is_selected()
+
+
+def test_what_is_seen_can_be_saved(shown):
+    from xml.etree import ElementTree
+
+    image = pytest.importorskip("PIL.Image")
+    move(shown, "2F1.3", click=True)
+    press(shown, "m", "c", "t")
+    settle(shown)
+    picture = ElementTree.fromstring(shown.execute_script("return schedule.svg()"))
+    assert len(picture.findall(".//{*}rect")) > 200
+    assert "W0_2" in [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    content = shown.execute_async_script(
+        "const done = arguments[0]; schedule.png().then((blob) => blob.arrayBuffer())"
+        ".then((bytes) => done([...new Uint8Array(bytes)]))"
+    )
+    assert image.open(io.BytesIO(bytes(content))).size[0] > 1000
 
 
 def test_wheel_keys_and_drag_zoom_and_pan(shown):
@@ -277,11 +421,32 @@ def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_pa
     move_to(shown, "W1_2", DEATH + 40_000)
     assert tip(shown) == "W1_2\nW1_2 was killed by signal 9 (SIGKILL)"
     move_to(shown, "W0_0", DEATH + 2000)
-    assert tip(shown) == "W0_0\ninto view 1 in 5.6 ms: agree 2100, rebuild 1500, restore 700, start 1300"
+    assert tip(shown) == "W0_0\ninto view 1 in 5.6 ms: agree 2.1 ms, rebuild 1.5 ms, restore 700 us, start 1.3 ms"
     move_to(shown, "W1_2", VIEW)
     assert "view 1: 11 servers, throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(shown)
     move_to(shown, "W0_0", DEATH - 11_000)
-    assert tip(shown) == ""
+    assert tip(shown).startswith("W0_0\nidle from 38 ms to 41 ms")
+
+
+def test_a_run_has_its_loss_its_throughput_and_its_story(open_page, tmp_path):
+    from selenium.webdriver.common.by import By
+
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    [panel] = make_panels([subject], "stage")
+    shown = open_page(panel)
+    texts = written(shown)
+    assert {"loss", "throughput", "4", "1"} <= set(texts)
+    summary = shown.find_element(By.CSS_SELECTOR, "details.events summary")
+    assert summary.text.startswith("1 failure, 1 rejoin, 1 iteration made again; recovered in 6 ms")
+    summary.click()
+    settle(shown)
+    events = shown.find_element(By.CSS_SELECTOR, "details.events ol").text
+    assert "50 msW1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent" in events
+    before = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
+    shown.find_elements(By.CSS_SELECTOR, "details.events button")[0].click()
+    settle(shown)
+    after = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
+    assert after["width"] >= before["width"]
 
 
 def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_page, tmp_path):
@@ -292,16 +457,46 @@ def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_
     text = tip(shown)
     assert text.startswith("2F1.0 on W1_2")
     assert "iteration 1" in text
-    assert "waits for 1F1.0 on W1_1 (until 36000)" in text
-    assert "awaited by 2I1.0 on W1_2 (at 39000), 3F1.0 on W1_3 (at 37000)" in text
+    assert "waits for 1F1.0 on W1_1 (until 36 ms)" in text
+    assert "awaited by 2I1.0 on W1_2 (at 39 ms), 3F1.0 on W1_3 (at 37 ms)" in text
 
 
 def test_many_boxes_are_painted_as_pixels(open_page):
     many = small(pipelines=48, stages=4, micro_batches=24, failed=(DEAD,))
     shown = open_page(Panel("many", chart_of(many), timeline(many)))
+    shown.execute_script("document.getElementById('folded').click()")
+    settle(shown)
     assert colours(shown)[FORWARD] > 1000
     move(shown, "0F0.0")
     assert tip(shown).startswith("0F0.0 on W0_0")
+
+
+def test_groups_of_too_many_servers_are_folded_and_the_dead_are_named(open_page):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    many = small(pipelines=48, stages=4, micro_batches=24, failed=(DEAD,))
+    shown = open_page(Panel("many", chart_of(many), timeline(many)))
+    assert shown.find_element(By.ID, "folded").is_selected()
+    seen = colours(shown)
+    assert seen[FORWARD] > 1000
+    # The work of W1_2, in the colour of pipeline 1.
+    assert seen[LOST] > 500
+    texts = written(shown)
+    assert "\u25b8 stage 2" in texts
+    assert "47 of 48 live" in texts
+    assert "W1_2" in texts
+    assert "W2_2" not in texts
+    place = shown.execute_script("return schedule.place('2F3.0')")
+    actions = ActionChains(shown)
+    actions.w3c_actions.pointer_action.move_to_location(round(place["x"]) + 2, round(place["y"]) + 9)
+    actions.perform()
+    assert tip(shown).startswith("stage 2\nof 48 servers ")
+    assert "at re-routed work" in tip(shown) or "dead" in tip(shown)
+    actions.w3c_actions.pointer_action.click()
+    actions.perform()
+    settle(shown)
+    assert "W2_2" in written(shown)
 
 
 def test_dark_theme(plan, tmp_path):

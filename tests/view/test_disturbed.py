@@ -78,7 +78,7 @@ def test_who_died_before_the_last_iterations_and_stays_dead_is_known(folder):
 
 
 def test_in_the_terminal(chart, golden):
-    text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal(chart, 400, color=False))
+    text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal([chart], 400, "none")[0])
     golden("view/disturbed.txt", text)
 
 
@@ -91,7 +91,7 @@ def test_in_a_picture_the_outage_and_the_pauses_stand_where_they_were(chart):
     assert len(pauses) == 22
     assert (
         pauses[0].find("svg:title", space).text
-        == "W0_0 into view 1 in 5.6 ms: agree 2100, rebuild 1500, restore 700, start 1300"
+        == "W0_0 into view 1 in 5.6 ms: agree 2.1 ms, rebuild 1.5 ms, restore 700 us, start 1.3 ms"
     )
     white = outage.find("svg:rect", space)
     band = pauses[0].find("svg:rect", space)

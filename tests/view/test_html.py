@@ -34,7 +34,8 @@ def test_the_same_plan_gives_the_same_bytes(worked):
 
 
 def test_the_page_asks_for_nothing_from_a_network(staggered):
-    text = page_of(staggered).replace("http://www.w3.org", "")
+    # Names of forms of XML and places within a picture are no addresses.
+    text = page_of(staggered).replace("http://www.w3.org", "").replace("url(#", "")
     for sign in ("http:", "https:", "src=", "@import", "url("):
         assert sign not in text
 

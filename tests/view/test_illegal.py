@@ -79,7 +79,7 @@ def test_it_is_drawn_in_every_view_with_the_message_at_the_head(plan, name, grou
     assert subject.violations
     drawn = all_views(subject, grouping)
     first = subject.violations[0].message
-    assert first in " ".join(drawn["terminal 80 False"].split())
+    assert first in " ".join(drawn["terminal 80 none"].split())
     for view in ("svg", "html"):
         assert first.replace("'", "&#x27;").replace(">", "&gt;") in drawn[view] or first in drawn[view]
 
@@ -92,7 +92,7 @@ def test_the_wrong_instruction_is_marked(plan):
     assert drawn["list"].count("WRONG") == len(wrong)
     assert '"wrong":{"' in drawn["html"]
     assert '"wrong":"' in drawn["trace"]
-    assert any("!" in line for line in drawn["terminal 80 False"].splitlines() if line.startswith("W0_1"))
+    assert any("!" in line for line in drawn["terminal 80 none"].splitlines() if line.startswith("W0_1"))
 
 
 def test_a_wrong_transfer_is_marked_at_the_compute_it_belongs_to(plan):

@@ -13,8 +13,9 @@ function get if import in instanceof let new null of return set static super swi
 void while yield
 """
 BROWSER = """
-Boolean Float64Array Infinity Int32Array JSON Map Math Number Object Set String Uint32Array Uint8Array atob document
-getComputedStyle matchMedia parseInt performance requestAnimationFrame window
+Blob Boolean Error Float32Array Float64Array Infinity Int32Array JSON Map Math NaN Number Object Promise ResizeObserver
+Set String URL URLSearchParams Uint32Array Uint8Array atob clearTimeout document fetch getComputedStyle history
+location matchMedia parseInt performance requestAnimationFrame setTimeout window
 """
 NAME = r"[A-Za-z_$][\w$]*"
 COMPUTED = re.compile(r"\$\{([^}]*)\}")
@@ -22,8 +23,9 @@ FRAME = {"head": "export const one = 1;\n", "main": "import { one } from './head
 
 
 def plain(text):
-    """A module's text without comments and without what stands in strings, but with what templates compute."""
+    """A module's text without comments, patterns and what stands in strings, but with what templates compute."""
     text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r"(?<=[(=,] )/(?:\\.|\[[^]]*\]|[^/\n])+/\w*|(?<=\()/(?:\\.|\[[^]]*\]|[^/\n])+/\w*", "''", text)
     text = re.sub(r"`([^`]*)`", lambda found: f"({' , '.join(COMPUTED.findall(found[1]))})", text)
     return re.sub(r"'[^'\n]*'|\"[^\"\n]*\"", "''", text)
 

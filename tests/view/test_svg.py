@@ -1,7 +1,12 @@
+import re
 from xml.etree import ElementTree
 
 import msgspec
+import pytest
 
+from recycle.errors import UserError
+from recycle.view.chart import make_chart
+from recycle.view.subject import Subject
 from recycle.view.svg import draw
 from scripts.make_figures import pictures
 from tests.view.samples import SCRIPT, chart_of, measured, small
@@ -62,12 +67,24 @@ def test_names_from_files_are_escaped(staggered):
 
 
 def test_two_schedules_stand_below_each_other_on_one_time_axis(staggered):
-    from recycle.view.chart import make_chart
-    from recycle.view.subject import Subject
-
     run = measured(staggered)
-    text = draw([chart_of(staggered), make_chart(Subject("run", None, run), run)], pace=12.5)
+    text = draw([chart_of(staggered), make_chart(Subject("run", None, run), run)], [1.0, 12.5])
     assert len(ElementTree.fromstring(text).findall("svg:g", NAMESPACE)) == 2
+
+
+def test_a_picture_that_nobody_can_look_at_is_refused_with_a_number_of_iterations_that_fits(staggered):
+    with pytest.raises(UserError, match=r"--iterations \d+") as error:
+        draw([chart_of(staggered, iterations=120)])
+    draw([chart_of(staggered, iterations=int(re.search(r"--iterations (\d+)", str(error.value))[1]))])
+
+
+def test_one_very_short_instruction_does_not_make_a_picture_wide(staggered):
+    run = measured(staggered)
+    first = next(place for place, span in enumerate(run.spans) if span.instruction.op.is_compute)
+    short = msgspec.structs.replace(run.spans[first], end=run.spans[first].start + 1e-3)
+    run = msgspec.structs.replace(run, spans=(*run.spans[:first], short, *run.spans[first + 1 :]))
+    width = int(ElementTree.fromstring(draw([make_chart(Subject("run", None, run), run)])).get("width"))
+    assert width < 4000
 
 
 def test_the_smallest_job():

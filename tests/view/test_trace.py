@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from recycle.view.chart import make_chart
-from recycle.view.panel import Panel
-from recycle.view.subject import Subject, subject_of
-from recycle.view.trace import encode, lanes, microseconds
+from recycle.view.panel import Panel, make_panels
+from recycle.view.subject import Subject, load_subject, subject_of
+from recycle.view.trace import encode, lanes
+from recycle.wording import microseconds
+from tests.view.disturbed import DEATH, write_disturbed
 from tests.view.samples import measured, small
 
 NEEDED = {
@@ -55,7 +57,7 @@ def check(events):
 def test_the_worked_example_passes_the_schema_check(worked):
     _, plan = worked
     tracks, flows = check(events_of(subject_of(plan, "plan", 2)))
-    assert len(tracks) == len(plan.programs)
+    assert sum(lane == 0 for _, lane in tracks) == len(plan.programs)
     sends = sum(each.op.is_send for program in plan.programs.values() for each in program)
     assert len(flows) == 2 * sends
 
@@ -66,7 +68,7 @@ def test_transfers_have_lanes_of_their_own():
     tracks, _ = check(events)
     assert any(lane for _, lane in tracks)
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert names == {"compute", "communication"}
+    assert names == {"compute", "communication", "iteration"}
 
 
 def test_failures_are_instants_and_memory_a_counter(staggered):
@@ -87,7 +89,7 @@ def test_planned_and_measured_stand_side_by_side(staggered):
     run = measured(staggered)
     events = events_of(subject_of(staggered, "planned", 2), Subject("measured", None, run))
     tracks, flows = check(events)
-    assert len(tracks) == 2 * len(staggered.programs)
+    assert sum(lane == 0 for _, lane in tracks) == 2 * len(staggered.programs)
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert len(names) == len(set(names))
     assert {"planned W0_0", "measured W0_0"} <= set(names)
@@ -106,3 +108,30 @@ def test_lanes_are_as_few_as_the_transfers_under_way_at_once(staggered):
 
     given = [lane for lane, _ in lanes([Fake(0, 4), Fake(1, 2), Fake(2, 5), Fake(4, 6), Fake(4, 5)])]
     assert given == [0, 1, 1, 0, 2]
+
+
+def test_slices_have_the_name_of_their_op_so_that_they_can_be_summed(staggered):
+    slices = [event for event in events_of(subject_of(staggered, "plan")) if event["ph"] == "X" and event["pid"]]
+    assert {event["name"] for event in slices} == {"F", "I", "W", "B", "STEP"}
+    assert {event["args"]["instruction"] for event in slices} >= {"2F1.3", "0B2.5", "3STEP"}
+
+
+def test_iterations_are_slices_of_their_own_as_long_as_they_take(staggered):
+    events = events_of(subject_of(staggered, "plan", 3))
+    iterations = [event for event in events if event.get("cat") == "iteration"]
+    assert [event["name"] for event in iterations] == ["iteration 0", "iteration 1", "iteration 2"]
+    assert [event["ts"] for event in iterations] == [0, 30_000, 60_000]
+    assert {event["dur"] for event in iterations} == {32_000}
+    assert len({event["tid"] for event in iterations}) == 2, "they overlap"
+
+
+def test_a_run_has_its_figures_and_its_recoveries(tmp_path):
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    events = json.loads(encode(make_panels([subject], "stage"), Path("trace.json")))["traceEvents"]
+    check(events)
+    figures = [event for event in events if event["ph"] == "C"]
+    assert [event["args"]["loss"] for event in figures if event["name"] == "loss"] == [4, 3, 2, 1]
+    assert sum(event["name"] == "throughput" for event in figures) == 4
+    recoveries = [event for event in events if event["name"].startswith("recovery into view")]
+    assert [event["args"]["number"] for event in recoveries] == [1, 2]
+    assert recoveries[0]["ts"] > DEATH

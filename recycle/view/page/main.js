@@ -1,22 +1,37 @@
 // The page as a whole: what keys and pointer do.
 
-import { fillHead, makeSwitches } from './head.js';
+import { describe, restore } from './address.js';
+import { describeBand } from './bands.js';
+import { criticalPath, idleness } from './critical.js';
+import { fillHead, makeSwitches, setSwitches } from './head.js';
+import { curveAt } from './lanes.js';
+import { fillLegend } from './legend.js';
+import { tryPlans, watchRun } from './live.js';
 import { Panel, firstAbove } from './model.js';
+import { moves } from './moves.js';
 import { draw, light } from './paint.js';
-import { AXIS, Scene } from './scene.js';
+import { pngOf, save, svgOf } from './pictures.js';
+import { Scene } from './scene.js';
+import { search } from './search.js';
 import { readTheme } from './theme.js';
+import { timeText } from './times.js';
 import { explain } from './tip.js';
 
 const page = JSON.parse(document.getElementById('data').textContent);
-const panels = page.panels.map((packed) => new Panel(packed, page.ops, page.changes));
+const unpack = (packed) => packed.map((each) => new Panel(each, page.ops, page.changes));
+let panels = unpack(page.panels);
+let flip = null; // kills a server, or brings it back, on a page that has other plans
 const scene = new Scene(panels, page);
 const plot = document.getElementById('plot');
-const base = document.getElementById('base').getContext('2d', { alpha: false });
-const over = document.getElementById('over').getContext('2d');
+const canvases = [document.getElementById('base'), document.getElementById('over')];
+const base = canvases[0].getContext('2d', { alpha: false });
+const over = canvases[1].getContext('2d');
 let focus = null; // the box that is pointed at, or reached by keys
 let note = null; // what is said where no box is: texts, and where
 let follow = null; // the micro-batch that is followed
+let pointer = null; // where the pointer is, while it points and no key has gone elsewhere
 let waiting = false;
+let remembering = 0;
 
 function redraw() {
   if (waiting) return;
@@ -31,32 +46,57 @@ function redraw() {
 function drawNow() {
   const start = performance.now();
   draw(scene, base);
+  if (pointer) look();
   lightUp();
+  remember();
   performance.clearMeasures('draw');
   performance.measure('draw', { start });
 }
 
-function lightUp() {
+// What is lit: a box, the ways of a micro-batch, and what is said of a place without a box.
+function lit() {
   const boxes = follow
     ? panels.map((panel) => ({ panel, boxes: panel.journey(follow.iteration, follow.home, follow.microBatch) }))
     : [];
-  light(scene, over, focus, boxes);
+  return [focus, boxes, note];
+}
+
+function lightUp() {
+  light(scene, over, ...lit());
   explain(scene, focus, note);
 }
 
-// Say what happened to a server at a time at which it has no box.
-function annotate(hit, x, y) {
-  const texts = hit && hit.box < 0 && x >= scene.left && x <= scene.edge
-    ? hit.panel.note(hit.row, scene.time(x) / hit.panel.scale, (3 * scene.perPixel) / hit.panel.scale)
-    : [];
-  const before = note;
-  note = texts.length ? { label: hit.row.label, texts, x, y } : null;
-  if (before || note) explain(scene, focus, note);
+// Keep the view in the page's address, a moment after its last change: browsers count how often that is written.
+function remember() {
+  clearTimeout(remembering);
+  remembering = setTimeout(() => history.replaceState(null, '', `#${describe(scene, follow)}`), 150);
+}
+
+// What the pointer is at.
+function look() {
+  const hit = scene.at(pointer.x, pointer.y);
+  focus = hit?.box >= 0 ? { panel: hit.panel, box: hit.box } : null;
+  note = hit?.box >= 0 ? null : annotation(hit, pointer.x, pointer.y);
+}
+
+// What is said of a place that has no box: of a curve, a band, or what a server does there.
+function annotation(hit, x, y) {
+  const curve = curveAt(scene, x, y);
+  if (curve) return { ...curve, x, y };
+  if (!hit || x < scene.left || x > scene.edge) return null;
+  if (hit.band) return { ...describeBand(scene, hit.band, scene.time(x)), x, y };
+  const { panel, row } = hit;
+  const time = scene.time(x) / panel.scale;
+  const texts = panel.note(row, time, (3 * scene.perPixel) / panel.scale);
+  if (texts.length) return { label: row.label, texts, x, y };
+  if (time < 0 || time > panel.end) return null;
+  const idle = idleness(panel, row, time, (each) => timeText(each, panel.timeUnit));
+  return idle.texts.length ? { label: row.label, panel, x, y, ...idle } : null;
 }
 
 function resize() {
   const ratio = window.devicePixelRatio || 1;
-  for (const { canvas } of [base, over]) {
+  for (const canvas of canvases) {
     canvas.width = Math.round(plot.clientWidth * ratio);
     canvas.height = Math.round(plot.clientHeight * ratio);
   }
@@ -64,68 +104,42 @@ function resize() {
 }
 
 function regroup() {
-  scene.layout();
-  keepInside();
+  if (scene.rowHeight === scene.fitted) {
+    const { from, perPixel } = scene;
+    scene.fit();
+    Object.assign(scene, { from, perPixel });
+  } else {
+    scene.layout();
+  }
+  moves.keepInside(scene);
   redraw();
-}
-
-function keepInside() {
-  const ends = panels.map((panel) => panel.end * panel.scale);
-  const end = Math.max(...ends, 1e-9);
-  const span = (scene.edge - scene.left) * scene.perPixel;
-  scene.from = Math.min(Math.max(scene.from, -span * 0.1), Math.max(0, end - span * 0.5));
-  scene.top = Math.max(0, Math.min(scene.top, scene.length - (scene.height - AXIS) + 10));
 }
 
 function everything() {
   scene.fit();
-  keepInside();
+  moves.keepInside(scene);
   redraw();
 }
 
-// Zoom time, and with it the rows where they are too low to be read.
-function zoom(factor, x = (scene.left + scene.edge) / 2, y = scene.height / 2) {
-  const time = scene.time(x);
-  const end = Math.max(...panels.map((panel) => panel.end * panel.scale), 1e-9);
-  const widest = (end * 1.2) / Math.max(50, scene.edge - scene.left);
-  scene.perPixel = Math.min(widest, Math.max(widest / 1e5, scene.perPixel * factor));
-  scene.from = time - (x - scene.left) * scene.perPixel;
-  const readable = Math.max(scene.fitted, 22);
-  if (scene.rowHeight <= readable) {
-    heighten(Math.min(readable, Math.max(scene.fitted, scene.rowHeight / factor)), y);
+// What keys and wheel do: each moves the scene, and then it is drawn.
+const zoom = (...how) => redraw(moves.zoom(scene, ...how));
+const stretch = (...how) => redraw(moves.stretch(scene, ...how));
+const pan = (...how) => redraw(moves.pan(scene, ...how));
+const showTime = (...where) => redraw(moves.showTime(scene, ...where));
+
+// What a click or Enter does: kill a server on a page that has other plans, follow a micro-batch, or let a band show its rows.
+function choose(hit, x = scene.left) {
+  if (flip && hit?.row && x < scene.left) {
+    flip(`W${hit.row.pipeline}_${hit.row.stage}`);
+    return;
   }
-  keepInside();
-  redraw();
-}
-
-// Give the rows another height, and keep what is at a place of the screen there.
-function heighten(rowHeight, y) {
-  const place = scene.top + y - AXIS;
-  const line = Math.max(0, scene.lines.findLastIndex((each) => each.top <= place));
-  const inside = scene.lines.length ? (place - scene.lines[line].top) / scene.rowHeight : 0;
-  scene.rowHeight = rowHeight;
-  scene.layout();
-  scene.top = (scene.lines[line]?.top ?? 0) + inside * rowHeight - (y - AXIS);
-}
-
-function stretch(factor, y = scene.height / 2) {
-  heighten(Math.min(60, Math.max(1, scene.rowHeight * factor)), y);
-  keepInside();
-  redraw();
-}
-
-function pan(x, y) {
-  scene.from += x * scene.perPixel;
-  scene.top += y;
-  keepInside();
-  redraw();
-}
-
-function point(panel, box) {
-  const next = box >= 0 ? { panel, box } : null;
-  if (next?.panel === focus?.panel && next?.box === focus?.box) return;
-  focus = next;
-  lightUp();
+  if (hit?.band) {
+    const name = scene.name(hit.panel, hit.band.group);
+    if (!scene.opened.delete(name)) scene.opened.add(name);
+    regroup();
+    return;
+  }
+  followed(hit?.box >= 0 ? hit : null);
 }
 
 function followed(target) {
@@ -137,6 +151,7 @@ function followed(target) {
     follow = same ? null : { iteration: iteration[box], home: home[box], microBatch: microBatch[box] };
   }
   lightUp();
+  remember();
 }
 
 // By keys from box to box: along a row, or to the box of the nearest time on the next row that has one.
@@ -169,13 +184,38 @@ function step(across, down) {
 
 // Bring a box into sight and point at it.
 function goTo(panel, box) {
-  const { x, y, width, height } = scene.rectangle(panel, box);
-  if (x < scene.left) scene.from -= (scene.left - x + 60) * scene.perPixel;
-  if (x + width > scene.edge) scene.from += (x + width - scene.edge + 60) * scene.perPixel;
-  if (y < AXIS) scene.top -= AXIS - y + 30;
-  if (y + height > scene.height) scene.top += y + height - scene.height + 30;
+  moves.reveal(scene, panel, box);
   focus = { panel, box };
+  [pointer, note] = [null, null];
   drawNow();
+}
+
+// Go to what a text names.
+function find(text) {
+  const found = text.trim() ? search(scene, text) : null;
+  const said = document.getElementById('found');
+  said.className = text.trim() && !found ? 'none' : '';
+  said.textContent = !text.trim() ? '' : found ? '' : 'not here';
+  if (!found) return false;
+  const { panel, place, box } = found;
+  if (place === undefined) {
+    if (found.follow) follow = found.follow;
+    goTo(panel, box);
+    said.textContent = `on ${panel.rows[panel.rowOf[box]].label}`;
+    return true;
+  }
+  const row = panel.rows[place];
+  if (row.boxes.to > row.boxes.from) goTo(panel, row.boxes.from);
+  else {
+    moves.revealRow(scene, panel, place);
+    drawNow();
+  }
+  said.textContent = row.dead ? 'dead' : row.label;
+  return true;
+}
+
+function toggle(name) {
+  document.getElementById(name).click();
 }
 
 const KEYS = {
@@ -195,9 +235,14 @@ const KEYS = {
   Enter: () => followed(focus),
   ' ': () => followed(focus),
   Escape: () => {
-    focus = follow = null;
+    focus = follow = note = pointer = null;
     lightUp();
+    remember();
   },
+  '/': () => document.getElementById('search').focus(),
+  m: () => toggle('memory'),
+  c: () => toggle('critical'),
+  t: () => toggle('transfers'),
 };
 
 function listen() {
@@ -207,9 +252,12 @@ function listen() {
     const bounds = plot.getBoundingClientRect();
     return [event.clientX - bounds.left, event.clientY - bounds.top];
   };
-  plot.addEventListener('keydown', (event) => {
+  // Keys work wherever the focus is, but for those that mean something there.
+  document.addEventListener('keydown', (event) => {
     const action = event.ctrlKey || event.metaKey || event.altKey ? null : KEYS[event.key];
-    if (!action) return;
+    const { type, tagName } = event.target;
+    if (!action || type === 'search' || tagName === 'SELECT') return;
+    if (['Enter', ' '].includes(event.key) && ['INPUT', 'BUTTON', 'SUMMARY'].includes(tagName)) return;
     event.preventDefault();
     action(event);
   });
@@ -235,46 +283,98 @@ function listen() {
       return;
     }
     const [x, y] = where(event);
-    const hit = scene.at(x, y);
-    point(hit?.panel, hit ? hit.box : -1);
-    annotate(hit, x, y);
+    pointer = { x, y };
+    look();
+    lightUp();
   });
   plot.addEventListener('pointerup', (event) => {
     const far = drag?.far;
     drag = null;
     plot.classList.remove('panning');
     if (far) return;
-    const hit = scene.at(...where(event));
-    followed(hit && hit.box >= 0 ? hit : null);
+    const [x, y] = where(event);
+    choose(scene.at(x, y), x);
   });
   plot.addEventListener('pointerleave', () => {
-    point(null, -1);
-    annotate(null);
+    focus = note = pointer = null;
+    lightUp();
   });
-  window.addEventListener('resize', () => {
+  const field = document.getElementById('search');
+  field.addEventListener('input', () => find(field.value));
+  field.addEventListener('keydown', (event) => {
+    if (event.key === 'Enter' || event.key === 'Escape') {
+      event.preventDefault();
+      plot.focus();
+    }
+  });
+  document.getElementById('tools').addEventListener('submit', (event) => event.preventDefault());
+  document.getElementById('tools').addEventListener('change', () => fillLegend(panels, scene.show));
+  document.getElementById('png').addEventListener('click', async () => save(await pngOf(...canvases), 'schedule.png'));
+  document.getElementById('svg').addEventListener('click', () => {
+    save(new Blob([svgOf(scene, base, lit())], { type: 'image/svg+xml' }), 'schedule.svg');
+  });
+  window.addEventListener('hashchange', () => {
+    if (location.hash.slice(1) !== describe(scene, follow)) open();
+  });
+  // The plot takes what the head leaves of the window.
+  new ResizeObserver(() => {
+    if (plot.clientWidth === scene.width && plot.clientHeight === scene.height) return;
     resize();
-    keepInside();
+    moves.keepInside(scene);
     redraw();
-  });
+  }).observe(plot);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
     scene.theme = readTheme(page, base);
     redraw();
   });
 }
 
-fillHead(panels);
+// Show other schedules in the place of these; who has not zoomed sees all of them.
+function replace(next) {
+  const whole = scene.from === 0 && scene.time(scene.edge) >= scene.end && scene.rowHeight === scene.fitted;
+  scene.panels = panels = unpack(next.panels);
+  [focus, note] = [null, null];
+  fillHead(panels, showTime);
+  fillLegend(panels, scene.show);
+  if (whole) scene.fit();
+  else scene.layout();
+  moves.keepInside(scene);
+  drawNow();
+}
+
+// Show what the page's address says, or everything.
+function open() {
+  const kept = restore(scene, location.hash);
+  follow = kept ? kept.follow : null;
+  if (!kept) {
+    scene.folded = scene.crowded;
+    scene.fit();
+  }
+  setSwitches(scene);
+  moves.keepInside(scene);
+  fillLegend(panels, scene.show);
+  drawNow();
+}
+
+fillHead(panels, showTime);
+fillLegend(panels, scene.show);
 makeSwitches(scene, redraw, regroup);
 listen();
 scene.theme = readTheme(page, base);
 resize();
-scene.fit();
-drawNow();
+open();
 performance.mark('first draw');
+if (page.live === 'run') watchRun(replace);
+if (page.live === 'plans') flip = tryPlans(panels[0].rows.filter((row) => row.dead).map((row) => row.label), replace);
 
 // For the console and for tests: a zoom step, and the places on the page of an instruction such as 1F0.2 and of a
 // server's time.
 window.schedule = {
   zoom,
+  find,
+  critical: (panel = 0) => criticalPath(panels[panel]).map((box) => panels[panel].text(box)),
+  svg: () => svgOf(scene, base, lit()),
+  png: () => pngOf(...canvases),
   place(text, panel = 0, iteration = 0) {
     const box = panels[panel].find(text, iteration);
     if (box < 0) return null;

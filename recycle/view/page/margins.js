@@ -1,6 +1,9 @@
 // What stands around the boxes: the times along the top, the names of rows and groups, and the rows' figures.
 
+import { drawBandNames } from './bands.js';
+import { drawCurveNames, drawMemoryScale } from './lanes.js';
 import { AXIS } from './scene.js';
+import { timeText } from './times.js';
 
 export function drawAxis(scene, pen) {
   pen.fillStyle = scene.theme.ground;
@@ -9,13 +12,16 @@ export function drawAxis(scene, pen) {
   pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
   pen.textBaseline = 'middle';
   pen.textAlign = 'left';
-  pen.fillText(scene.page.unit, 10, AXIS / 2);
+  pen.fillText(timeText(1, scene.page.unit) === '1' ? scene.page.unit : 'time', 10, AXIS / 2);
   pen.textAlign = 'center';
-  for (const tick of scene.ticks()) pen.fillText(short(tick), scene.x(tick), AXIS / 2);
-  if (scene.right) {
-    pen.textAlign = 'right';
-    ['busy', 'bubble', 'memory'].forEach((name, place) => pen.fillText(name, scene.edge + 42 + 50 * place, AXIS / 2));
+  for (const tick of scene.ticks()) {
+    const text = timeText(tick, scene.page.unit);
+    const x = scene.x(tick);
+    const half = pen.measureText(text).width / 2;
+    if (x - half > scene.left - 6 - half && x + half < scene.edge + 6) pen.fillText(text, x, AXIS / 2);
   }
+  pen.textAlign = 'right';
+  for (const { name, right } of scene.columns) pen.fillText(name, scene.edge + right, AXIS / 2);
   pen.fillStyle = scene.theme.rule;
   pen.fillRect(0, AXIS - 1, scene.width, 1);
 }
@@ -39,13 +45,17 @@ export function drawMargins(scene, pen, lines) {
     pen.textAlign = 'left';
     pen.fillText(row.label, 12, middle);
     if (row.dead) pen.fillRect(12, middle, pen.measureText(row.label).width, 1.2);
-    if (!scene.right || row.dead) continue;
+    if (scene.lane) drawMemoryScale(scene, pen, { panel, place, top });
+    if (row.dead) continue;
+    pen.fillStyle = scene.theme.ink;
     pen.textAlign = 'right';
     pen.font = `${font}px "DejaVu Sans", Verdana, sans-serif`;
-    const memory = row.peak === null ? '' : row.limit === null ? `${row.peak}` : `${row.peak}/${row.limit}`;
-    [row.busy, row.bubble, memory].forEach((text, column) => pen.fillText(text, scene.edge + 42 + 50 * column, middle));
+    for (const { name, right } of scene.columns) pen.fillText(row[name], scene.edge + right, middle);
   }
-  drawNames(scene, pen);
+  if (scene.folded) drawBandNames(scene, pen);
+  else drawNames(scene, pen);
+  drawCurveNames(scene, pen);
+  drawTitles(scene, pen);
 }
 
 function drawNames(scene, pen) {
@@ -59,7 +69,11 @@ function drawNames(scene, pen) {
     pen.fillText(`${scene.grouping} ${group}`, 12, inside ? Math.max(AXIS + 8, scene.y((top + bottom) / 2)) : scene.y(top) - 8);
     if (inside) pen.fillRect(scene.left - 4, scene.y(top), 2, bottom - top);
   }
+}
+
+function drawTitles(scene, pen) {
   if (scene.panels.length < 2) return;
+  pen.textAlign = 'left';
   for (const panel of scene.panels) {
     pen.fillStyle = scene.theme.ground;
     pen.fillRect(0, scene.y(panel.top), scene.width, 19);
@@ -67,9 +81,4 @@ function drawNames(scene, pen) {
     pen.font = 'bold 12px "DejaVu Sans", Verdana, sans-serif';
     pen.fillText(`${panel.name}: ${panel.title}`, 12, scene.y(panel.top) + 11);
   }
-}
-
-// A time without needless digits.
-export function short(time) {
-  return String(Number(time.toPrecision(6)));
 }

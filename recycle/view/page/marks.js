@@ -1,6 +1,7 @@
 // What is drawn beside the boxes: dead rows, memory, transfers, ends of iterations, and views.
 
 import { drawCross } from './boxes.js';
+import { criticalPath } from './critical.js';
 import { firstAbove } from './model.js';
 import { AXIS } from './scene.js';
 
@@ -68,7 +69,7 @@ export function drawViews(scene, pen) {
   pen.fillStyle = scene.theme.ink;
   for (const panel of scene.panels) {
     for (const [time] of panel.views) {
-      pen.fillRect(scene.x(time * panel.scale) - 0.75, scene.y(panel.first), 1.5, panel.bottom - panel.first);
+      pen.fillRect(scene.x(time * panel.scale) - 0.75, scene.y(panel.curveTop), 1.5, panel.bottom - panel.curveTop);
     }
   }
 }
@@ -93,29 +94,6 @@ export function drawViewNames(scene, pen) {
       free = x + width + 4;
     }
   }
-}
-
-// The memory a server holds, as a line over its row: the top of the row is its limit.
-export function drawMemory(scene, pen, { panel, place, top }) {
-  const row = panel.rows[place];
-  const { time, memory } = panel.samples;
-  const most = row.limit ?? panel.mostMemory;
-  const height = scene.rowHeight - 3;
-  const low = scene.y(top) + height;
-  const from = Math.max(row.samples.from, firstAbove(time, scene.from / panel.scale, row.samples.from, row.samples.to) - 1);
-  const to = firstAbove(time, scene.time(scene.edge) / panel.scale, from, row.samples.to);
-  let level = low;
-  pen.beginPath();
-  pen.moveTo(scene.x((from < to ? time[from] : 0) * panel.scale), low);
-  for (let sample = from; sample < to; sample++) {
-    const x = scene.x(time[sample] * panel.scale);
-    pen.lineTo(x, level);
-    level = low - (height * memory[sample]) / most;
-    pen.lineTo(x, level);
-  }
-  pen.strokeStyle = scene.theme.lit;
-  pen.lineWidth = scene.rowHeight > 12 ? 1.6 : 0.8;
-  pen.stroke();
 }
 
 // Transfers that take time, each as a line below its row.
@@ -170,6 +148,32 @@ export function drawBoundaries(scene, pen) {
     });
   }
   pen.setLineDash([]);
+}
+
+// The critical path: its boxes framed, and a line from each to the next one.
+export function drawCritical(scene, pen) {
+  pen.strokeStyle = scene.theme.critical;
+  for (const panel of scene.panels) {
+    const path = criticalPath(panel);
+    pen.lineWidth = 2;
+    pen.beginPath();
+    const framed = scene.rowHeight >= 9;
+    path.forEach((box, place) => {
+      const { x, y, width, height } = scene.rectangle(panel, box);
+      const middle = y + height / 2;
+      if (place > 0) pen.lineTo(x + 1, middle);
+      // Where the boxes are framed, the line only goes from one to the next.
+      if (place === 0 || framed) pen.moveTo(x + width - 1, middle);
+      else pen.lineTo(x + width - 1, middle);
+    });
+    pen.stroke();
+    if (!framed) continue;
+    pen.lineWidth = 2.5;
+    for (const box of path) {
+      const { x, y, width, height } = scene.rectangle(panel, box);
+      if (width > 4 && x < scene.edge && x + width > scene.left) pen.strokeRect(x + 0.5, y + 0.5, Math.max(1, width - 1), height - 1);
+    }
+  }
 }
 
 // How long each stage takes for each iteration, above its rows, where there is room between the groups.

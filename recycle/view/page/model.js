@@ -59,6 +59,7 @@ export class Panel {
     this.rowOf = new Int32Array(this.boxes.op.length);
     this.rows.forEach((row, place) => this.rowOf.fill(place, row.boxes.from, row.boxes.to));
     this.begun = Float64Array.from(this.views, ([time]) => time);
+    this.moved = null;
     this.mostMemory = this.rows.reduce((most, row) => Math.max(most, row.limit ?? row.peak ?? 0), 1);
   }
 
@@ -114,6 +115,16 @@ export class Panel {
   rerouted(box) {
     const home = this.boxes.home[box];
     return home >= 0 && home !== this.rows[this.rowOf[box]].home;
+  }
+
+  // Whether any work is re-routed.
+  get someMoved() {
+    return (this.moved ??= this.boxes.home.some((_, box) => this.rerouted(box)));
+  }
+
+  // An amount of memory without needless digits.
+  memoryText(amount) {
+    return `${Number((amount / this.memoryScale[1]).toPrecision(3))}${this.memoryScale[0]}`;
   }
 
   // The boxes whose results a box needs.

@@ -1,9 +1,11 @@
 // Drawing: the schedules on one canvas, and what is lit on another one above it.
 
 import { drawBox, drawPixels, drawRow } from './boxes.js';
+import { drawBand } from './bands.js';
+import { drawCurves, drawMemory } from './lanes.js';
 import { drawAxis, drawMargins } from './margins.js';
 import {
-  drawBoundaries, drawLink, drawMemory, drawNeeds, drawOutages, drawRecoveries, drawTransfers, drawViewNames, drawViews,
+  drawBoundaries, drawCritical, drawLink, drawNeeds, drawOutages, drawRecoveries, drawTransfers, drawViewNames, drawViews,
   drawWindows,
 } from './marks.js';
 import { AXIS } from './scene.js';
@@ -27,14 +29,17 @@ export function draw(scene, pen) {
     drawGrid(scene, pen);
     lines.forEach((line, place) => drawRow(scene, pen, line, ranges[place]));
   }
+  scene.bands.forEach((band) => drawBand(scene, pen, band));
+  drawCurves(scene, pen);
+  drawBoundaries(scene, pen);
   lines.forEach((line) => drawOutages(scene, pen, line));
   lines.forEach((line) => drawRecoveries(scene, pen, line));
-  if (scene.show.memory && scene.rowHeight >= 5) lines.forEach((line) => drawMemory(scene, pen, line));
+  if (scene.lane) lines.forEach((line) => drawMemory(scene, pen, line));
   if (scene.show.transfers) {
     lines.forEach((line) => drawTransfers(scene, pen, line));
     if (!crowded) lines.forEach(({ panel }, place) => drawNeeds(scene, pen, panel, ranges[place]));
   }
-  drawBoundaries(scene, pen);
+  if (scene.show.critical) drawCritical(scene, pen);
   if (scene.grouping === 'stage') drawWindows(scene, pen);
   drawViews(scene, pen);
   drawViewNames(scene, pen);
@@ -43,8 +48,9 @@ export function draw(scene, pen) {
   drawAxis(scene, pen);
 }
 
-// What is lit, over all the rest: the pointed box with what it waits for and who waits for it, and a followed micro-batch.
-export function light(scene, pen, focus, followed) {
+// What is lit, over all the rest: the pointed box with what it waits for and who waits for it, a followed micro-batch, and
+// of a pointed idle time what ends it.
+export function light(scene, pen, focus, followed, note = null) {
   pen.setTransform(scene.ratio, 0, 0, scene.ratio, 0, 0);
   pen.clearRect(0, 0, scene.width, scene.height);
   pen.save();
@@ -69,6 +75,11 @@ export function light(scene, pen, focus, followed) {
     for (const need of panel.needs(box)) lightLink(scene, pen, panel, need, box, need, [4, 3]);
     for (const other of panel.awaited(box)) lightLink(scene, pen, panel, box, other, other, []);
     drawFrame(scene, pen, panel, box, 3);
+  }
+  if (!focus && note?.holder >= 0) {
+    pen.strokeStyle = scene.theme.lit;
+    lightLink(scene, pen, note.panel, note.holder, note.next, note.holder, [4, 3]);
+    drawFrame(scene, pen, note.panel, note.next, 2);
   }
   pen.restore();
 }

@@ -3,6 +3,10 @@
 import { firstAbove } from './model.js';
 
 export const AXIS = 24; // pixels for the times along the top
+export const CURVE = 44; // pixels for a curve over time, such as the loss
+const TITLE = 20; // pixels for the name of one of several panels
+const READABLE = 16; // pixels of a row in which a name can be read
+const LEAST = 5; // where rows would be lower than this, groups are folded
 
 export class Scene {
   constructor(panels, page) {
@@ -10,43 +14,68 @@ export class Scene {
     this.page = page;
     this.theme = null; // as readTheme gives it
     this.grouping = page.grouping;
+    this.folded = false; // a band per group instead of a row per server
+    this.opened = new Set(); // groups whose rows are shown all the same
     this.hidden = new Set(); // the numbers of ops that are not shown
-    this.show = { transfers: false, memory: false };
+    this.show = { transfers: false, memory: false, critical: false };
     this.rowHeight = 24;
     this.from = 0; // time at the left edge of the plot
     this.perPixel = 1; // time per pixel
     this.top = 0; // pixels scrolled down
+    this.fittedBand = 30; // pixels of a folded group beside rows that can be read
+    this.columns = []; // figures behind the rows, each with how far its right edge is from the plot's
+  }
+
+  // Pixels for the memory of a row, below its boxes.
+  get lane() {
+    return this.show.memory && this.rowHeight >= 9 ? Math.max(14, Math.round(this.rowHeight * 0.9)) : 0;
+  }
+
+  // Pixels from row to row.
+  get pitch() {
+    return this.rowHeight + this.lane;
+  }
+
+  // Pixels of a folded group; they grow with the rows.
+  get band() {
+    return Math.max(10, (this.fittedBand * this.rowHeight) / READABLE);
   }
 
   // Order the rows and give each its place, in pixels from the top of everything.
   layout() {
     const gap = this.gap(this.rowHeight);
-    const key = (row) => row[this.grouping];
     const labels = this.panels.flatMap((panel) => panel.rows.map((row) => row.label.length));
-    this.left = 22 + 7.2 * Math.max(9, ...labels.length < 20000 ? labels : [9]);
-    this.right = this.width > 640 ? 150 : 0;
+    this.left = 22 + 7.4 * labels.reduce((most, each) => Math.max(most, each), 10);
+    this.columns = this.width > 640 ? this.figures() : [];
+    this.right = this.columns.length ? this.columns.at(-1).right + 12 : 0;
     this.lines = [];
+    this.bands = [];
     this.groups = [];
     let y = 0;
     for (const panel of this.panels) {
       panel.top = y;
-      y += this.panels.length > 1 ? 20 : 0;
+      y += this.panels.length > 1 ? TITLE : 0;
+      panel.curveTop = y;
+      y += panel.curves.length * CURVE;
       panel.first = y;
-      const order = panel.rows.map((row, place) => place);
-      order.sort((one, other) => key(panel.rows[one]) - key(panel.rows[other]) || one - other);
-      let last = null;
       panel.rowTop = new Float64Array(panel.rows.length);
-      for (const place of order) {
-        const group = key(panel.rows[place]);
-        if (group !== last) {
-          y += gap;
-          this.groups.push({ panel, group, top: y, bottom: y });
-          last = group;
+      panel.inBand = new Uint8Array(panel.rows.length);
+      for (const [group, places] of this.grouped(panel)) {
+        y += gap;
+        const top = y;
+        let shown = places;
+        if (this.folded) {
+          this.bands.push({ panel, group, places, top: y });
+          shown = this.opened.has(this.name(panel, group)) ? places : places.filter((place) => panel.rows[place].outages.length);
+          for (const place of places) [panel.rowTop[place], panel.inBand[place]] = [y, 1];
+          y += this.band + 2;
         }
-        panel.rowTop[place] = y;
-        this.lines.push({ panel, place, top: y });
-        y += this.rowHeight;
-        this.groups.at(-1).bottom = y;
+        for (const place of shown) {
+          [panel.rowTop[place], panel.inBand[place]] = [y, 0];
+          this.lines.push({ panel, place, top: y });
+          y += this.pitch;
+        }
+        this.groups.push({ panel, group, top, bottom: y });
       }
       y += gap;
       panel.bottom = y;
@@ -54,9 +83,37 @@ export class Scene {
     this.length = y;
   }
 
+  // The rows of a panel in the order in which they stand, by group.
+  grouped(panel) {
+    const key = (place) => panel.rows[place][this.grouping];
+    const order = panel.rows.map((row, place) => place);
+    order.sort((one, other) => key(one) - key(other) || one - other);
+    const found = new Map();
+    for (const place of order) {
+      if (!found.has(key(place))) found.set(key(place), []);
+      found.get(key(place)).push(place);
+    }
+    return found;
+  }
+
+  // What a group is called among those that are open.
+  name(panel, group) {
+    return `${this.panels.indexOf(panel)}.${group}`;
+  }
+
+  // The figures behind the rows, as wide as their longest text.
+  figures() {
+    let right = 2;
+    return ['busy', 'bubble', 'memory'].map((name) => {
+      const texts = this.panels.flatMap((panel) => panel.rows.map((row) => row[name].length));
+      right += 12 + 7 * texts.reduce((most, each) => Math.max(most, each), name.length);
+      return { name, right };
+    });
+  }
+
   // What stands between two groups of rows.
   gap(rowHeight) {
-    return Math.max(2, Math.min(22, rowHeight));
+    return this.folded ? 6 : Math.max(2, Math.min(22, rowHeight));
   }
 
   // Take another size, in pixels of the page, of which each is so many of the canvas.
@@ -67,20 +124,32 @@ export class Scene {
     this.layout();
   }
 
+  get end() {
+    return Math.max(...this.panels.map((panel) => panel.end * panel.scale), 1e-9);
+  }
+
   // Show everything: all of the time, and all rows if they can be told apart.
   fit() {
-    const end = Math.max(...this.panels.map((panel) => panel.end * panel.scale), 1e-9);
-    const rows = this.panels.reduce((sum, panel) => sum + panel.rows.length, 0);
     this.layout();
     this.from = 0;
     this.top = 0;
-    this.perPixel = end / Math.max(50, this.width - this.left - this.right - 12);
-    const gaps = this.groups.length + this.panels.length;
-    const room = this.height - AXIS - this.panels.length * 20;
-    this.rowHeight = 26;
-    while (this.rowHeight > 1 && rows * this.rowHeight + gaps * this.gap(this.rowHeight) > room) this.rowHeight--;
-    this.fitted = this.rowHeight;
+    this.perPixel = this.end / Math.max(50, this.width - this.left - this.right - 12);
+    this.rowHeight = this.folded ? READABLE : 26;
+    this.fittedBand = 60;
     this.layout();
+    const least = this.show.memory ? 12 : 1;
+    while (this.length > this.height - AXIS && (this.folded ? this.fittedBand > 12 : this.rowHeight > least)) {
+      if (this.folded) this.fittedBand--;
+      else this.rowHeight--;
+      this.layout();
+    }
+    this.fitted = this.rowHeight;
+  }
+
+  // Whether there are more rows than can be told apart.
+  get crowded() {
+    const rows = this.panels.reduce((sum, panel) => sum + panel.rows.length, 0);
+    return rows * LEAST > this.height - AXIS;
   }
 
   x(time) {
@@ -105,7 +174,7 @@ export class Scene {
     let high = this.lines.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.y(this.lines[middle].top) + this.rowHeight > AXIS) high = middle;
+      if (this.y(this.lines[middle].top) + this.pitch > AXIS) high = middle;
       else low = middle + 1;
     }
     for (let place = low; place < this.lines.length && this.y(this.lines[place].top) < this.height; place++) {
@@ -121,20 +190,25 @@ export class Scene {
     return [from, to];
   }
 
-  // What is at a place of the canvas: a box, a row, or nothing.
+  // What is at a place of the canvas: a box, a row, a band, or nothing.
   at(x, y) {
     if (x < 0 || x > this.width || y < AXIS) return null;
     for (const { panel, place, top } of this.seen()) {
       const high = this.y(top);
-      if (y < high || y >= high + this.rowHeight) continue;
+      if (y < high || y >= high + this.pitch) continue;
       const row = panel.rows[place];
-      if (x < this.left || x > this.edge) return { panel, row, box: -1 };
-      const time = this.time(x) / panel.scale;
-      const after = firstAbove(panel.boxes.end, time, row.boxes.from, row.boxes.to);
-      const hit = after < row.boxes.to && panel.boxes.start[after] <= time && this.visible(panel, after);
-      return { panel, row, box: hit ? after : -1 };
+      if (x < this.left || x > this.edge || y >= high + this.rowHeight) return { panel, row, box: -1 };
+      return { panel, row, box: this.boxAt(panel, row, this.time(x) / panel.scale) };
     }
-    return null;
+    const band = this.bands.find(({ top }) => y >= this.y(top) && y < this.y(top) + this.band);
+    return band ? { panel: band.panel, row: null, box: -1, band } : null;
+  }
+
+  // The box that a row has at a time, in the panel's own units; -1 if it has none that is shown.
+  boxAt(panel, row, time) {
+    const after = firstAbove(panel.boxes.end, time, row.boxes.from, row.boxes.to);
+    const hit = after < row.boxes.to && panel.boxes.start[after] <= time && this.visible(panel, after);
+    return hit ? after : -1;
   }
 
   visible(panel, box) {
@@ -143,11 +217,13 @@ export class Scene {
 
   rectangle(panel, box) {
     const x = this.x(panel.begins(box));
+    const place = panel.rowOf[box];
+    const height = panel.inBand[place] ? this.band : this.rowHeight;
     return {
       x,
-      y: this.y(panel.rowTop[panel.rowOf[box]]),
+      y: this.y(panel.rowTop[place]),
       width: Math.max(1, this.x(panel.stops(box)) - x),
-      height: this.rowHeight - (this.rowHeight > 6 ? 3 : 0),
+      height: height - (height > 6 ? 3 : 0),
     };
   }
 

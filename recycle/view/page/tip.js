@@ -1,7 +1,7 @@
 // The tip: what is said of the box that is pointed at, or of a place that has none.
 
 import { make } from './head.js';
-import { short } from './margins.js';
+import { lengthText, timeText } from './times.js';
 
 const tip = document.getElementById('tip');
 
@@ -21,14 +21,15 @@ export function explain(scene, focus, note) {
   const op = scene.page.ops[panel.boxes.op[box]];
   const row = panel.rows[panel.rowOf[box]];
   const length = panel.boxes.end[box] - panel.boxes.start[box];
-  const place = (other) => `${panel.text(other)} on ${panel.rows[panel.rowOf[other]].label} (until ${short(panel.boxes.end[other])})`;
-  const begin = (other) => `${panel.text(other)} on ${panel.rows[panel.rowOf[other]].label} (at ${short(panel.boxes.start[other])})`;
+  const say = (time) => timeText(time, panel.timeUnit);
+  const place = (other) => `${panel.text(other)} on ${panel.rows[panel.rowOf[other]].label} (until ${say(panel.boxes.end[other])})`;
+  const begin = (other) => `${panel.text(other)} on ${panel.rows[panel.rowOf[other]].label} (at ${say(panel.boxes.start[other])})`;
   tip.replaceChildren();
   make('strong', `${panel.text(box)} on ${row.label}`, tip);
   const lines = [
-    `${op.meaning}, ${short(panel.boxes.start[box])} to ${short(panel.boxes.end[box])} (${short(length)} ${panel.timeUnit}${length === 1 || panel.timeUnit.length <= 2 ? '' : 's'})`,
+    `${op.meaning}, ${say(panel.boxes.start[box])} to ${say(panel.boxes.end[box])} (${lengthText(length, panel.timeUnit)})`,
   ];
-  if (panel.iterations > 1) lines.push(`iteration ${panel.boxes.iteration[box]}`);
+  if (panel.iterations > 1) lines.push(`iteration ${panel.boxes.iteration[box] + panel.first}`);
   if (panel.rerouted(box)) lines.push(`re-routed from pipeline ${panel.boxes.home[box]}`);
   const needs = panel.needs(box);
   const before = box > row.boxes.from ? box - 1 : -1;

@@ -1,0 +1,126 @@
+"""``recycle watch``."""
+
+import threading
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import msgspec
+
+from recycle.cli.console import make_console
+from recycle.job import Server
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.document import load_plan
+from recycle.plan.plan import Plan
+from recycle.view.html import document_of, page
+from recycle.view.panel import Panel, make_panels
+from recycle.view.serving import Answer, PageServer, Route
+from recycle.view.subject import subject_of
+from recycle.view.watching import WatchedRun
+
+PORT = 8265
+LOOPBACK = "127.0.0.1"
+
+
+@click.command("watch")
+@click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Where to listen; 0: any.")
+@click.option(
+    "--address",
+    default=LOOPBACK,
+    show_default=True,
+    help="Where to listen; everybody who reaches another one than the default can look.",
+)
+@click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
+def command(path: Path, port: int, address: str, in_browser: bool) -> None:
+    """Serve a page on which the run in the folder RUN is seen while it goes on.
+
+    It has throughput, loss, the servers with their processes, the time line of the last iterations, and failures as
+    they happen. Nothing of the run is touched: only what it writes is read.
+
+    RUN can also be a plan or a catalogue: on the page, servers are then killed and brought back with a click, and
+    the plan for those that are left is drawn; from the catalogue, or made within a second.
+
+    \b
+    recycle watch run
+    recycle watch catalogue.zip
+    """
+    routes = watch_run(path) if path.is_dir() else try_plans(path)
+    server = PageServer(address, port, routes)
+    make_console(error=True).print(f"{server.url} shows {path}; Ctrl-C ends it", markup=False)
+    if in_browser:
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def watch_run(folder: Path) -> Mapping[str, Route]:
+    """What a page asks about a run."""
+    run, lock = WatchedRun(folder), threading.Lock()
+
+    def panel() -> Panel:
+        run.look()
+        return run.panel()
+
+    def show(_: Mapping[str, str]) -> bytes:
+        with lock:
+            return page([panel()], live="run").encode()
+
+    def timeline(_: Mapping[str, str]) -> bytes:
+        with lock:
+            return msgspec.json.encode(document_of([panel()]))
+
+    def state(_: Mapping[str, str]) -> bytes:
+        with lock:
+            run.look()
+            return msgspec.json.encode(run.state())
+
+    return {"/": _page(show), "/timeline": _data(timeline), "/state": _data(state)}
+
+
+def try_plans(path: Path) -> Mapping[str, Route]:
+    """What a page asks about the plans of a catalogue, or for the job of a plan.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if path.suffix == ".zip":
+        catalogue = Catalogue(path)
+        start: Plan = catalogue.look_up(()).plan()
+
+        def plan_for(dead: tuple[Server, ...]) -> Plan:
+            return catalogue.look_up(dead).plan()
+    else:
+        start = load_plan(path)
+
+        def plan_for(dead: tuple[Server, ...]) -> Plan:
+            from recycle.planner.source import plan_maker
+
+            if tuple(start.dead) == tuple(sorted(dead)):
+                return start
+            return plan_maker(start.job, start.mode)(start.job.dead_servers(dead))
+
+    def panels(plan: Plan) -> list[Panel]:
+        return make_panels([subject_of(plan, path.stem)], "stage")
+
+    def show(_: Mapping[str, str]) -> bytes:
+        return page(panels(start), live="plans").encode()
+
+    def plan(asked: Mapping[str, str]) -> bytes:
+        dead = tuple(Server.parse(each) for each in asked.get("dead", "").split(",") if each)
+        return msgspec.json.encode(document_of(panels(plan_for(dead))))
+
+    return {"/": _page(show), "/plan": _data(plan)}
+
+
+def _page(answer: Answer) -> Route:
+    return Route("text/html; charset=utf-8", answer)
+
+
+def _data(answer: Answer) -> Route:
+    return Route("application/json", answer)

@@ -1,0 +1,201 @@
+"""A run that is going on, as its page gets it: figures, servers, events, and the time line of the last iterations."""
+
+from pathlib import Path
+
+import msgspec
+
+from recycle.job import Job
+from recycle.plan.document import load_plan
+from recycle.record.following import Follower
+from recycle.record.history import History
+from recycle.record.measured import held_memory
+from recycle.record.reading import timeline_of
+from recycle.record.recording import EvaluationLine, IterationLine, Line, ProcessLine, RunLine, SpanLine, ViewLine
+from recycle.record.timeline import Timeline
+from recycle.record.totals import StepTotal, Totals
+from recycle.view.history import tell
+from recycle.view.panel import Panel, make_panels
+from recycle.view.subject import PLAN, Subject
+
+SHOWN = 3
+"""Iterations of the time line."""
+
+CURVE = 400
+"""Steps of the curves."""
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """A server and the process that it is, or was.
+
+    Attributes:
+        server: which.
+        state: ``live``, ``dead``, or ``starting``.
+        pid: of its newest process, if that is known.
+        host: where that is.
+        step: the last iteration that it finished, from 1; 0 before the first.
+    """
+
+    server: str
+    state: str
+    pid: int | None
+    host: str
+    step: int
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """How a run stands.
+
+    Attributes:
+        version: how much has been read; what it does not change with has not changed.
+        step: how many iterations are made.
+        loss: of the last one; None before it.
+        rate: micro-batches per second in it.
+        servers: of the job.
+        live: how many of them are in the view.
+        steps: the numbers of the iterations of the curves, from 1.
+        losses: of each of them.
+        rates: of each of them.
+        deaths: how many servers died.
+        events: what happened, the last at the end.
+    """
+
+    version: int
+    step: int
+    loss: float | None
+    rate: float | None
+    servers: tuple[ServerState, ...]
+    live: int
+    steps: tuple[int, ...]
+    losses: tuple[float, ...]
+    rates: tuple[float, ...]
+    deaths: int
+    events: tuple[str, ...]
+
+
+class WatchedRun:
+    """Puts together what the processes of a run write, whenever it is asked how the run stands.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._follower = Follower(folder)
+        self._history = History()
+        self._totals = Totals(self._take)
+        self._steps: dict[int, StepTotal] = {}
+        self._processes: dict[str, tuple[int, ProcessLine]] = {}
+        self._finished: dict[str, int] = {}
+        self._head: RunLine | None = None
+        self._spans: dict[int, list[SpanLine]] = {}
+        self._others: list[Line] = []
+        self._waiting: list[Line] = []
+        self._version = 0
+
+    def look(self) -> None:
+        """Take in what was written since the last time.
+
+        Raises:
+            UserError: a recording cannot be read.
+        """
+        lines = [*self._waiting, *self._follower.look()]
+        self._version += len(lines) - len(self._waiting)
+        # The first view comes before all that is counted in it, in whichever file it stands.
+        views = [line for line in lines if isinstance(line, ViewLine)]
+        for view in sorted(views, key=lambda view: view.epoch):
+            self._totals.add(view)
+            self._history.add(view)
+        self._waiting = []
+        for line in lines:
+            self._take_in(line)
+
+    def state(self) -> RunState:
+        """How the run stands, as of the last look."""
+        made = [total for _, total in sorted(self._steps.items())][-CURVE:]
+        newest = made[-1] if made else None
+        rates = tuple(self._rate(total) for total in made)
+        history = self._history
+        view = history.view
+        return RunState(
+            self._version,
+            newest.step + 1 if newest else 0,
+            newest.loss if newest else None,
+            rates[-1] if rates else None,
+            self._servers(),
+            len(view.servers) if view else 0,
+            tuple(total.step + 1 for total in made),
+            tuple(total.loss for total in made),
+            rates,
+            len(history.deaths),
+            tuple(tell(event, history.servers, history.time_unit) for event in history.events),
+        )
+
+    def panel(self) -> Panel:
+        """The last iterations, laid out."""
+        job = self._job()
+        spans = [span for _, each in sorted(self._spans.items()) for span in each]
+        line = Timeline(self.folder.name, "us", "measured", (), (), ())
+        if self._head is not None and spans:
+            line = timeline_of([self._head, *self._others, *spans]).last(SHOWN)
+            if job is not None:
+                line = msgspec.structs.replace(line, samples=held_memory(line, job))
+        [panel] = make_panels([Subject(self.folder.name, None, line, job=job)], "stage")
+        return panel
+
+    def _take_in(self, line: Line) -> None:
+        match line:
+            case RunLine():
+                self._head = self._head or line
+                self._history.add(line)
+            case ProcessLine():
+                server, _, life = line.name.partition("#")
+                self._processes[server] = max(
+                    self._processes.get(server, (-1, line)), (int(life or 0), line), key=lambda each: each[0]
+                )
+            case SpanLine():
+                newest = max(self._spans, default=0)
+                if line.iteration > newest - SHOWN - 1:
+                    self._spans.setdefault(line.iteration, []).append(line)
+                for old in [each for each in self._spans if each <= line.iteration - SHOWN - 1]:
+                    del self._spans[old]
+            case ViewLine():
+                self._others.append(line)
+                if line.restore == "checkpoint":
+                    self._spans.clear()
+            case IterationLine() | EvaluationLine() if self._history.view is None:
+                self._waiting.append(line)
+            case _:
+                if isinstance(line, IterationLine):
+                    self._finished[line.server] = max(line.step + 1, self._finished.get(line.server, 0))
+                else:
+                    self._others.append(line)
+                self._totals.add(line)
+                self._history.add(line)
+
+    def _take(self, total: StepTotal) -> None:
+        if not total.held_out:
+            self._steps[total.step] = total
+
+    def _rate(self, total: StepTotal) -> float:
+        job = self._job()
+        return (job.pipelines * job.micro_batches if job else 1) / (total.seconds or 1)
+
+    def _servers(self) -> tuple[ServerState, ...]:
+        job, view, deaths = self._job(), self._history.view, self._history.deaths
+        names = [str(server) for server in job.servers()] if job else list(view.servers if view else ())
+        dead = {death.server for death in deaths if view is None or death.epoch > view.epoch}
+        states = []
+        for name in names:
+            if name in dead or (view is not None and name not in view.servers):
+                state = "dead"
+            else:
+                state = "starting" if view is None else "live"
+            _, process = self._processes.get(name, (0, None))
+            pid, host = (process.pid, process.host) if process else (None, "")
+            states.append(ServerState(name, state, pid, host, self._finished.get(name, 0)))
+        return tuple(states)
+
+    def _job(self) -> Job | None:
+        path = self.folder / PLAN
+        return load_plan(path).job if path.exists() else None

@@ -1,0 +1,52 @@
+import msgspec
+import pytest
+
+from recycle.errors import PlanFileError
+from recycle.record.following import Follower
+from recycle.record.recording import InstantLine, RunLine
+
+HEAD = RunLine("recycle run", 1, "a run", "us", "measured")
+
+
+def said(text):
+    return InstantLine("warning", 1.0, None, text)
+
+
+def append(path, *lines, cut=0):
+    content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    with path.open("ab") as file:
+        file.write(content[: len(content) - cut])
+    return content[len(content) - cut :]
+
+
+@pytest.fixture
+def events(tmp_path):
+    (tmp_path / "events").mkdir()
+    return tmp_path / "events"
+
+
+def test_every_line_comes_once_and_a_line_that_is_being_written_when_it_is_whole(tmp_path, events):
+    follower = Follower(tmp_path)
+    assert list(follower.look()) == []
+    rest = append(events / "W0_0.jsonl", HEAD, said("one"), said("two"), cut=7)
+    assert list(follower.look()) == [HEAD, said("one")]
+    assert list(follower.look()) == []
+    with (events / "W0_0.jsonl").open("ab") as file:
+        file.write(rest)
+    append(events / "W0_1.jsonl", HEAD)
+    assert list(follower.look()) == [said("two"), HEAD]
+
+
+def test_a_recording_that_another_run_has_begun_anew_is_named(tmp_path, events):
+    follower = Follower(tmp_path)
+    append(events / "W0_0.jsonl", HEAD, said("one"))
+    list(follower.look())
+    (events / "W0_0.jsonl").write_bytes(b"")
+    with pytest.raises(PlanFileError, match="another run has begun here"):
+        list(follower.look())
+
+
+def test_what_is_no_recording_is_named(tmp_path, events):
+    (events / "W0_0.jsonl").write_bytes(b"nothing\n")
+    with pytest.raises(PlanFileError, match="W0_0"):
+        list(Follower(tmp_path).look())

@@ -1,0 +1,106 @@
+"""``recycle watch`` in a real browser: a run in which a server is killed, and plans in which servers are."""
+
+import re
+import sys
+
+import pytest
+
+from harness.browser import chromium, missing
+from harness.started import Started, wait_until
+from recycle.record.reading import load_lines
+from recycle.record.recording import ProcessLine
+from recycle.record.totals import load_totals
+from tests.view.conftest import SCHEDULES
+
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+CLI = (sys.executable, "-c", "from recycle.cli import main; main()")
+FAULTS = """
+[[fault]]
+kind = "kill"
+server = "W1_1"
+step = 3
+instruction = "1F1.0"
+"""
+
+
+@pytest.fixture
+def browser():
+    with chromium() as driver:
+        yield driver
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def call(*words):
+        started.append(Started([*CLI, *map(str, words)]))
+        return started[-1]
+
+    yield call
+    for each in started:
+        each.kill()
+
+
+def address(watch):
+    watch.wait_for(" shows ")
+    return re.search(r"http://\S+", watch.output)[0]
+
+
+def text(browser, name):
+    return browser.execute_script("return document.getElementById(arguments[0])?.innerText ?? ''", name)
+
+
+def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
+    (tmp_path / "faults.toml").write_text(FAULTS)
+    folder = tmp_path / "run"
+    shape = ("-D", 2, "--stages", 2, "--micro-batches", 2)
+    run = start("train", *shape, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
+    wait_until(lambda: (folder / "plan.json").exists() or run.process.poll() is not None)
+    browser.get(address(start("watch", folder, "--port", 0)))
+    wait_until(lambda: text(browser, "live-deaths") == "1")
+    wait_until(lambda: "W1_1 died: was killed by signal 9 (SIGKILL)" in text(browser, "news"))
+    assert run.ended() == 0, run.output[-3000:]
+    wait_until(lambda: text(browser, "live-iteration") == "8")
+    totals = load_totals(folder)
+    assert text(browser, "live-loss") == f"{totals[-1].loss:.4f}"
+    assert text(browser, "live-servers") == "3 of 4 live"
+    dead = browser.execute_script("return document.querySelector('#servers .dead').innerText")
+    assert dead.startswith("W1_1")
+    processes = [line for line in load_lines(folder) if isinstance(line, ProcessLine) and line.name != "launcher"]
+    assert len(processes) == 4
+    for process in processes:
+        assert f"pid {process.pid} on {process.host}" in text(browser, "servers")
+    # The time line is that of the last iterations, in which the survivors do the work of the dead.
+    assert browser.execute_script("return schedule.place('1F1.0', 0, 2)") is not None
+    assert browser.get_log("browser") == []
+
+
+def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    def click(server):
+        place = browser.execute_script("return schedule.moment(arguments[0], 0)", server)
+        actions = ActionChains(browser)
+        actions.w3c_actions.pointer_action.move_to_location(30, round(place["y"]))
+        actions.w3c_actions.pointer_action.click()
+        actions.perform()
+
+    browser.get(address(start("watch", SCHEDULES / "1-fault-free.json", "--port", 0)))
+    assert "all are alive" in text(browser, "figures")
+    click("W1_2")
+    wait_until(lambda: "dead: W1_2" in text(browser, "figures"))
+    assert "dead W1_2" in " ".join(text(browser, "head").split())
+    click("W1_2")
+    wait_until(lambda: "all are alive" in text(browser, "figures"))
+    for server in ("W0_3", "W1_3"):
+        click(server)
+        wait_until(lambda server=server: server in text(browser, "figures"))
+    click("W2_3")
+    wait_until(lambda: "stage 3" in text(browser, "figures"))
+    click("W0_3")
+    wait_until(lambda: "dead: W1_3" in text(browser, "figures"))
+    assert browser.get_log("browser") == []

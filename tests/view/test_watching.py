@@ -1,0 +1,86 @@
+import pytest
+
+from harness.examples import paper_plan
+from recycle.plan.document import save_plan
+from recycle.record.recording import ProcessLine
+from recycle.record.totals import load_totals
+from recycle.view.watching import SHOWN, WatchedRun
+from tests.record.test_following import append
+from tests.view.disturbed import VICTIM, write_disturbed
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """The recordings of a whole run: the lines of each file."""
+    folder = write_disturbed(tmp_path / "whole")
+    files = {file.name: file.read_bytes().splitlines(keepends=True) for file in sorted(folder.rglob("*.jsonl"))}
+    # As in a run, who tells of a view has told of those before it.
+    files["W0_0.jsonl"][1:3] = files["launcher.jsonl"][1:4]
+    return files
+
+
+def write(folder, files, share):
+    """As much of each file as there would be when a run has come so far."""
+    (folder / "events").mkdir(parents=True, exist_ok=True)
+    for name, lines in files.items():
+        (folder / "events" / name).write_bytes(b"".join(lines[: int(len(lines) * share)]))
+
+
+def watched(folder, files, *shares):
+    run = WatchedRun(folder)
+    states = []
+    for share in shares:
+        write(folder, files, share)
+        run.look()
+        states.append(run.state())
+    return run, states
+
+
+def test_before_anything_is_written_nothing_is_said(tmp_path):
+    run = WatchedRun(tmp_path)
+    run.look()
+    state = run.state()
+    assert (state.step, state.loss, state.servers, state.events) == (0, None, (), ())
+    assert run.panel().chart.end == 0
+
+
+@pytest.mark.parametrize("shares", [(1,), (0.1, 0.3, 0.5, 0.9, 1), (0.02, 0.6, 1)])
+def test_in_the_end_the_figures_are_those_of_the_recordings(tmp_path, whole, shares):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    run, states = watched(tmp_path, whole, *shares)
+    totals = load_totals(tmp_path)
+    last = states[-1]
+    assert last.step == 4
+    assert last.losses == tuple(total.loss for total in totals)
+    assert last.loss == totals[-1].loss
+    assert last.rates == pytest.approx([18 / total.seconds for total in totals])
+    assert last.deaths == 1
+    assert last.live == 12
+    assert any(text.startswith("W1_2 died: was killed by signal 9") for text in last.events)
+    assert run.panel().timeline.iterations == SHOWN
+    assert run.panel().timeline.first == 4 - SHOWN
+
+
+def test_what_has_not_changed_has_the_same_version(tmp_path, whole):
+    run, (state,) = watched(tmp_path, whole, 0.5)
+    run.look()
+    assert run.state().version == state.version > 0
+
+
+def test_servers_have_their_processes_and_are_dead_until_a_view_has_them_again(tmp_path, whole):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    launcher = whole.pop("launcher.jsonl")
+    run, (state,) = watched(tmp_path, whole, 0)
+    assert {server.state for server in state.servers} == {"starting"}
+    append(tmp_path / "events" / f"{VICTIM}.jsonl", ProcessLine(str(VICTIM), 17, "here"))
+    # The head, the first view, the death and the view without it.
+    write(tmp_path, {"launcher.jsonl": launcher[:4]}, 1)
+    run.look()
+    victim = next(server for server in run.state().servers if server.server == str(VICTIM))
+    assert (victim.state, victim.pid, victim.host) == ("dead", 17, "here")
+    assert sum(server.state == "live" for server in run.state().servers) == 11
+    append(tmp_path / "events" / f"{VICTIM}#1.jsonl", ProcessLine(f"{VICTIM}#1", 18, "there"))
+    write(tmp_path, {"launcher.jsonl": launcher}, 1)
+    run.look()
+    victim = next(server for server in run.state().servers if server.server == str(VICTIM))
+    assert (victim.state, victim.pid, victim.host) == ("live", 18, "there")
