@@ -18,7 +18,7 @@ from recycle.control.view import Member, View
 pytestmark = pytest.mark.timeout(90)
 
 # Nobody looks twice because a wait is over: whatever ends one was rung for.
-PATIENT = Durations(beat=100.0, silence=1000.0, answer=1000.0, transfer=1000.0)
+PATIENT = Durations(beat=100.0, silence=1000.0, hang=1000.0, answer=1000.0, transfer=1000.0)
 
 
 class Change:
