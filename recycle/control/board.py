@@ -133,13 +133,31 @@ class VerdictBoard:
         """The number that was announced last; it may be late, but changes after every verdict that stays the newest."""
         return self._sealed.read(keys.EPOCH, int)
 
-    def ring(self, epoch: int, leader: Member) -> None:
-        """End the wait for a leader, which has decided or cannot."""
-        self._sealed.plain.set(keys.turn(epoch, leader), b"")
+    def ring(self, epoch: int, leader: Member, verdict: Verdict | None = None) -> None:
+        """End the wait for a leader, which has decided or cannot.
 
-    def await_turn(self, epoch: int, leader: Member, timeout: float) -> None:
-        """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long."""
-        self._sealed.plain.wait(keys.turn(epoch, leader), timeout)
+        Args:
+            epoch: in which it is waited for.
+            leader: for whom.
+            verdict: of the next epoch, if it is the one that counts: who has that of this epoch need not read it all.
+        """
+        key = keys.turn(epoch, leader)
+        sealed = b"" if verdict is None else self._sealed.seal(key, verdict.without_members())
+        self._sealed.plain.set(key, sealed)
+
+    def await_turn(self, epoch: int, leader: Member, timeout: float) -> Verdict | None:
+        """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long.
+
+        Returns:
+            The verdict of the next epoch if it came with that, and the one before was read over this connection.
+        """
+        key = keys.turn(epoch, leader)
+        sealed = self._sealed.plain.get(key) if self._sealed.plain.wait(key, timeout) else None
+        if not sealed or self._read_last is None or self._read_last[1].epoch != epoch:
+            return None
+        verdict = self._sealed.unseal(key, sealed, Verdict).following(self._read_last[1])
+        self._read_last = b"", verdict
+        return verdict
 
     def newest(self, epoch: int = 0) -> Verdict | None:
         """The newest verdict, if it is of this epoch or a later one; the same object as long as it is the same."""
@@ -210,6 +228,8 @@ class FailureBoard:
         """
         log = self.log(verdict.epoch - 1)
         told = log.read(range(verdict.heard + 1, log.count() + 1)).values()
+        if not (told or verdict.joined):
+            return ()
         deaths = {each.member: each for each in told if isinstance(each, Death)}
         # Those who joined were in no view when they died.
         found = [deaths.get(name) for name in verdict.members if name not in verdict.joined]

@@ -180,6 +180,19 @@ def test_waiting_ends_with_the_alarm_and_with_the_verdict(store: Store, board: B
         assert decided.result() == verdict(0)
 
 
+def test_a_verdict_comes_with_its_turn_to_who_has_the_one_before(store: Store, board: Board) -> None:
+    reader, latecomer = Board(store.clone(), TOKEN), Board(store.clone(), TOKEN)
+    board.verdicts.propose(verdict(0))
+    assert reader.verdicts.newest() == verdict(0)
+    stored = board.verdicts.propose(Verdict(1, (str(A),), 3, deaths=(Death(str(B), "died", "agent", 0.0),)))
+    board.verdicts.ring(0, A, stored)
+    assert reader.verdicts.await_turn(0, A, 60) == stored
+    assert reader.verdicts.newest() == stored
+    assert latecomer.verdicts.await_turn(0, A, 60) is None
+    board.verdicts.ring(0, A)
+    assert reader.verdicts.await_turn(0, A, 60) is None
+
+
 def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(0))
     store.delete("epoch/0/bell")
