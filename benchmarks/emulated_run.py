@@ -30,7 +30,7 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.source import plan_ahead, plan_maker
-from recycle.record.recording import DeathLine, IterationLine, RecoveryLine, ViewLine
+from recycle.record.recording import DeathLine, EvaluationLine, InstantLine, IterationLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Event, EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
@@ -87,6 +87,7 @@ class EmulatedRun:
         self._views: dict[int, ViewLine] = {}
         self._recoveries: dict[int, list[RecoveryLine]] = {}
         self._finished: dict[str, int] = {}
+        self._told: list[str] = []
         context = multiprocessing.get_context("spawn")
         self._lines, theirs = context.Pipe(duplex=False)
         self._process = context.Process(target=_run, args=(pipelines, stages, micro_batches, folder, theirs))
@@ -101,6 +102,12 @@ class EmulatedRun:
         """Kill all of it."""
         self._process.kill()
         self._process.join()
+
+    @property
+    def causes(self) -> list[str]:
+        """Why there was each view that has begun, the first one included."""
+        with self._changed:
+            return [line.cause for _, line in sorted(self._views.items())]
 
     def await_whole(self, iterations: int) -> tuple[Server, ...]:
         """Wait until all servers are in the view and have made some iterations in it; gives them."""
@@ -156,8 +163,8 @@ class EmulatedRun:
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._changed:
             if not self._changed.wait_for(condition, self._patience):
-                newest = max(self._views, default=-1)
-                raise TimeoutError(f"{self._patience:g} s have passed before {what}; the newest view is {newest}")
+                newest, last = max(self._views, default=-1), "; ".join(self._told[-6:])
+                raise TimeoutError(f"{self._patience:g} s have passed before {what}; view {newest}; last: {last}")
 
     def _listen(self) -> None:
         decoder = msgspec.json.Decoder(Event)
@@ -173,6 +180,8 @@ class EmulatedRun:
                     self._recoveries.setdefault(line.epoch, []).append(line)
                 elif isinstance(line, IterationLine):
                     self._finished[line.server] = line.step
+                elif isinstance(line, InstantLine | DeathLine):
+                    self._told.append(f"{line.server} {line.text if isinstance(line, InstantLine) else line.reason}")
                 self._changed.notify_all()
 
 
@@ -202,7 +211,7 @@ def _run(pipelines: int, stages: int, micro_batches: int, folder: Path, lines: C
     )
 
     def tell(event: Event) -> None:
-        if isinstance(event, ViewLine | RecoveryLine | IterationLine | DeathLine):
+        if not isinstance(event, EvaluationLine):
             lines.send_bytes(msgspec.json.encode(event))
 
     Supervisor(setting, partial(_serve, job, plan, catalogue, folder), tell).run()

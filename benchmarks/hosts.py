@@ -1,6 +1,6 @@
 """A host that dies or is cut off: three hosts made of namespaces, 12 servers, ``recycle train`` by torchrun on each.
 
-Usage: python -m benchmarks.hosts [--trials 15] [--how crash cut] [--iterations 60]
+Usage: python -m benchmarks.hosts [--trials 15] [--how crash cut] [--iterations 60] [--loops 0]
 
 Each host has one pipeline of four stages. In each trial, a run of its own, a host other than the store's is killed at
 one moment, or its cable is pulled and put back once the others go on. It takes root, and tools that make namespaces.
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.false_deaths import busy
 from harness.hosts import Host, hosts, missing
 from harness.started import TRAIN, Started, losses, torchrun, wait_until
 from recycle.control.durations import Durations
@@ -118,12 +119,13 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=15, help="of each kind")
     parser.add_argument("--how", nargs="+", choices=["crash", "cut"], default=["crash", "cut"])
     parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--loops", type=int, default=0, help="how many other processes keep the machine busy")
     arguments = parser.parse_args()
     if why_not := missing():
         print(why_not, file=sys.stderr)
         return 2
     trials: dict[str, list[Trial]] = {how: [] for how in arguments.how}
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, busy(arguments.loops):
         undisturbed = Path(temporary) / "undisturbed"
         run = Started([*TRAIN, *words(undisturbed, arguments.iterations)])
         assert run.ended(600) == 0, run.output

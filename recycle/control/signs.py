@@ -1,12 +1,13 @@
 """Signs of life within a host: workers and agents give them to the one agent that speaks for all.
 
-They are datagrams to a name that only who has the run's token can tell, in the host's own kernel. A host is here what
+They go to a name that only who has the run's token can tell, in the host's own kernel. A host is here what
 has a network of its own: a machine, or a container that does not share its machine's.
 """
 
 import errno
 import hmac
 import os
+import selectors
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,9 @@ from recycle.control.view import Member
 
 _KEY = "sign"
 _LARGEST = 1 << 12
+
+# How many may wait to be let in, and how many signs of one giver are taken before those of the next.
+_WAITING, _AT_ONCE = 1024, 16
 
 
 class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +57,9 @@ def host_name() -> str:
 class HostSocket:
     """One process's way to give signs of life within its host, and to take them for all.
 
+    Each giver has a connection of its own: a queue that all share holds ten datagrams on most machines, so that of many
+    who give at the same moment the same ones would be lost each time.
+
     Args:
         token: the run's.
     """
@@ -61,39 +68,96 @@ class HostSocket:
         self._token = token
         # Not a file: it is gone with the process that has it.
         self._name = b"\0recycle/" + hmac.digest(token.encode(), b"host", "sha256").hex().encode()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        self._selector = selectors.EpollSelector()
+        self._listener: socket.socket | None = None
+        self._connection: socket.socket | None = None
 
     def fileno(self) -> int:
         """For ``select``: readable when there is something to take."""
-        return self._socket.fileno()
+        return self._selector.fileno()
 
     def listen(self) -> bool:
         """Take the signs of all from now on; says whether nobody else does."""
+        listener = _new_socket()
         try:
-            self._socket.bind(self._name)
+            listener.bind(self._name)
         except OSError as error:
+            listener.close()
             if error.errno != errno.EADDRINUSE:
                 raise
             return False
+        listener.listen(_WAITING)
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ)
         return True
 
     def give(self, sign: Sign) -> None:
-        """Give a sign to who takes them. Where nobody does, or has no room for it, it is lost."""
-        with suppress(OSError):
-            self._socket.sendto(seal(self._token, _KEY, sign), self._name)
+        """Give a sign to who takes them. Where nobody does, or has room for it, it is lost."""
+        sealed = seal(self._token, _KEY, sign)
+        # Who took them may be gone, and somebody else in its place.
+        for _ in range(2):
+            try:
+                if self._connection is None:
+                    self._connection = _new_socket()
+                    self._connection.connect(self._name)
+                self._connection.send(sealed)
+                return
+            except BlockingIOError:
+                return
+            except OSError:
+                self._leave()
 
     def take(self) -> Iterator[Sign]:
         """The signs that have come, without what was not made with the run's token."""
-        with suppress(BlockingIOError):
-            while True:
-                sealed = self._socket.recv(_LARGEST)
-                with suppress(ControlError, msgspec.ValidationError):
-                    yield unseal(self._token, _KEY, sealed, Sign)
+        # Whoever is let in may have given something already.
+        for _ in range(2):
+            for key, _ in self._selector.select(0):
+                assert isinstance(key.fileobj, socket.socket), "nothing else is registered"
+                if key.fileobj is self._listener:
+                    self._let_in(self._listener)
+                else:
+                    yield from self._take_from(key.fileobj)
 
     def close(self) -> None:
         """Somebody else may take them."""
-        self._socket.close()
+        self._leave()
+        for key in list(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket), "nothing else is registered"
+            key.fileobj.close()
+        self._selector.close()
+
+    def _leave(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _let_in(self, listener: socket.socket) -> None:
+        # Where nobody waits any more, or there are too many files, it ends.
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connection.setblocking(False)
+                self._selector.register(connection, selectors.EVENT_READ)
+
+    def _take_from(self, connection: socket.socket) -> Iterator[Sign]:
+        with suppress(BlockingIOError):
+            for _ in range(_AT_ONCE):
+                try:
+                    sealed = connection.recv(_LARGEST)
+                except ConnectionError:
+                    sealed = b""
+                if not sealed:
+                    self._selector.unregister(connection)
+                    connection.close()
+                    return
+                with suppress(ControlError, msgspec.ValidationError):
+                    yield unseal(self._token, _KEY, sealed, Sign)
+
+
+def _new_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.setblocking(False)
+    return made
 
 
 def sign_of_worker(member: Member, count: int, *, over: bool = False) -> Sign:

@@ -1,7 +1,7 @@
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -39,11 +39,16 @@ def test_one_process_takes_the_signs_of_all(host: HostSocket, other: HostSocket)
     assert list(host.take()) == []
 
 
-def test_when_it_ends_another_one_can_take_them(host: HostSocket, other: HostSocket) -> None:
-    host.close()
-    other.give(sign_of_agent(A, 1))
-    assert other.listen()
-    assert list(other.take()) == []
+def test_when_it_ends_another_one_takes_them(token: str, other: HostSocket) -> None:
+    with closing(HostSocket(token)) as first:
+        assert first.listen()
+        other.give(sign_of_agent(A, 1))
+        assert [each.count for each in first.take()] == [1]
+    other.give(sign_of_agent(A, 2))
+    with closing(HostSocket(token)) as second:
+        assert second.listen()
+        other.give(sign_of_agent(A, 3))
+        assert [each.count for each in second.take()] == [3]
 
 
 def test_each_run_has_its_own(host: HostSocket) -> None:
@@ -55,18 +60,28 @@ def test_each_run_has_its_own(host: HostSocket) -> None:
 
 
 def test_what_was_not_made_with_the_token_is_ignored(host: HostSocket, other: HostSocket) -> None:
-    name = host._socket.getsockname()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-        for content in (b"", b"x", b"x" * 100, b"x" * 10_000):
-            stranger.sendto(content, name)
+    assert host._listener is not None
+    name = host._listener.getsockname()
+    for content in (b"x", b"x" * 100, b"x" * 10_000):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.connect(name)
+            stranger.send(content)
     other.give(Sign("W0_0#0", 1, "agent", 1))
     assert [each.agent for each in host.take()] == [1]
 
 
 def test_signs_that_nobody_takes_hinder_nobody(host: HostSocket, other: HostSocket) -> None:
-    for count in range(1000):
+    for count in range(10_000):
         other.give(sign_of_agent(A, count))
-    assert next(host.take()).count == 0
+    assert next(iter(host.take())).count == 0
+
+
+def test_of_many_who_give_at_once_all_are_heard(token: str, host: HostSocket) -> None:
+    with ExitStack() as stack:
+        for number in range(100):
+            giver = stack.enter_context(closing(HostSocket(token)))
+            giver.give(Sign(f"W{number}_0#0", 1, "worker", 1))
+        assert len({each.member for each in host.take()}) == 100
 
 
 def test_a_host_has_one_name() -> None:
