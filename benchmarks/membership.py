@@ -1,11 +1,14 @@
 """How long a view change takes, and what it asks of the store, with many members: the protocol alone, without training.
 
-Usage: python -m benchmarks.membership [--members 256 1024] [--processes 8] [--victims first|last]
+Usage: python -m benchmarks.membership [--members 256 1024] [--processes 2] [--victims first|last]
 
 Machine, board and gathering are the real ones, and so is the store that they meet in, which a process of its own
-serves. The members are threads of a few processes, and so are the hosts that they are said to be on: one host of 8
-servers dies, which one agent says of each. The time is counted from right before the first of these deaths is told
-until the last survivor has the verdict and would build its groups.
+serves. One host of 8 servers dies, which one agent says of each. The time is counted from right before the first of
+these deaths is told until the last survivor has the verdict and would build its groups.
+
+A few processes stand for the members, each with a connection of its own, and go through them one by one: first all
+halt, then all hear of the verdict. Who leads is in a process of its own. So nothing is counted that members would not
+do in processes of their own, as threads that wait for each other would.
 """
 
 import argparse
@@ -15,11 +18,14 @@ import signal
 import socket
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,36 +50,29 @@ class Change(NamedTuple):
     Attributes:
         seconds: until the last survivor had the verdict.
         processor: seconds of it that the survivors used, all together.
+        server: the same of the store's process.
         costs: what it was for each of them.
     """
 
     seconds: float
     processor: float
+    server: float
     costs: list[Cost]
 
 
-def run_members(
-    members: Sequence[Member], job: Job, port: int, verdict: Verdict, ready: Barrier, channel: Connection
-) -> None:
-    """Be some members, a thread each, in one view change."""
-    costs: list[Cost] = []
-    begun = threading.Barrier(len(members) + 1)
-
-    def work(member: Member) -> None:
-        # Each by itself: some names are looked up for seconds where no name server answers.
-        one = BareMember(member, job, TorchStore("127.0.0.1", port, PATIENCE), DURATIONS)
-        one.begin(verdict)
-        begun.wait()
-        costs.append(one.change_view())
-
-    threads = [threading.Thread(target=work, args=(member,)) for member in members]
-    for thread in threads:
-        thread.start()
-    begun.wait()
+def run_members(members: Sequence[Member], job: Job, port: int, ready: Barrier, channel: Connection) -> None:
+    """Be some members in one view change."""
+    with ThreadPoolExecutor(64) as pool:
+        # At once: some names are looked up for seconds where no name server answers.
+        connections = list(pool.map(lambda _: TorchStore("127.0.0.1", port, PATIENCE), members))
+    bare = [BareMember(*each, DURATIONS) for each in zip(members, repeat(job), connections, strict=False)]
+    for one in bare:
+        one.begin()
     ready.wait()
     before = time.process_time()
-    for thread in threads:
-        thread.join()
+    for one in bare:
+        one.halt()
+    costs = [one.change_view() for one in bare]
     channel.send_bytes(msgspec.json.encode((time.process_time() - before, costs)))
 
 
@@ -97,28 +96,34 @@ def measure(count: int, processes: int, victims: str) -> Change:
     server.start()
     board = Board(TorchStore("127.0.0.1", port), TOKEN)
     board.verdicts.propose(verdict)
-    ready = context.Barrier(processes + 1)
+    ready = context.Barrier(processes + 2)
     channels, started = [], []
-    for number in range(processes):
+    for some in (alive[:1], *(alive[1 + number :: processes] for number in range(processes))):
         ours, theirs = context.Pipe(duplex=False)
-        arguments: tuple[Any, ...] = (alive[number::processes], job, port, verdict, ready, theirs)
+        arguments: tuple[Any, ...] = (some, job, port, ready, theirs)
         process = context.Process(target=run_members, args=arguments, daemon=True)
         process.start()
         channels.append(ours)
         started.append(process)
     ready.wait()
-    # All threads have had time to come to their wait.
-    time.sleep(2.0)
+    server_before = processor_of(server)
     begin = time.monotonic()
     for member in dead:
         board.declare_dead(Death(str(member), "was lost with its host", "agent", begin), "agent")
     told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[float, list[Cost]]) for channel in channels]
     costs = [each for _, found in told for each in found]
+    server_used = processor_of(server) - server_before
     for process in started:
         process.join()
     server.kill()
     server.join()
-    return Change(max(each.decided for each in costs) - begin, sum(spent for spent, _ in told), costs)
+    return Change(max(each.decided for each in costs) - begin, sum(spent for spent, _ in told), server_used, costs)
+
+
+def processor_of(process: BaseProcess) -> float:
+    """Seconds of the processor that a process has used."""
+    fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _serve(listener: socket.socket) -> None:
@@ -130,17 +135,17 @@ def _serve(listener: socket.socket) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[256, 1024])
-    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--victims", choices=["first", "last"], default="last")
     arguments = parser.parse_args()
     print(f"the {arguments.victims} host of {HOST} dies; {arguments.processes} processes; per survivor: median (most)")
-    print("members | all decided | processor | requests      | bytes read, view aside")
+    print("members | all decided | processor: members, store | requests      | bytes read, view aside")
     for count in arguments.members:
-        seconds, processor, costs = measure(count, arguments.processes, arguments.victims)
+        seconds, processor, server, costs = measure(count, arguments.processes, arguments.victims)
         requests, read = sorted(each.requests for each in costs), sorted(each.read - each.view for each in costs)
         asked = f"{statistics.median(requests):.0f} ({requests[-1]})"
         got = f"{statistics.median(read):.0f} ({read[-1]}); the view {max(each.view for each in costs)}"
-        print(f"{count:7} | {seconds * 1000:8.0f} ms | {processor:7.2f} s | {asked:13} | {got}")
+        print(f"{count:7} | {seconds * 1000:8.0f} ms | {processor:7.2f} s, {server:7.2f} s     | {asked:13} | {got}")
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 

@@ -1,9 +1,10 @@
 """What protection costs while nothing fails: agents, heartbeats and kept versions, against the same run without.
 
-Usage: python -m benchmarks.protection [--pairs 36] [--seconds 2] [--sequence 64 256]
+Usage: python -m benchmarks.protection [--starts 3] [--pairs 12] [--seconds 2] [--sequence 64 256]
 
 Two runs of 12 processes with the real model are there all the time, one protected and one not, and take turns
-(``benchmarks.turns``).
+(``benchmarks.turns``). Two runs differ by some percent for as long as they live, whatever they do, so both are started
+several times; the interval is for the median ratio, from starts and pairs that are drawn again and again.
 
 With 64 tokens in a sample, the default of ``recycle train``, there are so few of them for each parameter that the copy
 of the state before a step weighs more than in any real run; with 256, a micro-batch has 1,024 tokens.
@@ -17,7 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.turns import Contestant, Length, report, take_turns
+from benchmarks.turns import Contestant, interval, report, take_turns
 from recycle.cli.model import quiet
 from recycle.faults.menu import Faults
 from recycle.jobfile import load_job
@@ -25,7 +26,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line
 
-ALLOWED = 1.02
+ALLOWED_MIDDLE, ALLOWED = 1.01, 1.02
 # As many iterations as nobody waits for; the runs are ended from outside.
 ENDLESS = 1_000_000
 
@@ -69,14 +70,16 @@ def _train(folder: Path, sequence: int, protected: bool, done: Connection) -> No
     train(Run(plan, options, ENDLESS, folder, protected=protected), watch, plan_maker(job, plan.mode), Faults())
 
 
-def measure(sequence: int, pairs: int, seconds: float) -> Length:
-    """Print what a protected iteration takes and what the same one without; gives the ratios."""
+def measure(sequence: int, pairs: int, seconds: float) -> list[float]:
+    """Print what a protected iteration takes and what the same one without, in one start of both; gives the ratios."""
     contestants: list[Contestant] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             for protected in (False, True):
                 contestants.append(start(Path(folder) / str(protected), sequence, protected))
-            return report(("unprotected", "protected"), take_turns(*contestants, pairs, seconds))
+            turns = take_turns(*contestants, pairs, seconds)
+            report(("unprotected", "protected"), turns)
+            return [ours.clock / stock.clock for stock, ours in turns]
         finally:
             for each in contestants:
                 each.end()
@@ -84,17 +87,23 @@ def measure(sequence: int, pairs: int, seconds: float) -> Length:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--pairs", type=int, default=36)
+    parser.add_argument("--pairs", type=int, default=12, help="of turns, in each start")
+    parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("--sequence", type=int, nargs="+", default=[64, 256], help="tokens in a sample; four samples")
     arguments = parser.parse_args()
     quiet()
-    most = 0.0
+    missed = False
     for sequence in arguments.sequence:
-        print(f"{4 * sequence} tokens in a micro-batch, {arguments.pairs} pairs of turns:")
-        most = max(most, measure(sequence, arguments.pairs, arguments.seconds).clock)
-    print(f"load {os.getloadavg()[0]:.1f}; {ALLOWED} is allowed")
-    return int(most > ALLOWED)
+        print(
+            f"{4 * sequence} tokens in a micro-batch, {arguments.starts} starts, {arguments.pairs} pairs of turns each:"
+        )
+        starts = [measure(sequence, arguments.pairs, arguments.seconds) for _ in range(arguments.starts)]
+        low, middle, high = interval(starts)
+        print(f"by the clock {middle:.3f}, with 95% between {low:.3f} and {high:.3f}")
+        missed |= middle > ALLOWED_MIDDLE or high > ALLOWED
+    print(f"load {os.getloadavg()[0]:.1f}; {ALLOWED_MIDDLE} is allowed, and {ALLOWED} at the interval's end")
+    return int(missed)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Many kills and rejoins in one run of emulated servers: nothing may hang, be done twice, be skipped, or grow.
 
-Usage: python -m benchmarks.soak [--kills 200] [--seed 0] [--minutes 30]
+Usage: python -m benchmarks.soak [--kills 200] [--hosts 0] [--seed 0] [--minutes 30]
 
 The servers sleep their durations and count their optimizer steps; every message, group, signal and store access is
 real. An iteration that begins with another count than its number, or with another than its peers', fails at once.
-What each process holds is compared between the first tenth of the run and its end.
+With --hosts 5, every fifth kill is that of a host: the agents of all servers of a pipeline at one moment, with their
+workers, so that nobody tells of it and only silence does. What each process holds is compared between the first tenth
+of the run and its end.
 """
 
 import argparse
@@ -110,25 +112,32 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 
 
-DURATIONS = Durations(beat=0.5, silence=5.0, answer=30.0)
+DURATIONS = Durations()
 
 
-def choose_faults(job: Job, kills: int, seed: int) -> Faults:
+def choose_faults(job: Job, kills: int, hosts: int, seed: int) -> Faults:
     source = random.Random(seed)
     lives = dict.fromkeys(job.servers(), 0)
     found: list[Fault] = []
     for number in range(kills):
         server: Server = source.choice(job.servers())
         step = 2 + APART * number
-        found.append(Fault(Kind.KILL, (server,), step=step, incarnation=lives[server]))
-        found.append(Fault(Kind.JOIN, (server,), step=step + 1))
-        lives[server] += 1
+        victims: tuple[Server, ...] = (server,)
+        if hosts and number % hosts == hosts - 1:
+            victims = tuple(Server(server.pipeline, stage) for stage in range(job.depth))
+            found.append(Fault(Kind.AGENT_KILL, victims, step=step))
+        else:
+            found.append(Fault(Kind.KILL, victims, step=step, incarnation=lives[server]))
+        for each in victims:
+            found.append(Fault(Kind.JOIN, (each,), step=step + 1))
+            lives[each] += 1
     return Faults(tuple(found))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--hosts", type=int, default=0, help="of how many kills one is that of a host; 0 for none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=30.0, help="after which the run has hung")
     parser.add_argument("--views", action="store_true", help="print every view")
@@ -136,7 +145,7 @@ def main() -> int:
     quiet()
     job = load_job(Path("schedules/paper.toml"), {"stages": 2, "micro_batches": 4})
     plan = plan_maker(job, Mode())(())
-    faults = choose_faults(job, arguments.kills, arguments.seed)
+    faults = choose_faults(job, arguments.kills, arguments.hosts, arguments.seed)
     iterations = APART * (arguments.kills + 2)
     views: dict[int, ViewLine] = {}
     finished: dict[int, int] = {}
@@ -162,7 +171,7 @@ def main() -> int:
         )  # fmt: skip
         Supervisor(setting, partial(serve, job, plan, iterations, folder, faults), watch).run()
         grown = growth(folder / FOLDER, iterations)
-    deaths = sum(1 for view in views.values() if "killed" in view.cause)
+    deaths = sum(1 for view in views.values() if "killed" in view.cause or "no sign of life" in view.cause)
     joins = sum(len(view.joined) for view in views.values())
     skipped = [step for step in range(iterations) if step not in finished]
     print(f"{deaths} kills and {joins} rejoins in {len(views)} views, {time.monotonic() - start:.0f} s")

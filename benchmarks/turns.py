@@ -7,6 +7,7 @@ and a median of fewer says little.
 """
 
 import os
+import random
 import signal
 import statistics
 import time
@@ -95,6 +96,21 @@ def report(names: tuple[str, str], pairs: Sequence[tuple[Length, Length]]) -> Le
             flush=True,
         )
     return Length(*ratios)
+
+
+def interval(starts: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float, float]:
+    """The median of ratios, between the ends of its interval of 95%: starts are drawn again, and pairs in each.
+
+    Args:
+        starts: the ratios of each start.
+        draws: how often.
+    """
+    source, medians = random.Random(0), []
+    for _ in range(draws):
+        drawn = source.choices(starts, k=len(starts))
+        medians.append(statistics.median(ratio for each in drawn for ratio in source.choices(each, k=len(each))))
+    ends = statistics.quantiles(medians, n=40)
+    return ends[0], statistics.median(ratio for each in starts for ratio in each), ends[-1]
 
 
 def family(root: int) -> dict[int, float]:

@@ -20,7 +20,6 @@ from recycle.control.events import (
     Rebuild,
 )
 from recycle.control.machine import Machine
-from recycle.control.messages import Verdict
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Job
@@ -135,8 +134,10 @@ class BareMember:
         self._machine = Machine(member, job)
         self._rebuilt = False
 
-    def begin(self, verdict: Verdict) -> None:
-        """Be in a view from its verdict on, as if its groups stood."""
+    def begin(self) -> None:
+        """Be in the view of the newest verdict, as if its groups stood."""
+        verdict = self._board.verdicts.newest()
+        assert verdict is not None, "there is none"
         self._machine.handle(Decided("begin", verdict))
         self._machine.handle(Built("built", verdict.epoch))
         self._store.clear()
@@ -146,15 +147,19 @@ class BareMember:
         """In which it is."""
         return self._machine.view
 
-    def change_view(self) -> Cost:
-        """Wait for the alarm, and take part until there is a verdict."""
-        machine, store, epoch = self._machine, self._store, self._machine.view.epoch
+    def halt(self) -> None:
+        """Wait for the alarm, and say what this member holds."""
+        epoch = self._machine.view.epoch
         while (alarm := self._board.failures.wait_alarm(epoch, 60.0)) is None:
             pass
         self._tell(Noticed("alarm", epoch, alarm.cause))
         self._tell(Halted("halted", epoch, 7, 6))
+
+    def change_view(self) -> Cost:
+        """Take part until there is a verdict."""
+        store = self._store
         while not self._rebuilt:
-            for event in self._gathering.look(machine):
+            for event in self._gathering.look(self._machine):
                 self._tell(event)
                 if self._rebuilt:
                     break

@@ -87,7 +87,14 @@ RESTARTS = 3
     type=DURATION,
     default="3s",
     show_default=True,
-    help="A server without a sign of life for this long is declared dead.",
+    help="A host without a sign of life for this long is declared dead, with all its servers.",
+)
+@click.option(
+    "--hang",
+    type=parse_seconds,
+    default="15s",
+    show_default=True,
+    help="A server that hangs for this long on a host that lives is declared dead.",
 )
 @click.option(
     "--start-within",
@@ -129,6 +136,7 @@ def command(
     seed: int,
     catalogue: Path | None,
     silence: float,
+    hang: float,
     start_within: float,
     address: str | None,
     unprotected: bool,
@@ -176,7 +184,8 @@ def command(
         model = load_model(model_file)
         model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
         faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
-        durations = Durations(beat=silence / 6, silence=silence, start=start_within, answer=max(30.0, 2 * silence))
+        answer = max(30.0, 2 * silence, 2 * hang)
+        durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
         if protected and catalogue is None:
             catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
         run = Run(

@@ -1,4 +1,7 @@
-"""The agent: a process that starts one worker, watches it and some others, and reports deaths at once."""
+"""The agent: a process that starts one worker, watches it, and reports its death at once.
+
+One agent of each host also speaks for the host.
+"""
 
 import ctypes
 import os
@@ -6,17 +9,17 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
 
-from recycle.control.beats import Watchlist, watched
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.lifeline import Lifeline, exit_status
-from recycle.control.messages import Death, Verdict
+from recycle.control.messages import Death
+from recycle.control.signs import HostSocket, host_name, sign_of_agent
+from recycle.control.speaker import Speaker
 from recycle.control.store import Store
-from recycle.control.view import Member, View
+from recycle.control.view import Member
 
 DONE = 0
 """The exit status of a worker whose training is done."""
@@ -63,13 +66,15 @@ def run_agent(
     agent = _Agent(member, connect, token, durations)
     exited = os.pidfd_open(worker)
     ends = [exited]
-    while not select.select(ends, [], [], durations.beat)[0]:
+    while not agent.wait(ends):
         agent.look_around()
         if len(ends) == 1 and lifeline.is_held:
             ends.append(lifeline.watch())
     status = exit_status(worker)
     if status is not None:
         agent.report_worker(status)
+    # While the worker is taken apart, which may take long, somebody else speaks for the host.
+    agent.leave()
     final = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     if final != status:
         agent.report_worker(final)
@@ -109,62 +114,67 @@ class _Agent:
         self._member = member
         self._connect = connect
         self._token = token
-        self._watchlist = Watchlist(durations.silence)
+        self._durations = durations
         self._board: Board | None = None
-        self._verdict: Verdict | None = None
-        self._watched: tuple[Member, ...] = ()
-        self._silent: set[Member] = set()
+        self._host = HostSocket(token)
+        self._speaker: Speaker | None = None
+        self._count = 0
+        self._due = time.monotonic()
+
+    def wait(self, ends: Sequence[int]) -> bool:
+        """Until the worker has ended, or it is time to look around; says whether it has ended."""
+        while True:
+            heard: list[int] = [] if self._speaker is None else [self._host.fileno()]
+            ready = select.select([*ends, *heard], [], [], max(0.0, self._due - time.monotonic()))[0]
+            if any(each in ready for each in ends):
+                return True
+            if self._speaker is not None:
+                self._speaker.hear()
+            if time.monotonic() >= self._due:
+                return False
 
     def look_around(self) -> None:
-        """Report the members that are watched from here and have fallen silent."""
+        """Give a sign of life, and be the one that speaks for the host if nobody else does."""
+        self._due = time.monotonic() + self._durations.beat
+        self._count += 1
+        sign = sign_of_agent(self._member, self._count)
+        if self._speaker is None and self._host.listen():
+            self._speaker = Speaker(self._host, host_name(), self._durations)
         try:
             board = self._reach()
-            verdict = board.verdicts.newest()
-            if verdict is not self._verdict or not self._watched:
-                self._choose(board, verdict)
-            counts = board.beats.counts(self._watched)
-            if verdict is None:
-                # Some may still be on their way; who is in a view has been there.
-                counts = {member: count for member, count in counts.items() if count}
-            silent = self._watchlist.observe(time.monotonic(), counts)
-            for member, since in silent.items():
-                reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
-                self._declare_dead(member, reason, "heartbeat", since)
-            if silent:
-                self._silent |= set(silent)
-                self._choose(board, verdict)
+            if self._speaker is None:
+                self._host.give(sign)
+            else:
+                self._speaker.note(sign)
+                self._speaker.look(board, time.monotonic())
         except StoreLost:
             self._board = None
 
-    def _choose(self, board: Board, verdict: Verdict | None) -> None:
-        """Choose whom to watch from now on."""
-        begun = verdict or board.verdicts.opening()
-        view = View(-1, ()) if begun is None else begun.view
-        self._verdict = verdict
-        self._silent &= set(view.members)
-        self._watched = watched(view, self._member, self._silent) if self._member in view.members else ()
+    def leave(self) -> None:
+        """Give no more signs, and speak for nobody."""
+        if self._speaker is None:
+            self._host.give(sign_of_agent(self._member, self._count + 1, over=True))
+        self._host.close()
+        self._speaker = None
 
     def report_worker(self, status: int) -> None:
         """Report that the own worker has died, if it has."""
         if status in (DONE, LEFT):
             return
         died = time.monotonic()
-        try:
-            if status == FENCED and not self._is_in_view():
+        for _ in range(2):
+            try:
+                if status != FENCED or self._is_in_view():
+                    death = Death(str(self._member), _reason(status), "agent", died)
+                    self._reach().declare_dead(death, f"agent of {self._member}")
                 return
-            self._declare_dead(self._member, _reason(status), "agent", died)
-        except StoreLost:
-            self._board = None
+            except StoreLost:
+                # Where another agent speaks, the connection may have been lost long ago.
+                self._board = None
 
     def _is_in_view(self) -> bool:
         verdict = self._reach().verdicts.newest()
         return verdict is not None and self._member in verdict.view.members
-
-    def _declare_dead(
-        self, member: Member, reason: str, noticed: Literal["agent", "heartbeat"], last_sign: float
-    ) -> None:
-        death = Death(str(member), reason, noticed, last_sign)
-        self._reach().declare_dead(death, f"agent of {self._member}")
 
     def _reach(self) -> Board:
         if self._board is None:

@@ -1,29 +1,30 @@
 """Heartbeats: a worker gives signs of life, and others notice when they stop."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import Generic, TypeVar
 
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
+from recycle.control.signs import HostSocket, sign_of_worker
 from recycle.control.store import Store
-from recycle.control.view import Member, View
+from recycle.control.view import Member
 
-WATCHED = 2
-"""How many members each one watches, so that one is still watched when its neighbour dies with its agent."""
+_T = TypeVar("_T", bound=Hashable)
 
 
 class Heartbeat:
-    """Gives signs of life from a thread of its own over a connection of its own, until it is stopped.
+    """Gives a worker's signs of life, from a thread of its own, until it is stopped.
 
-    So it goes on whatever the main thread does, and stops only with the process. If the store is lost it connects again
-    as soon as there is one.
+    So it goes on whatever the main thread does, as long as that lets other threads run. The signs stay within the host.
 
     Args:
         member: whose signs they are.
         connect: makes a connection to the store, or raises StoreLost.
         token: the run's.
         beat: seconds between two signs.
-        look: what else is looked at as often, while the thread is awake and connected; it must not take long.
+        look: what else is looked at as often, while the thread is awake and connected; it must not take long. If the
+            store is lost, the thread connects again as soon as there is one.
     """
 
     def __init__(
@@ -44,44 +45,29 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give no more signs."""
+        """Give no more signs, of which nobody is to miss the next."""
         self._stopping.set()
         self._thread.join()
 
     def _run(self) -> None:
+        host = HostSocket(self._token)
         board: Board | None = None
         count = 0
-        while True:
-            try:
-                board = board or Board(self._connect(), self._token)
-                count += 1
-                board.beats.give(self._member, count)
-                if self._look is not None:
+        while not self._stopping.is_set():
+            count += 1
+            host.give(sign_of_worker(self._member, count))
+            if self._look is not None:
+                try:
+                    board = board or Board(self._connect(), self._token)
                     self._look(board)
-            except StoreLost:
-                board = None
-            if self._stopping.wait(self._beat):
-                return
+                except StoreLost:
+                    board = None
+            self._stopping.wait(self._beat)
+        host.give(sign_of_worker(self._member, count + 1, over=True))
+        host.close()
 
 
-def watched(view: View, me: Member, dead: Collection[Member]) -> tuple[Member, ...]:
-    """Whose signs of life a member's agent watches: the next members in the ring that are not known to be dead.
-
-    Args:
-        view: the view.
-        me: a member of it.
-        dead: whose death is known; of others, the silence will be noticed.
-    """
-    found: list[Member] = []
-    for member in view.after(me):
-        if len(found) == WATCHED:
-            break
-        if member not in dead:
-            found.append(member)
-    return tuple(found)
-
-
-class Watchlist:
+class Watchlist(Generic[_T]):
     """Notices whose signs of life have stopped.
 
     It accuses nobody of a pause of its own: where it was itself not called for more than half the limit, because its
@@ -94,14 +80,14 @@ class Watchlist:
     def __init__(self, silence: float) -> None:
         self._silence = silence
         self._called = float("-inf")
-        self._last: dict[Member, tuple[int, float]] = {}
+        self._last: dict[_T, tuple[int, float]] = {}
 
-    def observe(self, now: float, beats: Mapping[Member, int]) -> dict[Member, float]:
-        """Take note of some members' signs of life.
+    def observe(self, now: float, beats: Mapping[_T, int]) -> dict[_T, float]:
+        """Take note of some signs of life.
 
         Args:
             now: the time in seconds, on a clock that never goes back.
-            beats: how many signs each member has given. A member that is not in it is not watched any more.
+            beats: how many signs each one has given. Who is not in it is not watched any more.
 
         Returns:
             Those who have been silent for longer than the limit, and since when.
@@ -110,8 +96,8 @@ class Watchlist:
             self._last.clear()
         self._called = now
         seen = {}
-        for member, count in beats.items():
-            last = self._last.get(member)
-            seen[member] = last if last is not None and last[0] == count else (count, now)
+        for each, count in beats.items():
+            last = self._last.get(each)
+            seen[each] = last if last is not None and last[0] == count else (count, now)
         self._last = seen
-        return {member: since for member, (_, since) in seen.items() if now - since > self._silence}
+        return {each: since for each, (_, since) in seen.items() if now - since > self._silence}

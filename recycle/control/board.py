@@ -4,7 +4,8 @@ Every method raises StoreLost when the store is gone, and every one that reads r
 was not made with the run's token.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeVar
 
 from recycle.control import keys
 from recycle.control.log import Log
@@ -13,6 +14,9 @@ from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Server
+
+_K = TypeVar("_K")
+_T = TypeVar("_T")
 
 
 class Board:
@@ -25,7 +29,7 @@ class Board:
     Attributes:
         verdicts: which view the run is in.
         failures: alarms, reports and deaths.
-        beats: signs of life.
+        beats: hosts and their signs of life.
         joining: who asks to be admitted.
         plans: that were made for a view.
         end: who has reached it.
@@ -75,8 +79,10 @@ class Board:
         if self.verdicts.newest(epoch + 1) is not None:
             # Who comes this late does not know any more whose keys are needed.
             return
-        names = {*map(str, members), *(each.member for each in self.joining.requests(epoch))}
-        self._sealed.plain.delete_all(lambda key: keys.is_outlived(key, epoch, names))
+        self.verdicts.announce(epoch)
+        needed = {*members, *(Member.parse(each.member) for each in self.joining.requests(epoch))}
+        rest = keys.Needed.by(needed, self.beats.homes(needed).values())
+        self._sealed.plain.delete_all(lambda key: keys.is_outlived(key, epoch, rest))
 
 
 class VerdictBoard:
@@ -115,16 +121,43 @@ class VerdictBoard:
                 return newest
         after = store.compare_set(keys.VIEW, before or b"", sealed.seal(keys.VIEW, verdict))
         stored = sealed.unseal(keys.VIEW, after, Verdict)
+        self.announce(stored.epoch)
         store.set(keys.bell(stored.epoch), b"")
         return stored
 
-    def ring(self, epoch: int, leader: Member) -> None:
-        """End the wait for a leader, which has decided or cannot."""
-        self._sealed.plain.set(keys.turn(epoch, leader), b"")
+    def announce(self, epoch: int) -> None:
+        """Say the number of the newest verdict to those who look often."""
+        self._sealed.write(keys.EPOCH, epoch)
 
-    def await_turn(self, epoch: int, leader: Member, timeout: float) -> None:
-        """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long."""
-        self._sealed.plain.wait(keys.turn(epoch, leader), timeout)
+    def number(self) -> int | None:
+        """The number that was announced last; it may be late, but changes after every verdict that stays the newest."""
+        return self._sealed.read(keys.EPOCH, int)
+
+    def ring(self, epoch: int, leader: Member, verdict: Verdict | None = None) -> None:
+        """End the wait for a leader, which has decided or cannot.
+
+        Args:
+            epoch: in which it is waited for.
+            leader: for whom.
+            verdict: of the next epoch, if it is the one that counts: who has that of this epoch need not read it all.
+        """
+        key = keys.turn(epoch, leader)
+        sealed = b"" if verdict is None else self._sealed.seal(key, verdict.without_members())
+        self._sealed.plain.set(key, sealed)
+
+    def await_turn(self, epoch: int, leader: Member, timeout: float) -> Verdict | None:
+        """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long.
+
+        Returns:
+            The verdict of the next epoch if it came with that, and the one before was read over this connection.
+        """
+        key = keys.turn(epoch, leader)
+        sealed = self._sealed.plain.get(key) if self._sealed.plain.wait(key, timeout) else None
+        if not sealed or self._read_last is None or self._read_last[1].epoch != epoch:
+            return None
+        verdict = self._sealed.unseal(key, sealed, Verdict).following(self._read_last[1])
+        self._read_last = b"", verdict
+        return verdict
 
     def newest(self, epoch: int = 0) -> Verdict | None:
         """The newest verdict, if it is of this epoch or a later one; the same object as long as it is the same."""
@@ -195,6 +228,8 @@ class FailureBoard:
         """
         log = self.log(verdict.epoch - 1)
         told = log.read(range(verdict.heard + 1, log.count() + 1)).values()
+        if not (told or verdict.joined):
+            return ()
         deaths = {each.member: each for each in told if isinstance(each, Death)}
         # Those who joined were in no view when they died.
         found = [deaths.get(name) for name in verdict.members if name not in verdict.joined]
@@ -207,7 +242,7 @@ class FailureBoard:
 
 
 class BeatBoard:
-    """The members' signs of life.
+    """Which host each member is on, and the hosts' signs of life.
 
     Args:
         sealed: the store.
@@ -216,18 +251,43 @@ class BeatBoard:
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
 
-    def give(self, member: Member, count: int) -> None:
-        """Give a sign of life.
+    def settle(self, member: Member, host: str) -> None:
+        """Say which host a member is on."""
+        self._sealed.write(keys.home(member), host)
+
+    def homes(self, members: Iterable[Member]) -> dict[Member, str]:
+        """Which host each member is on, without those of whom nobody has said it."""
+        return self._read({each: keys.home(each) for each in members}, str)
+
+    def give(self, host: str, count: int) -> None:
+        """Give a host's sign of life.
 
         Args:
-            member: whose.
-            count: how many it has given, this one included.
+            host: whose.
+            count: another one than at the last time.
         """
-        self._sealed.write(keys.beat(member), count)
+        self._sealed.write(keys.beat(host), count)
+
+    def of_hosts(self, hosts: Iterable[str]) -> dict[str, int]:
+        """What each host has counted; 0 for one that has given no sign."""
+        wanted = {each: keys.beat(each) for each in hosts}
+        return dict.fromkeys(wanted, 0) | self._read(wanted, int)
 
     def counts(self, members: Iterable[Member]) -> dict[Member, int]:
-        """How many signs of life each member has given; 0 for one that has given none."""
-        return {member: self._sealed.read(keys.beat(member), int) or 0 for member in members}
+        """What each member's host has counted; 0 where it is not known, or has given no sign."""
+        members = tuple(members)
+        homes = self.homes(members)
+        counts = self.of_hosts(set(homes.values()))
+        return {each: counts[homes[each]] if each in homes else 0 for each in members}
+
+    def _read(self, wanted: Mapping[_K, str], form: type[_T]) -> dict[_K, _T]:
+        """What is stored under some keys, without those where nothing is."""
+        stored = self._sealed.plain.get_many(list(wanted.values())) if wanted else []
+        return {
+            each: self._sealed.unseal(key, found, form)
+            for (each, key), found in zip(wanted.items(), stored, strict=True)
+            if found is not None
+        }
 
 
 class JoinBoard:

@@ -9,8 +9,9 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The time-outs of a run, in seconds. No decision is right or wrong because of them: they only say when it is made.
 
     Attributes:
-        beat: between two signs of life of a worker, and between two looks of an agent.
-        silence: without a sign of life, after which a worker that has given one is declared dead.
+        beat: between two signs of life, and between two looks of an agent.
+        silence: without a sign of life, after which a host that has given one is declared dead with all its servers.
+        hang: the same of a worker on a host that lives; where others use the machine, a busy worker is late at times.
         start: until all with whom a run begins must have announced themselves, from the first that does.
         rebuild: that the construction of one process group may take.
         answer: from an alarm until every member that is alive must have halted and reported.
@@ -22,6 +23,7 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     beat: float = 0.5
     silence: float = 3.0
+    hang: float = 15.0
     start: float = 600.0
     rebuild: float = 2.0
     answer: float = 30.0
@@ -32,10 +34,10 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ControlError(f"duration {name} is {value:g} s: give a time above 0")
-        self._in_order(
-            "silence", 4 * self.beat, f"four beats of {self.beat:g} s", "one late beat would look like death"
-        )
-        self._in_order("answer", self.silence, "silence", "a hung worker would be overdue before it is noticed")
+        for name in ("silence", "hang"):
+            self._in_order(name, 4 * self.beat, f"four beats of {self.beat:g} s", "one late beat would look like death")
+        self._in_order("answer", self.silence, "silence", "a dead host would be overdue before it is noticed")
+        self._in_order("answer", self.hang, "hang", "a hung worker would be overdue before it is noticed")
         self._in_order("answer", self.rebuild, "rebuild", "who waits for a process group could not answer in time")
         self._in_order("transfer", self.answer, "answer", "a transfer would fail while its partner may still answer")
 

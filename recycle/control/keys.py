@@ -3,12 +3,13 @@
 Nothing else knows them, but where process groups meet: that is below ``epoch/<n>/`` as well.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Self
+
 from recycle.control.view import Member
 from recycle.job import Server
 
-RUN, OPENING, VIEW = "run", "opening", "view"
-
-_OF_MEMBERS = {"death", "beat"}
+RUN, OPENING, VIEW, EPOCH = "run", "opening", "view", "epoch"
 
 
 def bell(epoch: int) -> str:
@@ -61,9 +62,14 @@ def death(member: Member | str) -> str:
     return f"death/{member}"
 
 
-def beat(member: Member) -> str:
-    """A member's signs of life."""
-    return f"beat/{member}"
+def home(member: Member) -> str:
+    """The host that a member is on."""
+    return f"home/{member}"
+
+
+def beat(host: str) -> str:
+    """A host's signs of life."""
+    return f"beat/{host}"
 
 
 def incarnation(server: Server) -> str:
@@ -71,16 +77,41 @@ def incarnation(server: Server) -> str:
     return f"incarnation/{server}"
 
 
-def is_outlived(key: str, epoch: int, names: set[str]) -> bool:
+class Needed(NamedTuple):
+    """Whose keys are still needed.
+
+    Attributes:
+        names: of the members that are in the run, or have asked to be.
+        lives: in which life each of their servers is, by its name.
+        hosts: that they are on.
+    """
+
+    names: frozenset[str]
+    lives: Mapping[str, int]
+    hosts: frozenset[str]
+
+    @classmethod
+    def by(cls, members: Iterable[Member], hosts: Iterable[str]) -> Self:
+        """What some members on some hosts need."""
+        members = sorted(members)
+        lives = {str(each.server): each.incarnation for each in members}
+        return cls(frozenset(map(str, members)), lives, frozenset(hosts))
+
+
+def is_outlived(key: str, epoch: int, needed: Needed) -> bool:
     """Whether nobody needs a key any more.
 
     Args:
         key: which.
         epoch: that the run is in.
-        names: of who is in it, or has asked in it to be.
+        needed: by whom others are.
     """
     kind, _, rest = key.partition("/")
     if kind == "epoch":
         number = rest.partition("/")[0]
         return number.removeprefix("-").isdecimal() and int(number) < epoch
-    return kind in _OF_MEMBERS and rest not in names
+    if kind == "home":
+        # It is written once, maybe long before its member asks for anything.
+        server, _, life = rest.partition("#")
+        return life.isdecimal() and int(life) < needed.lives.get(server, 0)
+    return (kind == "death" and rest not in needed.names) or (kind == "beat" and rest not in needed.hosts)

@@ -110,8 +110,8 @@ class Machine:
         self._seen: set[str] = set()
         self._reports: dict[Member, Report] = {}
         self._deaths: dict[Member, Death] = {}
-        # Who has neither reported nor died.
-        self._missing = set(view.members)
+        # How many of the first members have all reported or died, as far as anybody has asked.
+        self._accounted_for = 0
         self._joiners: dict[Member, Report] = {}
         self._alarmed = False
         self._waits_for: tuple[int, ...] = ()
@@ -136,7 +136,6 @@ class Machine:
             if member == self.me:
                 return self._leave(f"was declared dead: it {event.death.reason}")
             self._deaths[member] = event.death
-            self._missing.discard(member)
             if member not in self.view.members:
                 return ()
             cause = f"{member} {event.death.reason}"
@@ -160,7 +159,6 @@ class Machine:
             return (PublishReport(report),)
         self.state = State.GATHERING
         self._reports[self.me] = report
-        self._missing.discard(self.me)
         return (PublishReport(report), *self._consider())
 
     def _fail_joining(self, event: Died) -> Actions:
@@ -171,7 +169,6 @@ class Machine:
     def _reported(self, event: Reported) -> Actions:
         member = Member.parse(event.report.member)
         self._reports[member] = event.report
-        self._missing.discard(member)
         return self._consider()
 
     def _join_ready(self, event: JoinReady) -> Actions:
@@ -187,8 +184,15 @@ class Machine:
         return (Accuse(event.member),) if self._alarmed and event.member in outcome.members else ()
 
     def _consider(self) -> Actions:
-        if self.state is not State.GATHERING or self._missing or self.leader != self.me:
+        if self.state is not State.GATHERING or self.leader != self.me:
             return ()
+        members = self.view.members
+        # Each one is passed once, in all calls together: there may be thousands of both.
+        while self._accounted_for < len(members):
+            member = members[self._accounted_for]
+            if member not in self._reports and member not in self._deaths:
+                return ()
+            self._accounted_for += 1
         outcome = decide(self._job, self._survey())
         return () if isinstance(outcome, Missing) else self._conclude(outcome)
 
@@ -211,7 +215,7 @@ class Machine:
         verdict, view = event.verdict, event.verdict.view
         if view.epoch <= self.view.epoch:
             return ()
-        joining, named = self.state is State.JOINING, self.me in view.members
+        joining, named = self.state is State.JOINING, view.names(self.me)
         if not (named or joining):
             return self._leave(f"is not in the view of epoch {view.epoch}")
         if verdict.stop:

@@ -7,7 +7,9 @@ make none.
 import hashlib
 import hmac
 import operator
+from bisect import bisect_left
 from collections.abc import Mapping
+from copy import copy
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -170,6 +172,36 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def view(self) -> View:
         """The view that it begins."""
         return View(self.epoch, tuple(map(Member.parse, self.members)))
+
+    def without_members(self) -> Self:
+        """What somebody needs who has the verdict before; it does not grow with the number of members."""
+        return msgspec.structs.replace(self, members=())
+
+    def following(self, before: "Verdict") -> Self:
+        """The whole verdict, of one without members.
+
+        Args:
+            before: the verdict before it.
+
+        Raises:
+            ControlError: it does not follow that one.
+        """
+        members, names = list(before.view.members), list(before.members)
+        for death in self.deaths:
+            place = bisect_left(members, Member.parse(death.member))
+            if names[place : place + 1] != [death.member]:
+                raise ControlError(f"verdict of epoch {self.epoch}: {death.member} died in it, and was not in the view")
+            del members[place], names[place]
+        for name in self.joined:
+            member = Member.parse(name)
+            place = bisect_left(members, member)
+            members.insert(place, member)
+            names.insert(place, name)
+        whole = copy(self)
+        # They are in order as they were before: to look again would take longer than all of this.
+        msgspec.structs.force_setattr(whole, "members", tuple(names))
+        vars(whole)["view"] = View(self.epoch, tuple(members))
+        return whole
 
 
 class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

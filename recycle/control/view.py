@@ -1,6 +1,7 @@
 """The view: which servers are in the run, in which life of theirs, and in which epoch."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -84,7 +85,7 @@ class View(NamedTuple):
         """The life in which a live server is."""
         return self.members[self.rank(server)]
 
-    def after(self, member: Member) -> tuple[Member, ...]:
-        """All other members in the order of the ring that starts behind this one."""
-        place = self.members.index(member)
-        return self.members[place + 1 :] + self.members[:place]
+    def names(self, member: Member) -> bool:
+        """Whether a member is in it."""
+        place = bisect_left(self.members, member)
+        return self.members[place : place + 1] == (member,)

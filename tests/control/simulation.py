@@ -160,6 +160,8 @@ class Simulated:
         self.machine = LoggedMachine(member, world.job)
         self.alive = True
         self.hung = False
+        # Whether it reaches neither the store nor those who do.
+        self.cut = False
         self.held: dict[int, History] = {}
         self.to_do: list[Action] = []
         self.iteration: tuple[int, int] | None = None

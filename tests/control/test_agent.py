@@ -1,6 +1,7 @@
 """Agents with real processes, real signals and a real store."""
 
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -9,17 +10,18 @@ from multiprocessing.context import ForkProcess
 
 import pytest
 
+from harness.memory_store import MemoryStore
 from recycle.control.agent import FENCED, run_agent
 from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import Opening, Verdict
+from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member
 
-TOKEN = "token"
-DURATIONS = Durations(beat=0.05, silence=5.0)
+DURATIONS = Durations(beat=0.05, silence=5.0, hang=5.0)
 FIRST, SECOND, THIRD, FOURTH = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
 MEMBERS = (FIRST, SECOND, THIRD, FOURTH)
 CONTEXT = get_context("fork")
@@ -35,7 +37,8 @@ class Run:
     """Workers that beat, each with its agent, in processes of their own."""
 
     def __init__(self, store: TorchStore, begun: bool = True) -> None:
-        self.board = Board(store, TOKEN)
+        self.token = secrets.token_hex(8)
+        self.board = Board(store, self.token)
         self.connect = store.clone
         self.agents: dict[Member, ForkProcess] = {}
         self.workers: dict[Member, int] = {}
@@ -47,11 +50,11 @@ class Run:
         started = CONTEXT.SimpleQueue()
 
         def body() -> int:
-            Heartbeat(member, connect, TOKEN, DURATIONS.beat)
+            Heartbeat(member, connect, self.token, DURATIONS.beat)
             started.put(os.getpid())
             return work()
 
-        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, TOKEN, DURATIONS))))
+        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, self.token, DURATIONS))))
         agent.start()
         self.agents[member] = agent
         self.workers[member] = started.get()
@@ -180,8 +183,37 @@ def test_while_a_run_starts_only_those_are_missed_who_have_been_there(served_apa
             agent.join()
 
 
+def test_when_the_agent_that_speaks_dies_another_one_does(run: Run, eventually: Eventually) -> None:
+    run.start(FIRST)
+    eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
+    for member in (SECOND, THIRD, FOURTH):
+        run.start(member)
+    eventually(lambda: len(run.board.beats.homes(MEMBERS)) == len(MEMBERS))
+    run.agents[FIRST].kill()
+    eventually(lambda: run.board.failures.death(FIRST) is not None)
+    assert [run.board.failures.death(member) for member in (SECOND, THIRD, FOURTH)] == [None, None, None]
+    count = run.board.beats.counts([SECOND])[SECOND]
+    eventually(lambda: run.board.beats.counts([SECOND])[SECOND] > count)
+
+
+def test_an_agent_that_has_long_not_needed_the_store_finds_the_one_that_there_is(
+    run: Run, eventually: Eventually
+) -> None:
+    gone = MemoryStore()
+    gone.lose()
+    stores: list[Store] = [gone]
+    run.start(FIRST)
+    eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
+    # It speaks for nobody, so it needs none of them before its worker is dead.
+    run.start(SECOND, connect=lambda: stores.pop() if stores else run.connect())
+    eventually(lambda: len(run.board.beats.homes([SECOND])) == 1)
+    os.kill(run.workers[SECOND], signal.SIGKILL)
+    eventually(lambda: run.board.failures.death(SECOND) is not None)
+
+
 def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_apart, eventually: Eventually) -> None:
     run.start(FIRST)
+    eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
     served_apart[1]()
     with pytest.raises(StoreLost):
         run.board.verdicts.newest()

@@ -180,16 +180,53 @@ def test_waiting_ends_with_the_alarm_and_with_the_verdict(store: Store, board: B
         assert decided.result() == verdict(0)
 
 
+def test_a_verdict_comes_with_its_turn_to_who_has_the_one_before(store: Store, board: Board) -> None:
+    reader, latecomer = Board(store.clone(), TOKEN), Board(store.clone(), TOKEN)
+    board.verdicts.propose(verdict(0))
+    assert reader.verdicts.newest() == verdict(0)
+    stored = board.verdicts.propose(Verdict(1, (str(A),), 3, deaths=(Death(str(B), "died", "agent", 0.0),)))
+    board.verdicts.ring(0, A, stored)
+    assert reader.verdicts.await_turn(0, A, 60) == stored
+    assert reader.verdicts.newest() == stored
+    assert latecomer.verdicts.await_turn(0, A, 60) is None
+    board.verdicts.ring(0, A)
+    assert reader.verdicts.await_turn(0, A, 60) is None
+
+
 def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(0))
     store.delete("epoch/0/bell")
     assert board.verdicts.wait(0, 60) == verdict(0)
 
 
-def test_beats_are_counted_per_member(board: Board) -> None:
-    board.beats.give(A, 1)
-    board.beats.give(A, 2)
-    assert board.beats.counts([A, B]) == {A: 2, B: 0}
+def test_signs_of_life_are_those_of_the_host_that_a_member_is_on(board: Board) -> None:
+    board.beats.give("one", 1)
+    board.beats.give("one", 2)
+    for member, host in ((A, "one"), (B, "other")):
+        board.beats.settle(member, host)
+    assert board.beats.homes([A, B, C]) == {A: "one", B: "other"}
+    assert board.beats.of_hosts(["one", "other"]) == {"one": 2, "other": 0}
+    assert board.beats.counts([A, B, C]) == {A: 2, B: 0, C: 0}
+
+
+def test_the_host_of_who_has_yet_to_ask_for_a_place_is_kept_and_that_of_an_earlier_life_is_not(board: Board) -> None:
+    earlier, later = Member(A.server, 0), Member(A.server, 2)
+    board.verdicts.propose(verdict(3, 3, Member(A.server, 1), B))
+    for member in (earlier, later, B):
+        board.beats.settle(member, "one")
+    board.forget(3, (Member(A.server, 1), B))
+    assert board.beats.homes([earlier, later, B]) == {later: "one", B: "one"}
+
+
+def test_the_number_of_the_newest_verdict_is_told_and_told_again_by_who_tidies(store: Store, board: Board) -> None:
+    assert board.verdicts.number() is None
+    board.verdicts.propose(verdict(0))
+    assert board.verdicts.number() == 0
+    board.verdicts.propose(verdict(1))
+    # Who proposed may have slept before it told it.
+    board.verdicts.announce(0)
+    board.forget(1, (A, B))
+    assert board.verdicts.number() == 1
 
 
 def test_every_life_of_a_server_has_its_own_number(store: Store, board: Board) -> None:
@@ -229,7 +266,8 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         board.verdicts.propose(verdict(epoch, epoch, *lives))
         store.set(f"epoch/{epoch}/tensor/0/all/0", b"an address")
         for member in (gone, *lives):
-            board.beats.give(member, 1)
+            board.beats.settle(member, f"host of {member}")
+            board.beats.give(f"host of {member}", 1)
             board.failures.publish_report(Report(str(member), epoch, epoch, epoch))
             board.joining.request(JoinRequest("W1_0#1", epoch))
         death = Death(str(gone), "died", "agent", 0.0)

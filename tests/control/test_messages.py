@@ -15,6 +15,8 @@ from recycle.control.messages import (
     seal,
     unseal,
 )
+from recycle.control.view import Member
+from recycle.job import Server
 
 TOKEN = "a" * 64
 REPORT = Report("W1_2#0", 3, 7, 6, None)
@@ -24,6 +26,30 @@ def test_a_sealed_message_is_read_back() -> None:
     verdict = Verdict(2, ("W0_0#0", "W0_1#3"), 5, "checkpoint", (Death("W1_1#0", "died", "agent", 1.5),), ("W0_1#3",))
     for message in (REPORT, verdict, JoinRequest("W1_2#1", 4)):
         assert unseal(TOKEN, "key", seal(TOKEN, "key", message), type(message)) == message
+
+
+@given(st.data())
+def test_who_has_the_verdict_before_needs_no_members_of_the_next(data: st.DataObject) -> None:
+    servers = [Server(pipeline, stage) for pipeline in range(3) for stage in range(3)]
+    lives = {server: data.draw(st.integers(0, 2)) for server in servers}
+    members = sorted(Member(*each) for each in data.draw(st.permutations(list(lives.items())))[:6])
+    dead = data.draw(st.sets(st.sampled_from(members)))
+    vacant = [each for each in servers if each not in {member.server for member in set(members) - dead}]
+    joined = [Member(each, lives[each] + 1) for each in (data.draw(st.sets(st.sampled_from(vacant))))]
+    before = Verdict(4, tuple(map(str, members)), 7)
+    deaths = tuple(Death(str(each), "died", "agent", 0.0) for each in sorted(dead))
+    after = Verdict(
+        5, tuple(map(str, sorted({*members, *joined} - dead))), 8, deaths=deaths, joined=tuple(map(str, sorted(joined)))
+    )
+    told = unseal(TOKEN, "key", seal(TOKEN, "key", after.without_members()), Verdict)
+    assert told.following(before) == after
+    assert told.following(before).view == after.view
+
+
+def test_a_verdict_that_does_not_follow_is_no_verdict() -> None:
+    told = Verdict(2, (), 5, deaths=(Death("W1_1#0", "died", "agent", 1.5),))
+    with pytest.raises(ControlError, match="W1_1#0 died in it, and was not in the view"):
+        told.following(Verdict(1, ("W0_0#0", "W1_1#1"), 5))
 
 
 @given(st.data())

@@ -23,7 +23,7 @@ class Protocol(RuleBasedStateMachine):
         self.everybody_goes_on(1)
 
     def one(self, which: int, hung: bool = False) -> Simulated | None:
-        able = [each for each in self.world.running if each.hung == hung]
+        able = [each for each in self.world.running if each.hung == hung and not each.cut]
         return able[which % len(able)] if able else None
 
     # What always goes on.
@@ -52,7 +52,7 @@ class Protocol(RuleBasedStateMachine):
     def everybody_goes_on(self, rounds: int) -> None:
         for _ in range(rounds):
             for one in self.world.running:
-                if not one.hung:
+                if not (one.hung or one.cut):
                     self.go_on(one)
 
     @rule(which=ANY)
@@ -74,6 +74,40 @@ class Protocol(RuleBasedStateMachine):
     def hang(self, which: int) -> None:
         if one := self.one(which):
             one.hung = True
+
+    @rule(which=ANY)
+    def host_crashes(self, which: int) -> None:
+        """All servers of a pipeline are on one host, and nobody tells of them."""
+        if len(self.world.everyone) < 16 and (one := self.one(which)):
+            for each in self.world.running:
+                if each.member.server.pipeline == one.member.server.pipeline:
+                    each.die()
+
+    @rule(which=ANY)
+    def cut(self, which: int) -> None:
+        """A host loses its link, so that there are two sides."""
+        if one := self.one(which):
+            for each in self.world.running:
+                each.cut |= each.member.server.pipeline == one.member.server.pipeline
+
+    @rule(which=ANY)
+    def other_side_goes_on(self, which: int) -> None:
+        """What it has begun with everybody else, it may finish; more it cannot do."""
+        able = [each for each in self.world.running if each.cut]
+        if able:
+            able[which % len(able)].finish_iteration()
+
+    @rule()
+    def heal(self) -> None:
+        for one in self.world.everyone:
+            one.cut = False
+
+    @rule(which=ANY)
+    def other_side_is_missed(self, which: int) -> None:
+        able = [each for each in self.world.running if each.cut]
+        if able:
+            member = able[which % len(able)].member
+            self.world.agents.append(self.world.declare_dead(member, "heartbeat"))
 
     @rule(which=ANY)
     def wake(self, which: int) -> None:
@@ -142,7 +176,7 @@ class Protocol(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         for one in self.world.running:
-            one.hung = False
+            one.hung = one.cut = False
         for _ in range(40):
             self.come_to_rest()
             if self.has_recovered():

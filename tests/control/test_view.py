@@ -23,12 +23,13 @@ def test_no_other_text_is_a_member(text: str) -> None:
         Member.parse(text)
 
 
-def test_a_view_knows_ranks_peers_lives_and_the_ring() -> None:
+def test_a_view_knows_ranks_peers_lives_and_who_is_in_it() -> None:
     members = tuple(Member.parse(name) for name in ("W0_0#0", "W0_1#2", "W1_1#0"))
     view = View(3, members)
     assert view.servers == (Server(0, 0), Server(0, 1), Server(1, 1))
     assert view.rank(Server(1, 1)) == 2
     assert view.peers(1) == (Server(0, 1), Server(1, 1))
     assert view.member(Server(0, 1)) == members[1]
-    assert view.after(members[1]) == (members[2], members[0])
+    assert [view.names(each) for each in members] == [True, True, True]
+    assert not any(view.names(Member.parse(name)) for name in ("W0_0#1", "W0_1#1", "W1_0#0", "W9_9#0"))
     assert issubclass(ControlError, UserError)

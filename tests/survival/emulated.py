@@ -42,10 +42,10 @@ JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
 STAGGERED, GLOBAL = Mode(), Mode("fused", "global")
 EVERYBODY = tuple(map(str, JOB.servers()))
 # What is waited for is never a measure of success; it is long enough for a machine that has other work.
-DURATIONS = Durations(beat=0.25, silence=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
+DURATIONS = Durations(beat=0.25, silence=4.0, hang=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
 SLOT = 0.001
 ENOUGH = "enough"
-PATIENT = Durations(beat=0.25, silence=20.0, rebuild=3.0, answer=20.0, transfer=60.0)
+PATIENT = Durations(beat=0.25, silence=20.0, hang=20.0, rebuild=3.0, answer=20.0, transfer=60.0)
 """With these, a lost store does not come back before the end of a test."""
 
 MOST = 5000

@@ -22,7 +22,7 @@ from recycle.runtime.step.checkpoint import checkpoints
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
-DURATIONS = Durations(beat=0.25, silence=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
+DURATIONS = Durations(beat=0.25, silence=4.0, hang=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
 ITERATIONS = 12
 SAME = 1e-5
 

@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import torch
 
 from recycle.control.board import Board
-from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
 from recycle.megatron.flag.collectives import Collectives
 from recycle.megatron.flag.loss_table import LossTable
-from recycle.megatron.flag.protection import BEAT, SILENCE, Protection
+from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.roles import Roles
 from recycle.megatron.flag.torch_calls import hand_over
 from recycle.megatron.shared.stage import MegatronStage
@@ -130,8 +130,8 @@ class ProtectedExecution:
         self._stage = stage
         self._steps = steps = self._make_steps(self, stage, version)
         self._collectives.advance(version)
-        seconds = max(60 * training.minutes, SILENCE)
-        durations = Durations(beat=BEAT, silence=SILENCE, rebuild=SILENCE, answer=seconds, transfer=seconds)
+        seconds = max(60 * training.minutes, DURATIONS.hang)
+        durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds)
         self._survivor = Survivor(
             Member(self.server, 0),
             self.job,
@@ -280,6 +280,6 @@ class ProtectedExecution:
 def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
     """Whether no other process has said a text yet; true where the store that knows is lost."""
     try:
-        return endpoint.connect(SILENCE).add(f"said/{text}", 1) == 1
+        return endpoint.connect(DURATIONS.hang).add(f"said/{text}", 1) == 1
     except StoreLost:
         return True

@@ -23,8 +23,8 @@ from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.net.endpoint import Endpoint
 
-BEAT, SILENCE = 0.5, 15.0
-"""Seconds between two signs of life, and without any after which a server is dead though its agent does not say so."""
+DURATIONS = Durations(rebuild=15.0)
+"""Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
 
 
 class Protection(NamedTuple):
@@ -58,10 +58,9 @@ class Protection(NamedTuple):
             signal.signal(signal.SIGTERM, inherited)
             return _finished(work)
 
-        durations = Durations(beat=BEAT, silence=SILENCE)
         endpoint = self.endpoint
-        status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, durations)
-        status = end_with_run(endpoint, status, BEAT, lambda: bool(told_to_end))
+        status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, DURATIONS)
+        status = end_with_run(endpoint, status, DURATIONS.beat, lambda: bool(told_to_end))
         if self.hosted is not None:
             self.hosted.leave(status, endpoint.address)
         return status

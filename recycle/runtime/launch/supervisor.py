@@ -77,7 +77,7 @@ class Supervisor:
         self._faults = list(setting.faults.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
-        self._watchlist = Watchlist(setting.durations.silence)
+        self._watchlist = Watchlist[Member](setting.durations.silence)
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(lambda: self._began > 0)
         self._told = False

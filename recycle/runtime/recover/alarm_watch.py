@@ -64,7 +64,7 @@ class AlarmWatch:
         self._discarded: list[Network] = []
         self._joins: tuple[JoinRequest, ...] = ()
         self._asked = (-1, 0)
-        self._joiners = Watchlist(durations.silence)
+        self._joiners = Watchlist[Member](durations.silence)
         self._halted = False
         self._stopped = False
         self._thread = threading.Thread(target=self._watch, name="alarm watch", daemon=True)

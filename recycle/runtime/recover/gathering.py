@@ -61,8 +61,9 @@ class Gathering:
         heard = 0 if self._reader is None or self._epoch != view.epoch else self._reader.heard
         stored = board.verdicts.propose(msgspec.structs.replace(verdict, heard=heard))
         # Others may not know yet of all those who are dead before this one.
+        own = stored if stored.epoch == view.epoch + 1 else None
         for member in view.members[: view.members.index(self._member) + 1]:
-            board.verdicts.ring(view.epoch, member)
+            board.verdicts.ring(view.epoch, member, own)
         return stored
 
     def accuse(self, member: Member, starts: bool) -> None:
@@ -111,6 +112,7 @@ class Gathering:
         assert leader is not None, f"{self._member} knows of its own death"
         self._enter(view)
         overdue = time.monotonic() - self._began > (durations.start if machine.starts else durations.answer)
+        verdict = None
         if leader == self._member:
             quiet = True
             for event in self.listen(view, LOOK):
@@ -119,12 +121,13 @@ class Gathering:
             if not quiet:
                 return
         else:
-            board.verdicts.await_turn(view.epoch, leader, CALM * durations.beat)
-            # Before the verdict, which is the largest thing in the store, and is not there before the next one's turn.
-            if (death := board.failures.death(leader)) is not None:
+            verdict = board.verdicts.await_turn(view.epoch, leader, CALM * durations.beat)
+            if verdict is None and (death := board.failures.death(leader)) is not None:
                 yield _died(death)
-                return
-        verdict = board.verdicts.newest(view.epoch + 1)
+                # It may have decided before it died, and then nobody rings for the next one.
+                if (board.verdicts.number() or 0) <= view.epoch:
+                    return
+        verdict = verdict or board.verdicts.newest(view.epoch + 1)
         if verdict is not None:
             yield Decided(f"view/{verdict.epoch}", verdict)
             return

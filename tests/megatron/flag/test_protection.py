@@ -26,7 +26,6 @@ from recycle.runtime.net.endpoint import Endpoint
 
 CONTEXT = get_context("fork")
 WORDS = "--pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 8"
-TOKEN = "token"
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +133,9 @@ class Rank:
 
     def __init__(self, address: tuple[str, int], run: str, work: Callable[[], None]) -> None:
         self.member = MEMBERS[2]
-        endpoint = Endpoint(*address, TOKEN, prefix=run)
+        endpoint = Endpoint(*address, run, prefix=run)
         servers = tuple(sorted((member.server for member in MEMBERS), key=lambda server: server.stage))
-        self.board = Board(endpoint.connect(), TOKEN)
+        self.board = Board(endpoint.connect(), run)
         self.process = CONTEXT.Process(target=lambda: os._exit(Protection(servers, endpoint).serve(1, work)))
         self.process.start()
 

@@ -148,7 +148,7 @@ def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, clip):
     )
     whole = run(tmp_path / "whole", plan_of(job), model, 60)
     # A busy machine must not make anybody else look dead.
-    patient = Durations(beat=0.05, silence=60.0, rebuild=20.0, answer=60.0)
+    patient = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0)
     broken = run(tmp_path / "broken", plan_of(job), model, 60, faults, durations=patient)
     assert broken.dead == {"W0_0", "W1_1", "W2_0", "W3_1", "W1_0"}
     assert broken.joined == {"W0_0", "W1_1", "W2_0"}

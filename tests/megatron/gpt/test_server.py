@@ -18,7 +18,7 @@ from recycle.runtime.execute.transport import Transport
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2)
 LAST_MOMENT, VICTIM = 3, Server(0, 0)
 # A busy machine must not make anybody else look dead.
-PATIENT = Durations(beat=0.05, silence=60.0, rebuild=20.0, answer=60.0)
+PATIENT = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0)
 
 
 def test_an_iteration_that_all_have_made_when_the_view_ends_is_told_of(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from recycle.runtime.net.endpoint import Endpoint
 JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)
 OURS = (Member(Server(0, 0), 0), Member(Server(1, 0), 0))
 THEIRS = (Member(Server(0, 0), 1), Member(Server(1, 0), 1))
-DURATIONS = Durations(beat=0.1, silence=2.0, answer=10.0)
+DURATIONS = Durations(beat=0.1, silence=2.0, hang=10.0, answer=10.0)
 
 
 class Launched:
@@ -104,7 +104,8 @@ def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_else
         while not giving.wait(DURATIONS.beat):
             count += 1
             for member in THEIRS:
-                launched.board.beats.give(member, count)
+                launched.board.beats.settle(member, f"host of {member}")
+                launched.board.beats.give(f"host of {member}", count)
 
     thread = threading.Thread(target=give_signs)
     thread.start()

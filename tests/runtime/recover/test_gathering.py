@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -11,14 +13,18 @@ from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.durations import Durations
+from recycle.control.events import Decided, Died
+from recycle.control.machine import Machine
 from recycle.control.messages import Death, Verdict
 from recycle.control.tcp_store import TorchStore, listen, serve
 from recycle.control.view import Member, View
+from recycle.runtime.recover.gathering import Gathering
+from recycle.runtime.recover.store_connection import StoreConnection
 
 pytestmark = pytest.mark.timeout(90)
 
 # Nobody looks twice because a wait is over: whatever ends one was rung for.
-PATIENT = Durations(beat=100.0, silence=1000.0, answer=1000.0, transfer=1000.0)
+PATIENT = Durations(beat=100.0, silence=1000.0, hang=1000.0, answer=1000.0, transfer=1000.0)
 
 
 class Change:
@@ -47,7 +53,8 @@ class Change:
 
     def survive(self, member: Member) -> None:
         one = BareMember(member, self.job, self.store.clone(), PATIENT)
-        one.begin(self.verdict)
+        one.begin()
+        one.halt()
         self.costs[member] = one.change_view()
         self.views[member] = one.view
 
@@ -71,6 +78,21 @@ def test_all_who_are_left_agree_without_waiting_for_any_time_to_be_over(dead: li
     assert set(change.views.values()) == {View(1, left)}
 
 
+def test_who_decided_and_died_before_all_have_heard_is_not_waited_for_again() -> None:
+    with served() as store:
+        change = Change(store, 2, 2)
+        first, me = change.members[:2]
+        change.board.verdicts.propose(Verdict(1, change.verdict.members, 7))
+        death = Death(str(first), "was lost", "agent", 0.0)
+        change.board.failures.publish_death(death)
+        change.board.failures.tell_death(0, death)
+        connection = SimpleNamespace(board=Board(store.clone(), TOKEN), durations=PATIENT)
+        machine = Machine(me, change.job)
+        machine.handle(Decided("begin", change.verdict))
+        told = list(Gathering(me, cast("StoreConnection", connection)).look(machine))
+    assert [type(each) for each in told] == [Died, Decided]
+
+
 @pytest.mark.parametrize("pipelines", [2, 12])
 def test_what_is_asked_of_who_does_not_lead_does_not_grow_with_the_number_of_members(pipelines: int) -> None:
     with served() as store:
@@ -79,4 +101,6 @@ def test_what_is_asked_of_who_does_not_lead_does_not_grow_with_the_number_of_mem
     costs = [cost for member, cost in change.costs.items() if member != change.members[0]]
     # One request more where the leader's own report came last, behind what decided.
     assert max(cost.requests for cost in costs) <= 11
-    assert max(cost.read - cost.view for cost in costs) < 400
+    # The verdict came without its members.
+    assert max(cost.view for cost in costs) == 0
+    assert max(cost.read for cost in costs) < 600

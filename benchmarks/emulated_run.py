@@ -1,0 +1,233 @@
+"""A run of emulated servers whose processes a benchmark kills from outside, one after another.
+
+A server that was killed is started again by its launcher and joins by itself, so one run serves for many kills. The
+servers sleep their durations; every message, group, signal and store access is real.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import msgspec
+import torch
+
+from harness.examples import paper_job
+from recycle.cli.model import quiet
+from recycle.control.agent import run_agent
+from recycle.control.durations import Durations
+from recycle.control.view import Member, View
+from recycle.faults.menu import Faults
+from recycle.job import Job, Server
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+from recycle.planner.source import plan_ahead, plan_maker
+from recycle.record.recording import DeathLine, EvaluationLine, InstantLine, IterationLine, RecoveryLine, ViewLine
+from recycle.record.reporting import Event, EventFile, FileReporter
+from recycle.runtime.emulate.server import Emulated, EmulatedServer
+from recycle.runtime.launch.messages import ReportMessage
+from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.setting import RunAccess, Setting
+from recycle.runtime.launch.supervisor import Supervisor
+from recycle.runtime.recover.plans import Plans
+from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.training_loop import TrainingLoop
+
+SLOT = 0.004
+ENDLESS = 10**9
+MICROSECONDS = 1e6
+DURATIONS = Durations()
+HOUR_OF_KILLS = 100_000
+
+
+class Recovered(NamedTuple):
+    """What came of a kill; all in seconds.
+
+    Attributes:
+        first: from the signal to the first instruction of the iteration that is made again.
+        detect: to the last survivor that knew.
+        agree: from then to the last that had the new view.
+        rebuild: from then to the last that was connected.
+        restore: from then to the last that held the state.
+        views: that were decided until one began.
+    """
+
+    first: float
+    detect: float
+    agree: float
+    rebuild: float
+    restore: float
+    views: int
+
+
+class EmulatedRun:
+    """A run in processes of its own.
+
+    Args:
+        pipelines: of the job.
+        stages: of the job.
+        micro_batches: of a pipeline.
+        folder: an empty one.
+        patience: seconds to wait for anything.
+    """
+
+    def __init__(self, pipelines: int, stages: int, micro_batches: int, folder: Path, patience: float = 60.0) -> None:
+        self.servers = pipelines * stages
+        self._folder = folder
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._views: dict[int, ViewLine] = {}
+        self._recoveries: dict[int, list[RecoveryLine]] = {}
+        self._finished: dict[str, int] = {}
+        self._told: list[str] = []
+        context = multiprocessing.get_context("spawn")
+        self._lines, theirs = context.Pipe(duplex=False)
+        self._process = context.Process(target=_run, args=(pipelines, stages, micro_batches, folder, theirs))
+        self._process.start()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill all of it."""
+        self._process.kill()
+        self._process.join()
+
+    @property
+    def causes(self) -> list[str]:
+        """Why there was each view that has begun, the first one included."""
+        with self._changed:
+            return [line.cause for _, line in sorted(self._views.items())]
+
+    def await_whole(self, iterations: int) -> tuple[Server, ...]:
+        """Wait until all servers are in the view and have made some iterations in it; gives them."""
+
+        def is_whole() -> bool:
+            newest = self._views.get(max(self._views, default=-1))
+            if newest is None or len(newest.servers) < self.servers:
+                return False
+            return all(self._finished.get(each, -1) >= newest.step + iterations for each in newest.servers)
+
+        self._wait(is_whole, "all servers were in the view")
+        return tuple(map(Server.parse, self._views[max(self._views)].servers))
+
+    def kill(self, server: Server) -> float:
+        """Kill a server's newest process with SIGKILL; gives the moment right before, in the run's microseconds."""
+        lives = (self._folder / "workers").glob(f"{server}#*")
+        newest = max(lives, key=lambda path: Member.parse(path.name))
+        moment = time.monotonic() * MICROSECONDS
+        os.kill(int(newest.read_text()), signal.SIGKILL)
+        return moment
+
+    def await_recovery(self, dead: set[Server], moment: float) -> Recovered:
+        """Wait until the iteration has been made again without some servers.
+
+        Args:
+            dead: who was killed.
+            moment: when the last of them was.
+        """
+        names = set(map(str, dead))
+
+        def epoch() -> int | None:
+            for number, lines in self._recoveries.items():
+                view = self._views.get(number)
+                if (
+                    view is not None
+                    and names.isdisjoint(view.servers)
+                    and len(lines) == len(view.servers)
+                    and min(each.resumed for each in lines) > moment
+                ):
+                    return number
+            return None
+
+        before = max((number for number, line in self._views.items() if line.time < moment), default=0)
+        self._wait(lambda: epoch() is not None, f"the iteration was made again without {', '.join(sorted(names))}")
+        found = epoch()
+        assert found is not None
+        lines = self._recoveries[found]
+        times = [moment, *(max(getattr(each, name) for each in lines) for name in PHASES)]
+        spans = [(later - earlier) / MICROSECONDS for earlier, later in pairwise(times)]
+        first = min(each.resumed for each in lines) - moment
+        return Recovered(first / MICROSECONDS, *spans, found - before)
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            if not self._changed.wait_for(condition, self._patience):
+                newest, last = max(self._views, default=-1), "; ".join(self._told[-6:])
+                raise TimeoutError(f"{self._patience:g} s have passed before {what}; view {newest}; last: {last}")
+
+    def _listen(self) -> None:
+        decoder = msgspec.json.Decoder(Event)
+        while True:
+            try:
+                line = decoder.decode(self._lines.recv_bytes())
+            except EOFError:
+                return
+            with self._changed:
+                if isinstance(line, ViewLine):
+                    self._views.setdefault(line.epoch, line)
+                elif isinstance(line, RecoveryLine):
+                    self._recoveries.setdefault(line.epoch, []).append(line)
+                elif isinstance(line, IterationLine):
+                    self._finished[line.server] = line.step
+                elif isinstance(line, InstantLine | DeathLine):
+                    self._told.append(f"{line.server} {line.text if isinstance(line, InstantLine) else line.reason}")
+                self._changed.notify_all()
+
+
+PHASES = ("noticed", "agreed", "rebuilt", "restored")
+
+
+def _run(pipelines: int, stages: int, micro_batches: int, folder: Path, lines: Connection) -> None:
+    """The launcher's process."""
+    quiet()
+    job = paper_job(pipelines=pipelines, stages=stages, micro_batches=micro_batches)
+    mode = Mode()
+    plan = plan_maker(job, mode)(())
+    catalogue = plan_ahead(job, mode, folder / "plans.zip")
+    (folder / "workers").mkdir()
+    setting = Setting(
+        job,
+        View.of(plan),
+        0,
+        "memory",
+        {"benchmark": "1"},
+        DURATIONS,
+        "127.0.0.1",
+        Faults(),
+        folder,
+        lambda: False,
+        HOUR_OF_KILLS,
+    )
+
+    def tell(event: Event) -> None:
+        if not isinstance(event, EvaluationLine):
+            lines.send_bytes(msgspec.json.encode(event))
+
+    Supervisor(setting, partial(_serve, job, plan, catalogue, folder), tell).run()
+
+
+def _serve(job: Job, plan: Plan, catalogue: Path | None, folder: Path, member: Member, door: RunAccess) -> int:
+    def work() -> int:
+        torch.set_num_threads(1)
+        (folder / "workers" / str(member)).write_text(str(os.getpid()))
+        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+        file = EventFile(folder / "events", str(member), "emulated")
+        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        trainee = EmulatedServer(Emulated(job, False, SLOT, ENDLESS), member.server, reporter)
+        found = None if catalogue is None else Catalogue(catalogue, job)
+        plans = Plans(plan, found, plan_maker(job, plan.mode))
+        survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter)
+        return TrainingLoop(survivor, trainee).run()
+
+    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)

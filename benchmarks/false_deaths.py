@@ -1,0 +1,56 @@
+"""Whether anybody is taken for dead who is not: a run of emulated servers beside processes that never sleep.
+
+Usage: python -m benchmarks.false_deaths [--minutes 10] [--loops 8] [--shape 3x4]
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.emulated_run import EmulatedRun
+from benchmarks.scale import MICRO_BATCHES
+
+
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Some processes that never sleep."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--loops", type=int, default=8)
+    parser.add_argument("--shape", default="3x4")
+    arguments = parser.parse_args()
+    pipelines, stages = map(int, arguments.shape.split("x"))
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        busy(arguments.loops),
+        EmulatedRun(pipelines, stages, MICRO_BATCHES, Path(temporary)) as run,
+    ):
+        run.await_whole(1)
+        end = time.monotonic() + 60 * arguments.minutes
+        while time.monotonic() < end:
+            time.sleep(min(30.0, end - time.monotonic()))
+            print(f"{end - time.monotonic():.0f} s left, {len(run.causes)} views", file=sys.stderr, flush=True)
+        causes = run.causes[1:]
+    print(f"{arguments.minutes:g} minutes beside {arguments.loops} busy processes, load {os.getloadavg()[0]:.1f}")
+    print(f"{len(causes)} views were lost" + "".join(f"; {cause}" for cause in causes))
+    return int(bool(causes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Crashes and automatic returns in one run of ``recycle train``: is the view whole again each time, and the loss equal?
+
+Usage: python -m benchmarks.returns [--crashes 50] [--seed 0]
+
+Workers are killed one after another with SIGKILL, each once the view is whole; their agents start them again. In the
+end the run is told to end, and the same iterations are trained again with nobody killed.
+"""
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.hosts import FAR, PIPELINES, STAGES, words
+from benchmarks.turns import family
+from harness.started import TRAIN, Started, losses, wait_until
+from recycle.record.recording import Line, ViewLine
+
+ENDLESS = 1_000_000
+PATIENCE = 120.0
+
+
+def newest_view(folder: Path) -> ViewLine | None:
+    """The newest view of a run that goes on."""
+    found = None
+    for path in (folder / "events").glob("*.jsonl"):
+        # The last line may be half there.
+        for text in path.read_bytes().rpartition(b"\n")[0].splitlines():
+            if b'"type":"view"' in text:
+                line = msgspec.json.decode(text, type=Line)
+                if isinstance(line, ViewLine) and (found is None or line.epoch > found.epoch):
+                    found = line
+    return found
+
+
+def is_whole(folder: Path, epoch: int) -> bool:
+    """Whether all servers are in a view after another one."""
+    view = newest_view(folder)
+    return view is not None and view.epoch > epoch and len(view.servers) == PIPELINES * STAGES
+
+
+def worker_of(server: str, root: int) -> int:
+    """The process of a server below another one."""
+    for process in family(root):
+        try:
+            title = Path(f"/proc/{process}/cmdline").read_bytes().rstrip(b"\0").decode()
+        except OSError:
+            continue
+        if title.split(" rank")[0] == f"recycle: {server}":
+            return process
+    raise RuntimeError(f"{server} has no process")
+
+
+def crash(run: Started, folder: Path, server: str) -> float:
+    """Kill a server of a whole view; gives the seconds until it is whole again."""
+    view = newest_view(folder)
+    assert view is not None, "there is no view"
+    killed = time.monotonic()
+    os.kill(worker_of(server, run.process.pid), signal.SIGKILL)
+    wait_until(lambda: is_whole(folder, view.epoch), PATIENCE)
+    return time.monotonic() - killed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--crashes", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    source, times = random.Random(arguments.seed), list[float]()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, undisturbed = Path(temporary) / "crashes", Path(temporary) / "undisturbed"
+        # Each server may crash as often as it is chosen.
+        run = Started([*TRAIN, *words(folder, ENDLESS), "--restarts", str(arguments.crashes + 1)])
+        try:
+            run.wait_for("iteration 2/")
+            for number in range(arguments.crashes):
+                time.sleep(source.random())
+                server = f"W{source.randrange(PIPELINES)}_{source.randrange(STAGES)}"
+                times.append(crash(run, folder / "run", server))
+                text = f"{number + 1} of {arguments.crashes}: whole {times[-1]:.1f} s after the crash of {server}"
+                print(text, file=sys.stderr, flush=True)
+            run.process.send_signal(signal.SIGTERM)
+            status = run.ended(PATIENCE)
+        finally:
+            run.kill()
+        found = losses(folder / "run")
+        again = Started([*TRAIN, *words(undisturbed, max(found) + 1)])
+        assert again.ended(3600) == 0, again.output
+        expected = losses(undisturbed / "run")
+    complete = list(found) == list(expected)
+    pairs = zip(chain(*found.values()), chain(*expected.values()), strict=False)
+    apart = [abs(one - other) / abs(other) for one, other in pairs]
+    print(f"{len(times)} crashes; whole again after {statistics.median(times):.1f} s, at worst {max(times):.1f} s")
+    print(f"{len(expected)} iterations, all there: {complete}; losses at most {max(apart):.1e} apart; status {status}")
+    print(f"load {os.getloadavg()[0]:.1f}")
+    return int(not complete or max(apart) > FAR or status != 128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The speaker: the agent that gives its host's signs of life, and notices whose signs have stopped.
+
+One key of the store for each host, and one writer. Within the host, the speaker hears the signs of all agents and
+workers. Of other hosts it watches the next ones in the ring, and if one of them falls silent, all its servers are dead.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from recycle.control.beats import Watchlist
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.messages import Death, Opening, Verdict
+from recycle.control.signs import HostSocket, Sign
+from recycle.control.view import Member, View
+
+WATCHED = 2
+"""How many hosts each one watches, so that one is still watched when its neighbour dies as well."""
+
+
+class Sender(NamedTuple):
+    """Who gives signs of life within a host.
+
+    Attributes:
+        member: whose.
+        agent: the process of its agent; 0 for one that was never heard.
+    """
+
+    member: Member
+    agent: int
+
+
+def ring(view: View, homes: Mapping[Member, str]) -> tuple[str, ...]:
+    """The hosts of a view, in an order on which all agree.
+
+    Args:
+        view: which.
+        homes: the host of each member, as far as it is known.
+    """
+    return tuple(dict.fromkeys(homes[each] for each in view.members if each in homes))
+
+
+def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[str, ...]:
+    """Whose signs of life a host watches: the next ones in the ring that are not known to be gone.
+
+    Args:
+        hosts: the ring.
+        own: the host that watches; none if it is not in the ring.
+        gone: whose silence was noticed.
+    """
+    place = hosts.index(own) if own in hosts else 0
+    others = (each for each in hosts[place:] + hosts[:place] if each != own and each not in gone)
+    return tuple(each for each, _ in zip(others, range(WATCHED), strict=False))
+
+
+class Speaker:
+    """What one agent of a host does for all.
+
+    Args:
+        socket: that takes the host's signs.
+        host: what it is called.
+        durations: after which silence somebody is dead.
+    """
+
+    def __init__(self, socket: HostSocket, host: str, durations: Durations) -> None:
+        self._socket = socket
+        self._host = host
+        self._silence = durations.silence
+        self._agents: dict[Sender, int] = {}
+        self._workers: dict[Sender, int] = {}
+        # Who is not to be missed here: it has said so, or was missed.
+        self._excused: set[Member] = set()
+        self._silent_agents = Watchlist[Sender](durations.silence)
+        self._silent_workers = Watchlist[Sender](durations.hang)
+        self._silent_hosts = Watchlist[str](durations.silence)
+        self._silent_strays = Watchlist[Member](durations.silence)
+        self._board: Board | None = None
+        self._settled: set[Member] = set()
+        self._begun: Verdict | Opening | None = None
+        self._epoch: int | None = None
+        self._homes: dict[Member, str] = {}
+        self._look_for_homes = 0.0
+        self._ring: tuple[str, ...] = ()
+        self._gone: set[str] = set()
+
+    def hear(self) -> None:
+        """Take the signs that have come."""
+        for sign in self._socket.take():
+            self.note(sign)
+
+    def note(self, sign: Sign) -> None:
+        """Take note of one."""
+        sender = Sender(Member.parse(sign.member), sign.agent)
+        heard = self._agents if sign.role == "agent" else self._workers
+        if not sign.over:
+            heard[sender] = sign.count
+            return
+        self._workers.pop(sender, None)
+        if sign.role == "agent":
+            self._agents.pop(sender, None)
+            self._excused.add(sender.member)
+
+    def look(self, board: Board, now: float) -> None:
+        """Give the host's sign of life, and declare those dead who have given none.
+
+        Args:
+            board: to tell it.
+            now: the time in seconds, on a clock that never goes back and is the same for all processes of the host.
+
+        Raises:
+            StoreLost: there is no store.
+        """
+        if board is not self._board:
+            # It may be another store.
+            self._board, self._epoch, self._begun = board, None, None
+            self._settled.clear()
+        # Not a count: who speaks for the host next would have to go on with it.
+        board.beats.give(self._host, int(now * 1000))
+        for member in {each.member for each in self._agents} - self._settled:
+            board.beats.settle(member, self._host)
+            self._settled.add(member)
+        self._follow(board, now)
+        self._look_here(board, now)
+        self._look_elsewhere(board, now)
+
+    @property
+    def _view(self) -> View:
+        return View(-1, ()) if self._begun is None else self._begun.view
+
+    def _follow(self, board: Board, now: float) -> None:
+        """Know the newest view, and the host of each of its members."""
+        epoch = board.verdicts.number()
+        if self._begun is None or epoch != self._epoch:
+            self._epoch = epoch
+            self._begun = board.verdicts.newest() or board.verdicts.opening()
+            members = set(self._view.members)
+            self._excused &= members
+            self._gone.clear()
+            self._homes = {each: home for each, home in self._homes.items() if each in members}
+            self._look_for_homes = 0.0
+            self._ring = ring(self._view, self._homes)
+        unknown = self._strays()
+        # At the start there are many, who come by and by.
+        if unknown and (isinstance(self._begun, Verdict) or now >= self._look_for_homes):
+            self._homes |= board.beats.homes(unknown)
+            self._look_for_homes = now + self._silence
+            self._ring = ring(self._view, self._homes)
+
+    def _strays(self) -> list[Member]:
+        return [each for each in self._view.members if each not in self._homes]
+
+    def _look_here(self, board: Board, now: float) -> None:
+        heard = {each.member for each in self._agents}
+        here = (each for each, home in self._homes.items() if home == self._host)
+        # An agent may have died with the last one that spoke.
+        unheard = {Sender(each, 0): 0 for each in here if each not in heard and each not in self._excused}
+        silent = self._silent_agents.observe(now, self._agents | unheard)
+        silent |= self._silent_workers.observe(now, self._workers)
+        for sender, since in silent.items():
+            self._agents.pop(sender, None)
+            self._workers.pop(sender, None)
+            self._excused.add(sender.member)
+            self._declare_dead(board, [sender.member], now, since)
+
+    def _look_elsewhere(self, board: Board, now: float) -> None:
+        begun = isinstance(self._begun, Verdict)
+        counts = board.beats.of_hosts(watched(self._ring, self._host, self._gone))
+        # While a run starts, some may still be on their way.
+        silent = self._silent_hosts.observe(now, {each: count for each, count in counts.items() if count or begun})
+        for host, since in silent.items():
+            self._gone.add(host)
+            self._declare_dead(board, [each for each, home in self._homes.items() if home == host], now, since)
+        strays = self._silent_strays.observe(now, dict.fromkeys(self._strays(), 0) if begun else {})
+        for member, since in strays.items():
+            self._homes[member] = ""
+            self._declare_dead(board, [member], now, since)
+
+    def _declare_dead(self, board: Board, members: Iterable[Member], now: float, since: float) -> None:
+        if board.end.is_reached(self._view):
+            return
+        reason = f"has given no sign of life for {now - since:.1f} s"
+        for member in members:
+            board.declare_dead(Death(str(member), reason, "heartbeat", since), f"host {self._host}")

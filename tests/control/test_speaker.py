@@ -1,0 +1,219 @@
+"""Speakers of several hosts, which share a store; time is told to them."""
+
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from harness.memory_store import MemoryStore
+from recycle.control.board import Board
+from recycle.control.durations import Durations
+from recycle.control.messages import Opening, Verdict
+from recycle.control.signs import HostSocket, Sign
+from recycle.control.speaker import Speaker, ring, watched
+from recycle.control.view import Member, View
+from recycle.job import Server
+
+TOKEN = "token"
+BEAT = 0.5
+DURATIONS = Durations(beat=BEAT, silence=3.0, hang=9.0)
+HOSTS = 4
+MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(HOSTS) for stage in range(2))
+
+
+class Host:
+    """A host with two servers, whose agents and workers give signs as long as they are among the living."""
+
+    def __init__(self, number: int, store: MemoryStore) -> None:
+        self.name = f"host {number}"
+        self.members = MEMBERS[2 * number : 2 * number + 2]
+        self.agents, self.workers = set(self.members), set(self.members)
+        self.is_alive = True
+        self.board = Board(store.clone(), TOKEN)
+        self._socket = HostSocket(f"{TOKEN} of {self.name}")
+        self._count = 0
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Another agent speaks."""
+        self.speaker = Speaker(self._socket, self.name, DURATIONS)
+
+    def beat(self, now: float) -> None:
+        if not self.is_alive:
+            return
+        self._count += 1
+        for role, senders in (("agent", self.agents), ("worker", self.workers)):
+            for member in senders:
+                self.speaker.note(Sign(str(member), 1, role, self._count))  # type: ignore[arg-type]
+        self.speaker.look(self.board, now)
+
+    def say_over(self, member: Member) -> None:
+        self.agents.discard(member)
+        self.workers.discard(member)
+        self.speaker.note(Sign(str(member), 1, "agent", 0, over=True))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Run:
+    """Four hosts."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.now = 100.0
+        self.hosts = [Host(number, store) for number in range(HOSTS)]
+        self.board = Board(store, TOKEN)
+
+    def go_on(self, seconds: float) -> None:
+        for _ in range(int(seconds / BEAT)):
+            self.now += BEAT
+            for host in self.hosts:
+                host.beat(self.now)
+
+    @property
+    def dead(self) -> set[Member]:
+        return {each for each in MEMBERS if self.board.failures.death(each) is not None}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def run(store: MemoryStore) -> Iterator[Run]:
+    run = Run(store)
+    yield run
+    for host in run.hosts:
+        host.close()
+
+
+@pytest.fixture
+def begun(run: Run) -> Run:
+    run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
+    run.go_on(2)
+    return run
+
+
+def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begun: Run) -> None:
+    begun.go_on(20)
+    assert begun.dead == set()
+    begun.hosts[2].is_alive = False
+    begun.go_on(2.5)
+    assert begun.dead == set()
+    begun.go_on(1.5)
+    assert begun.dead == set(begun.hosts[2].members)
+    death, alarm = begun.board.failures.death(begun.hosts[2].members[0]), begun.board.failures.alarm(0)
+    assert death is not None
+    assert alarm is not None
+    assert (death.noticed, death.reason) == ("heartbeat", "has given no sign of life for 3.5 s")
+
+
+@pytest.mark.parametrize("dead", [{0}, {0, 1}, {1, 2, 3}, {0, 1, 3}])
+def test_hosts_that_die_together_are_all_missed_as_long_as_one_is_left(begun: Run, dead: Collection[int]) -> None:
+    for number in dead:
+        begun.hosts[number].is_alive = False
+    begun.go_on(12)
+    assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+
+
+def test_a_hung_worker_has_a_limit_of_its_own(begun: Run) -> None:
+    victim = begun.hosts[1].members[1]
+    begun.hosts[1].workers.discard(victim)
+    begun.go_on(8.5)
+    assert begun.dead == set()
+    begun.go_on(1.5)
+    assert begun.dead == {victim}
+
+
+def test_an_agent_that_died_is_missed_by_who_speaks_for_its_host(begun: Run) -> None:
+    victim = begun.hosts[1].members[1]
+    begun.hosts[1].agents.discard(victim)
+    begun.go_on(4)
+    assert begun.dead == {victim}
+
+
+def test_an_agent_that_died_while_it_spoke_is_missed_by_the_next_one(begun: Run) -> None:
+    victim = begun.hosts[1].members[0]
+    begun.hosts[1].agents.discard(victim)
+    begun.hosts[1].workers.discard(victim)
+    begun.hosts[1].take_over()
+    begun.go_on(2.5)
+    assert begun.dead == set()
+    begun.go_on(1.5)
+    assert begun.dead == {victim}
+
+
+def test_who_has_said_that_it_ends_is_not_missed(begun: Run) -> None:
+    begun.hosts[1].say_over(begun.hosts[1].members[0])
+    begun.go_on(20)
+    assert begun.dead == set()
+
+
+def test_after_the_end_nobody_is_missed(begun: Run) -> None:
+    for _ in MEMBERS:
+        begun.board.end.reach(View(0, MEMBERS))
+    begun.hosts[1].agents.clear()
+    begun.hosts[2].is_alive = False
+    begun.go_on(20)
+    assert begun.dead == set()
+
+
+def test_in_a_view_without_a_host_the_next_one_is_watched(begun: Run) -> None:
+    gone = begun.hosts[1]
+    gone.is_alive = False
+    begun.go_on(4)
+    left = tuple(str(each) for each in MEMBERS if each not in gone.members)
+    begun.board.verdicts.propose(Verdict(1, left, 0))
+    begun.go_on(4)
+    begun.hosts[2].is_alive = False
+    begun.go_on(4)
+    assert begun.dead == {*gone.members, *begun.hosts[2].members}
+    assert begun.board.failures.alarm(1) is not None
+
+
+def test_while_a_run_starts_only_those_are_missed_who_have_been_there(run: Run) -> None:
+    run.board.verdicts.open(Opening(0, tuple(map(str, MEMBERS))))
+    run.hosts[3].is_alive = False
+    run.go_on(10)
+    assert run.dead == set()
+    run.hosts[2].is_alive = False
+    run.go_on(10)
+    assert run.dead == set(run.hosts[2].members)
+
+
+def test_of_a_view_those_are_missed_who_were_never_anywhere(run: Run) -> None:
+    run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
+    run.hosts[3].is_alive = False
+    run.go_on(4)
+    assert run.dead == set(run.hosts[3].members)
+
+
+def test_in_another_store_everybody_says_again_where_it_is(begun: Run) -> None:
+    empty = MemoryStore()
+    for host in begun.hosts:
+        host.board = Board(empty.clone(), TOKEN)
+    begun.board = Board(empty, TOKEN)
+    begun.board.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0))
+    begun.go_on(10)
+    assert begun.dead == set()
+    assert len(begun.board.beats.homes(MEMBERS)) == len(MEMBERS)
+
+
+def test_what_a_beat_asks_of_the_store_does_not_depend_on_how_many_there_are(begun: Run) -> None:
+    counted: list[str] = []
+    store = begun.hosts[0].board._sealed.plain
+    for name in ("set", "get", "get_many", "compare_set", "add"):
+        own = getattr(store, name)
+        setattr(store, name, lambda *given, name=name, own=own: (counted.append(name), own(*given))[1])
+    begun.hosts[0].beat(begun.now + BEAT)
+    assert sorted(counted) == ["get", "get_many", "set"]
+
+
+def test_every_host_is_watched_by_the_two_before_that_live() -> None:
+    hosts = ring(View(0, MEMBERS), {each: f"{place % 3}" for place, each in enumerate(MEMBERS)})
+    assert hosts == ("0", "1", "2")
+    assert watched(hosts, "0", ()) == ("1", "2")
+    assert watched(hosts, "2", ()) == ("0", "1")
+    assert watched(hosts, "0", {"1"}) == ("2",)
+    assert watched(hosts, "another", ()) == ("0", "1")
+    assert watched((), "0", ()) == ()
