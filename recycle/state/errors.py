@@ -1,0 +1,11 @@
+"""What goes wrong with copies in memory."""
+
+from recycle.errors import UserError
+
+
+class StateError(UserError):
+    """Copies in memory that cannot be had as they were asked for."""
+
+
+class KeeperLost(Exception):
+    """A keeper cannot be reached, does not answer, or is not of this run."""
