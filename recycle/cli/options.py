@@ -46,6 +46,20 @@ def parse_server(text: str) -> Server:
         raise click.BadParameter(str(error)) from error
 
 
+def parse_copies(text: str) -> int:
+    """How many hosts keep each version in memory, as ``copies=N``; 0 for ``off``.
+
+    Raises:
+        click.BadParameter: the text is neither.
+    """
+    if text == "off":
+        return 0
+    name, _, number = text.partition("=")
+    if name != "copies" or not number.isdecimal() or int(number) < 1:
+        raise click.BadParameter(f"{text}: give off, or copies=N with N from 1")
+    return int(number)
+
+
 def parse_seconds(text: str) -> float:
     """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
     try:

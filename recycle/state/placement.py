@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 
 from recycle.state.errors import StateError
+from recycle.wording import plural
 
 Holders = tuple[int, ...]
 """Hosts that hold the same state."""
@@ -30,7 +31,7 @@ def place_copies(domains: Sequence[str], copies: int) -> tuple[Holders, ...]:
     """
     hosts = len(domains)
     if not 1 <= copies <= hosts:
-        raise StateError(f"copies is {copies}, and this run has {hosts} hosts: give 1 to {hosts}")
+        raise StateError(f"copies is {copies}, and this run has {plural(hosts, 'host')}: give at most {hosts}")
     groups = hosts // copies
     sizes = [copies] * (groups - 1) + [hosts - copies * (groups - 1)]
     left = Counter(domains)

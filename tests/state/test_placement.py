@@ -61,7 +61,7 @@ def test_live_peers_on_other_hosts_count():
 @given(st.integers(1, 40), st.integers(1, 5))
 def test_groups_and_a_ring_of_the_rest(hosts, copies):
     if copies > hosts:
-        with pytest.raises(StateError, match=f"this run has {hosts} hosts"):
+        with pytest.raises(StateError, match=f"this run has {hosts} host"):
             place_copies(own(hosts), copies)
         return
     placed = place_copies(own(hosts), copies)
