@@ -15,7 +15,7 @@ import msgspec
 from recycle.control.errors import ControlError
 from recycle.control.messages import LARGEST_MESSAGE, seal, unseal
 from recycle.state.errors import KeeperLost
-from recycle.state.ladder import Part
+from recycle.state.ladder import StatePart
 
 PATIENCE = 5.0
 """Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers."""
@@ -35,7 +35,7 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="offer"
         head: what its owner needs to know to read it.
     """
 
-    part: Part
+    part: StatePart
     size: int
     head: bytes
 
@@ -61,7 +61,7 @@ class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fetch"
         part: which.
     """
 
-    part: Part
+    part: StatePart
 
 
 class Drop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drop"):
@@ -71,7 +71,7 @@ class Drop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drop"):
         part: which.
     """
 
-    part: Part
+    part: StatePart
 
 
 Request = Offer | Ask | Fetch | Drop
@@ -88,7 +88,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     refusal: str = ""
-    sizes: tuple[tuple[Part, int], ...] = ()
+    sizes: tuple[tuple[StatePart, int], ...] = ()
     head: bytes = b""
     checksum: int = 0
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from recycle.state.channel import Answer, Ask, Channel, Commit, Drop, Fetch, Offer
 from recycle.state.errors import BadCopy, KeeperLost, Refused
-from recycle.state.ladder import Copy, Part
+from recycle.state.ladder import Copy, StatePart
 
 PIECE = 1 << 20
 """So many bytes are summed and sent at once; a delivery can be given up between two of them."""
@@ -33,7 +33,7 @@ class KeeperClient:
         """
         return tuple(Copy(part, self.name, size) for part, size in self._ask(Ask()).sizes)
 
-    def offer(self, part: Part, head: bytes, size: int) -> "Delivery":
+    def offer(self, part: StatePart, head: bytes, size: int) -> "Delivery":
         """Begin to put a part.
 
         Args:
@@ -54,7 +54,7 @@ class KeeperClient:
             raise
         return Delivery(channel, head)
 
-    def fetch(self, part: Part, make_room: Callable[[bytes], Iterable[memoryview]]) -> None:
+    def fetch(self, part: StatePart, make_room: Callable[[bytes], Iterable[memoryview]]) -> None:
         """Get a part.
 
         Args:
@@ -79,7 +79,7 @@ class KeeperClient:
         if checksum != answer.checksum:
             raise BadCopy(f"{part} at {self.name} is not as it was put")
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: StatePart) -> None:
         """Say that a part is bad.
 
         Raises:

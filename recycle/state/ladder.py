@@ -25,7 +25,7 @@ MOST = BEHIND + 2
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
+class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
     """A part of a version of a stage's state.
 
     Attributes:
@@ -55,17 +55,17 @@ class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         size: in bytes.
     """
 
-    part: Part
+    part: StatePart
     keeper: str
     size: Annotated[int, msgspec.Meta(ge=0)]
 
 
-def is_late(held: Iterable[Part], coming: Part) -> bool:
+def is_late(held: Iterable[StatePart], coming: StatePart) -> bool:
     """Whether a part is of a view that is over for its stage, so that nobody must keep it."""
     return any(each.stage == coming.stage and each.epoch > coming.epoch for each in held)
 
 
-def find_outdated(held: Collection[Part], coming: Part) -> frozenset[Part]:
+def find_outdated(held: Collection[StatePart], coming: StatePart) -> frozenset[StatePart]:
     """Which parts nobody can need any more when another one of their stage begins to come.
 
     Args:
@@ -82,7 +82,7 @@ def find_outdated(held: Collection[Part], coming: Part) -> frozenset[Part]:
     return frozenset(each for each in mine if each not in needed or each.version < coming.version - BEHIND)
 
 
-def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[Part, ...]]]:
+def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[StatePart, ...]]]:
     """The versions of which every part is held somewhere, by stage: their parts in order, of one view.
 
     Where several views have copied a version, it is that of the newest one.
@@ -90,17 +90,17 @@ def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[Part, 
     Args:
         copies: what all keepers have that can be reached.
     """
-    sets: dict[tuple[int, int, int, int], set[Part]] = defaultdict(set)
+    sets: dict[tuple[int, int, int, int], set[StatePart]] = defaultdict(set)
     for part in {each.part for each in copies}:
         sets[part.epoch, part.stage, part.version, part.parts].add(part)
-    whole: dict[int, dict[int, tuple[Part, ...]]] = {}
+    whole: dict[int, dict[int, tuple[StatePart, ...]]] = {}
     for (_, stage, version, parts), found in sorted(sets.items()):
         if {each.number for each in found} == set(range(parts)):
             whole.setdefault(stage, {})[version] = tuple(sorted(found))
     return whole
 
 
-def climb(copies: Iterable[Copy], part: Part, near: str) -> Sequence[Copy]:
+def climb(copies: Iterable[Copy], part: StatePart, near: str) -> Sequence[Copy]:
     """Where to look for a part, rung by rung: one's own host's keeper, and then the others.
 
     Args:

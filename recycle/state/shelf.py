@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from recycle.state.errors import Refused
-from recycle.state.ladder import Part, find_outdated, is_late
+from recycle.state.ladder import StatePart, find_outdated, is_late
 
 
 class Content(NamedTuple):
@@ -33,10 +33,10 @@ class Shelf:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._held: dict[Part, Content] = {}
+        self._held: dict[StatePart, Content] = {}
         self._coming: dict[int, int] = {}
 
-    def make_room(self, part: Part, size: int) -> mmap.mmap:
+    def make_room(self, part: StatePart, size: int) -> mmap.mmap:
         """Memory for a part that comes; what nobody can need any more makes room for it.
 
         Args:
@@ -60,7 +60,7 @@ class Shelf:
             self._coming[id(memory)] = size
             return memory
 
-    def place(self, part: Part, content: Content) -> None:
+    def place(self, part: StatePart, content: Content) -> None:
         """A part has come as a whole.
 
         Raises:
@@ -76,18 +76,18 @@ class Shelf:
         with self._lock:
             self._coming.pop(id(memory), None)
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: StatePart) -> None:
         """A part is not as it was put."""
         with self._lock:
             self._held.pop(part, None)
 
-    def find(self, part: Part) -> Content | None:
+    def find(self, part: StatePart) -> Content | None:
         """A part, if it is there."""
         with self._lock:
             return self._held.get(part)
 
     @property
-    def sizes(self) -> Mapping[Part, int]:
+    def sizes(self) -> Mapping[StatePart, int]:
         """What is there as a whole, and how many bytes it has."""
         with self._lock:
             return {part: len(each.memory) for part, each in self._held.items()}

@@ -11,7 +11,7 @@ from recycle.control.joinfile import new_token
 from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.keeper import keeper_address, listen, serve
-from recycle.state.ladder import Copy, Part
+from recycle.state.ladder import Copy, StatePart
 from recycle.state.shelf import Shelf
 
 MEBIBYTE = 1 << 20
@@ -20,7 +20,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def part(version=3, number=0, epoch=0, stage=1):
-    return Part(stage, epoch, version, number, 2)
+    return StatePart(stage, epoch, version, number, 2)
 
 
 def content(size=2 * MEBIBYTE, seed=0):

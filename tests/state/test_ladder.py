@@ -3,10 +3,10 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle.state.ladder import MOST, Copy, Part, climb, find_outdated, find_whole, is_late
+from recycle.state.ladder import MOST, Copy, StatePart, climb, find_outdated, find_whole, is_late
 
 parts = st.builds(
-    lambda stage, epoch, version, parts, number: Part(stage, epoch, version, number % parts, parts),
+    lambda stage, epoch, version, parts, number: StatePart(stage, epoch, version, number % parts, parts),
     st.integers(0, 2),
     st.integers(0, 2),
     st.integers(0, 3),
@@ -28,7 +28,7 @@ def test_what_is_taken_is_whole_and_of_one_version_of_one_view(copies, lost):
             assert all(climb(left, each, "a") for each in found)
     # Nothing that could be had is overlooked, and no older view's where a newer one has the version.
     for each in {copy.part for copy in left}:
-        siblings = {Part(each.stage, each.epoch, each.version, number, each.parts) for number in range(each.parts)}
+        siblings = {StatePart(each.stage, each.epoch, each.version, number, each.parts) for number in range(each.parts)}
         if siblings <= {copy.part for copy in left}:
             assert whole[each.stage][each.version][0].epoch >= each.epoch
 
@@ -64,7 +64,7 @@ class Trained:
         self.reduced = dict.fromkeys(self.servers, version - 1)
 
     def part(self, server, version):
-        return Part(server[0], self.epoch, version, server[1], self.pipelines)
+        return StatePart(server[0], self.epoch, version, server[1], self.pipelines)
 
     def actions(self, server):
         """What a server can do next."""

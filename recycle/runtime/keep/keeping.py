@@ -15,13 +15,13 @@ from recycle.runtime.keep.room import Room
 from recycle.runtime.keep.snapshot import Snapshot
 from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost
-from recycle.state.ladder import Copy, Part, climb, find_whole
+from recycle.state.ladder import Copy, StatePart, climb, find_whole
 
 REST = 10.0
 """Seconds for which nothing is put after a keeper was lost, so that a silent one does not hold up each iteration."""
 
 
-class Source(Protocol):
+class KeptStage(Protocol):
     """What is kept: a stage's versions."""
 
     @property
@@ -56,7 +56,7 @@ class Keeping:
         keepers: Sequence[KeeperClient],
         server: Server,
         depth: int,
-        source: Source,
+        source: KeptStage,
         view: Callable[[], View],
         warn: Callable[[str], None],
     ) -> None:
@@ -87,7 +87,7 @@ class Keeping:
                 self._done = due
                 return
             peers = view.peers(self._server.stage)
-            part = Part(self._server.stage, *due, peers.index(self._server), len(peers))
+            part = StatePart(self._server.stage, *due, peers.index(self._server), len(peers))
             self._begun, self._snapshot = begun, Snapshot([*self._keepers.values()], part, self._source.state())
         first = self._done is None or self._done[0] != view.epoch
         if first or instruction.op is Op.REDUCE:
@@ -159,7 +159,7 @@ class Keeping:
                 self._warn(f"{copy.keeper}: {error}; the next rung is taken")
         raise ConnectionLost(f"there is no copy of {rungs[0].part} that is as it was put")
 
-    def _drop(self, keeper: KeeperClient, part: Part) -> None:
+    def _drop(self, keeper: KeeperClient, part: StatePart) -> None:
         try:
             keeper.drop(part)
         except KeeperLost as error:

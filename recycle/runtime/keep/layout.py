@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from recycle.state.ladder import Part
+from recycle.state.ladder import StatePart
 
 
 def in_order(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -17,7 +17,7 @@ def count_bytes(state: Mapping[str, torch.Tensor]) -> int:
     return sum(each.nbytes for each in state.values())
 
 
-def range_of(part: Part, total: int) -> range:
+def range_of(part: StatePart, total: int) -> range:
     """Which bytes of a version are in a part.
 
     Args:

@@ -9,7 +9,7 @@ from recycle.runtime.join.handover import describe_state
 from recycle.runtime.keep.layout import bytes_of, count_bytes, in_order, range_of
 from recycle.state.client import Delivery, KeeperClient
 from recycle.state.errors import KeeperLost
-from recycle.state.ladder import Part
+from recycle.state.ladder import StatePart
 
 
 class Snapshot:
@@ -21,7 +21,7 @@ class Snapshot:
         state: the version, by name.
     """
 
-    def __init__(self, keepers: Sequence[KeeperClient], part: Part, state: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, keepers: Sequence[KeeperClient], part: StatePart, state: Mapping[str, torch.Tensor]) -> None:
         self._keepers = keepers
         self._part = part
         self._state = in_order(state)

@@ -13,7 +13,7 @@ from recycle.runtime.launch.fork_server import ForkServer
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address
-from recycle.state.ladder import Part
+from recycle.state.ladder import StatePart
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -65,7 +65,7 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_ends_with_it(fork_serve
     started = fork_server.next_event(30)
     assert (started.kind, started.name) == ("started", "keeper")
     client = KeeperClient(keeper_address(token), token, "here")
-    delivery = client.offer(Part(0, 0, 0, 0, 1), b"", 1000)
+    delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.write([memoryview(bytes(1000))])
     delivery.commit()
     assert len(client.copies()) == 1
