@@ -28,7 +28,7 @@ class Snapshot:
         self._lock = threading.Lock()
         self._deliveries: list[Delivery] = []
         self._given_up = False
-        self._error: KeeperLost | None = None
+        self._error: KeeperLost | None = KeeperLost(f"{part} was not sent to its end")
         self._thread = threading.Thread(target=self._run, name=str(part), daemon=True)
         self._thread.start()
 
@@ -64,5 +64,6 @@ class Snapshot:
                     if self._given_up:
                         delivery.give_up()
                 delivery.write(bytes_of(self._state, wanted))
+            self._error = None
         except KeeperLost as error:
             self._error = error
