@@ -31,26 +31,27 @@ ALLOWED_MIDDLE, ALLOWED = 1.01, 1.02
 ENDLESS = 1_000_000
 
 
-def start(folder: Path, sequence: int, protected: bool) -> Contestant:
+def start(folder: Path, sequence: int, protected: bool, copies: int = 0) -> Contestant:
     """Begin a run.
 
     Args:
         folder: of the run.
         sequence: tokens in a sample.
         protected: whether it survives failures.
+        copies: how many hosts keep its state in memory.
     """
     receiver, done = Pipe(duplex=False)
     process = os.fork()
     if not process:
         # Ctrl-C is not for it.
         os.setsid()
-        _train(folder, sequence, protected, done)
+        _train(folder, sequence, protected, copies, done)
         os._exit(1)  # it does not come to its end
     done.close()
     return Contestant(process, receiver.recv_bytes)
 
 
-def _train(folder: Path, sequence: int, protected: bool, done: Connection) -> None:
+def _train(folder: Path, sequence: int, protected: bool, copies: int, done: Connection) -> None:
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
@@ -67,7 +68,8 @@ def _train(folder: Path, sequence: int, protected: bool, done: Connection) -> No
                 done.send_bytes(b"")
 
     options = ModelOptions(dropout=0.1, sequence=sequence)
-    train(Run(plan, options, ENDLESS, folder, protected=protected), watch, plan_maker(job, plan.mode), Faults())
+    run = Run(plan, options, ENDLESS, folder, protected=protected, copies=copies)
+    train(run, watch, plan_maker(job, plan.mode), Faults())
 
 
 def measure(sequence: int, pairs: int, seconds: float) -> list[float]:

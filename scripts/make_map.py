@@ -20,7 +20,7 @@ DIVIDED = ("recycle.runtime", "recycle.megatron", "recycle.planner")
 """Folders whose folders are rooms of their own."""
 FOUNDATION = "job"
 """What the modules directly in the package are called together: the job, and how files and errors are handled."""
-FAMILIES = ("planner", "megatron", "cli", "runtime", "control", "faults", "record", "view")
+FAMILIES = ("planner", "megatron", "cli", "runtime", "state", "control", "faults", "record", "view")
 """From left to right on a floor."""
 WIDTH, HEIGHT, GAP, FLOOR, MARGIN, LINE = 196, 78, 22, 56, 24, 13
 INK, PAPER, EDGE, SHARED = "#1f2933", "#ffffff", "#8795a1", "#eef2f6"

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -28,7 +29,10 @@ def test_profiles_a_job_that_can_be_planned(tmp_path):
 
 
 def test_trains_with_a_dead_server(tmp_path):
-    result = call("train", *SMALL, "--dead", "W1_0", "--iterations", 2, "--evaluate-every", 2, "-o", tmp_path / "run")
+    options = ["--dead", "W1_0", "--iterations", 2, "--evaluate-every", 2, "--keep-in-memory", "copies=1"]
+    result = call("train", *SMALL, *options, "-o", tmp_path / "run")
+    assert re.search(r"memory     [\d.]+ MiB for every iteration, at most [\d.]+ MiB in all", result.output)
+    assert "not kept in memory" not in result.output
     assert "dead       W1_0" in result.output
     assert "iteration 2/2: loss " in result.output
     assert "tokens/s, 3/4 servers" in result.output
@@ -42,6 +46,20 @@ def test_trains_with_a_dead_server(tmp_path):
     )
     assert shown.exit_code == 0
     assert "W1_0 x dead" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--keep-in-memory", "3"], "3: give off, or copies=N with N from 1"),
+        (["--keep-in-memory", "copies=0"], "copies=0: give off, or copies=N with N from 1"),
+        (["--keep-in-memory", "copies=2"], "copies is 2, and this run has 1 host"),
+        (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
+    ],
+)
+def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
+    with pytest.raises((UserError, click.BadParameter), match=expected):
+        call("train", *SMALL, *options, "-o", tmp_path / "run")
 
 
 def test_emulates_a_plan():

@@ -12,7 +12,7 @@ from recycle.cli.console import make_console
 from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import JobCommand, describe_dead, describe_job, job_options, load_legal_plan
-from recycle.cli.parameters import DURATION, SERVERS, Count
+from recycle.cli.parameters import COPIES, DURATION, SERVERS, Count
 from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults
@@ -91,7 +91,7 @@ RESTARTS = 3
 )
 @click.option(
     "--hang",
-    type=parse_seconds,
+    type=DURATION,
     default="15s",
     show_default=True,
     help="A server that hangs for this long on a host that lives is declared dead.",
@@ -107,6 +107,16 @@ RESTARTS = 3
     "--address",
     help="The address or the network interface of this machine to which its servers bind; by default the one from "
     "which it reaches the first host, or 127.0.0.1 where there is only one.",
+)
+@click.option(
+    "--keep-in-memory",
+    "copies",
+    type=COPIES,
+    default="off",
+    show_default=True,
+    metavar="off|copies=N",
+    help="Have N hosts keep every iteration's state in memory, so that the loss of all servers of a stage costs one "
+    "iteration; a run on one machine has one host.",
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
@@ -139,6 +149,7 @@ def command(
     hang: float,
     start_within: float,
     address: str | None,
+    copies: int,
     unprotected: bool,
     exact: bool,
     fp16: bool,
@@ -168,6 +179,9 @@ def command(
 
     protected = not (unprotected or tensor_parallel > 1)
     start = find_start(os.environ)
+    if copies and (not protected or start is not None):
+        why = "these processes were started apart" if protected else "a run without protection survives no failure"
+        raise UserError(f"--keep-in-memory copies={copies}: {why}; leave it off, or start one command on one machine")
     host = choose_address(address, start)
     meeting = None if start is None else meet(start, host, start_within)
     if meeting is not None and meeting.start.rank > 0 and protected:
@@ -206,6 +220,7 @@ def command(
             resume_from=resume_from,
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
+            copies=copies,
         )
         train_and_show(run, faults, meeting)
 
@@ -256,6 +271,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
         RunFailed: the run did not come to its end.
     """
     from recycle.cli.progress import TrainingProgress
+    from recycle.megatron.gpt.keeping import describe_keeping
     from recycle.megatron.gpt.training import train
     from recycle.planner.source import plan_maker
     from recycle.record.totals import StepTotal, Totals
@@ -274,6 +290,8 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     first = min(plan.programs)
     console.print(f"processes  pgrep -f 'recycle: {first}' finds a server, pkill -9 -f 'recycle: {first}' kills it")
     console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput_text(plan.retention)}")
+    if run.copies:
+        console.print(f"memory     {describe_keeping(run)}", markup=False)
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
     board = TensorBoard(output / "tensorboard", tokens)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from recycle.control.messages import Death, Report, Verdict
+from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
 
@@ -40,17 +40,20 @@ class Lost(NamedTuple):
     Attributes:
         stages: those without any live server; none if all have one, but hold no version in common.
         checkpoint: whether all survivors can read one, so that new servers for these stages would help.
+        kept: whether keepers have what is missing, so that they would help as well.
     """
 
     stages: tuple[int, ...]
     checkpoint: bool
+    kept: bool = False
 
 
 def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     """Decide how an epoch is followed.
 
     The work goes back to the iteration in flight, or forward to the next one where every stage has a live server that
-    has finished it already; it is the newest version that is held in every stage. Who lacks it copies it from a peer.
+    has finished it already; it is the newest version that is held in every stage, by a server or by keepers. Who lacks
+    it copies it from a peer, or where no peer has it, from keepers. Only a checkpoint that is newer comes before it.
 
     Args:
         job: what is trained.
@@ -67,19 +70,20 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     common = _common_versions(job, holders)
     readable = [report.checkpoint for report in holders.values() if report.checkpoint is not None]
     checkpoint = len(readable) == len(holders) > 0
-    if not empty and (common or checkpoint):
-        step = max(common) if common else min(readable)
+    durable = checkpoint and min(readable) > max(common, default=NOTHING)
+    if not empty and (common or durable):
+        step = min(readable) if durable else max(common)
         return Verdict(
             epoch=view.epoch + 1,
             members=_names(holders),
             step=step,
-            restore="memory" if common else "checkpoint",
+            restore="checkpoint" if durable else "memory",
             deaths=tuple(survey.deaths[each] for each in view.members if each in survey.deaths),
             joined=_names(admitted),
-            lacking=_names(each for each, report in holders.items() if common and step not in report.versions),
+            lacking=_names(each for each, report in holders.items() if not durable and step not in report.versions),
             stop=next((report.stop for report in holders.values() if report.stop), ""),
         )
-    return Lost(empty, checkpoint)
+    return Lost(empty, checkpoint, bool(common))
 
 
 def give_up(survey: Survey, lost: Lost) -> Verdict:
@@ -113,12 +117,13 @@ def _admitted(survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member
 
 
 def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[int]:
-    """The versions that are held in every stage."""
-    held = [
-        frozenset[int]().union(*(report.versions for member, report in holders.items() if member.server.stage == stage))
-        for stage in range(job.depth)
-    ]
-    return frozenset.intersection(*held)
+    """The versions that are held in every stage, by a server of it or by keepers."""
+    held: list[set[int]] = [set() for _ in range(job.depth)]
+    for member, report in holders.items():
+        held[member.server.stage] |= report.versions
+        for versions, kept in zip(held, report.kept, strict=False):
+            versions.update(kept)
+    return frozenset(set.intersection(*held))
 
 
 def _names(members: Iterable[Member]) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ class Machine:
         return ()
 
     def _halted(self, event: Halted) -> Actions:
-        report = Report(str(self.me), event.epoch, event.newest, event.oldest, event.checkpoint, event.stop)
+        report = Report(str(self.me), event.epoch, event.newest, event.oldest, event.checkpoint, event.stop, event.kept)
         if self.state is State.JOINING:
             return (PublishReport(report),)
         self.state = State.GATHERING
@@ -202,7 +202,7 @@ class Machine:
     def _conclude(self, outcome: Verdict | Lost) -> Actions:
         if isinstance(outcome, Verdict):
             return (Propose(outcome),)
-        if self.starts or not (outcome.stages and outcome.checkpoint):
+        if self.starts or not (outcome.stages and (outcome.checkpoint or outcome.kept)):
             return (Propose(give_up(self._survey(), outcome)),)
         if outcome.stages == self._waits_for:
             return ()

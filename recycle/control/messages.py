@@ -31,6 +31,9 @@ Line = Annotated[str, msgspec.Meta(max_length=2000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Epoch = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Names = Annotated[tuple[MemberName, ...], msgspec.Meta(max_length=100_000)]
+KeptVersions = Annotated[
+    tuple[Annotated[tuple[Number, ...], msgspec.Meta(max_length=100)], ...], msgspec.Meta(max_length=100_000)
+]
 Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
 
 
@@ -44,6 +47,8 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
         oldest: the oldest; the same, or one less.
         checkpoint: the newest durable checkpoint that it can read, as a step; None if there is none.
         stop: why the run cannot go on, as far as this member can see; empty if it can.
+        kept: the versions of every stage's state that are whole in keepers, as this member sees them, by stage; empty
+            where there are none.
     """
 
     member: MemberName
@@ -52,6 +57,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     oldest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     checkpoint: Number | None = None
     stop: Line = ""
+    kept: KeptVersions = ()
 
     def __post_init__(self) -> None:
         Member.parse(self.member)

@@ -103,6 +103,43 @@ def test_a_lost_stage_is_restored_from_a_checkpoint_that_all_can_read() -> None:
     assert isinstance(decide(JOB, survey._replace(joiners={new: report(new, NOTHING, NOTHING)})), Lost)
 
 
+@given(
+    st.lists(st.tuples(*[st.sets(st.integers(4, 9)).map(tuple)] * 2), min_size=1, max_size=3),
+    st.sampled_from([None, 3, 6]),
+    st.sets(st.integers(0, 2), min_size=1),
+)
+def test_what_keepers_have_counts_as_held(
+    kept: list[tuple[tuple[int, ...], ...]], checkpoint: int | None, lost: set[int]
+) -> None:
+    """Servers of stage 1 died, and new ones have nothing but what keepers have."""
+    dead = [each for each in MEMBERS if each.server.stage == 1 and each.server.pipeline in lost]
+    reports = {
+        each: Report(str(each), 4, 8, 7, checkpoint, kept=kept[place % len(kept)])
+        for place, each in enumerate(MEMBERS)
+        if each not in dead
+    }
+    survey = Survey(VIEW, reports, {each: death(each) for each in dead}, {})
+    held = [{version for each in reports.values() for version in each.kept[stage]} for stage in range(2)]
+    held[0] |= {8, 7}
+    if len(lost) < 3:
+        held[1] |= {8, 7}
+    common = max(held[0] & held[1], default=NOTHING)
+    outcome = decide(JOB, survey)
+    if len(lost) == 3:
+        assert outcome == Lost((1,), checkpoint is not None, common > NOTHING)
+        new = Member(Server(1, 1), 1)
+        outcome = decide(JOB, survey._replace(joiners={new: report(new, NOTHING, NOTHING, checkpoint)}))
+    if checkpoint is None and common == NOTHING:
+        assert isinstance(outcome, Lost)
+        return
+    assert isinstance(outcome, Verdict)
+    # All from memory or all from disk, whichever is newer.
+    durable = (NOTHING if checkpoint is None else checkpoint) > common
+    assert (outcome.restore, outcome.step) == (("checkpoint", checkpoint) if durable else ("memory", common))
+    lacking = {str(each) for each in outcome.view.members if each.incarnation or common not in (7, 8)}
+    assert set(outcome.lacking) == (set() if durable else lacking)
+
+
 def test_a_run_that_cannot_go_on_says_why() -> None:
     survey = Survey(VIEW, {}, {each: death(each) for each in MEMBERS[1:]}, {})
     stop = give_up(survey, Lost((1,), checkpoint=False))

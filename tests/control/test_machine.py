@@ -122,6 +122,20 @@ def test_who_is_late_at_the_start_is_declared_dead_and_a_lost_stage_is_the_end()
     assert proposed.verdict.stop.startswith("no live server of stage 1 is left")
 
 
+def test_a_lost_stage_is_waited_for_where_keepers_have_it() -> None:
+    told = Told(A)
+    told(Decided, FIRST)
+    told(Built, 0)
+    for member in (B, D):
+        told(Died, Death(str(member), "was killed", "agent", 1.0))
+    told(Halted, 0, 6, 5, None, "", ((6,), (5, 6)))
+    assert told(Reported, report(C, 6, 5)) == (WaitForJoiners((1,)),)
+    back = Report(str(Member(B.server, 1)), 0, NOTHING, NOTHING)
+    (proposed,) = told(JoinReady, back)
+    assert (proposed.verdict.step, proposed.verdict.restore) == (6, "memory")
+    assert proposed.verdict.lacking == (back.member,)
+
+
 def test_a_run_begins_from_the_checkpoint_where_nobody_holds_anything_yet() -> None:
     told = Told()
     told(Opened, Opening(3, FIRST.members, "checkpoint"))

@@ -2,7 +2,6 @@ import pytest
 
 from recycle.study.constants import MEASURED
 from recycle.study.reproduce.artifact import TRACES, RemovalTrace, VarunaSystem, oobleck_system
-from recycle.study.reproduce.gemini import survival
 from recycle.study.reproduce.report import Figure, reproduce
 
 
@@ -39,9 +38,3 @@ def test_more_losses_cost_more():
     for model in MEASURED:
         rates = [oobleck_system(model).run(TRACES[rate]).throughput for rate in ("6h", "1h", "10m")]
         assert rates == sorted(rates, reverse=True)
-
-
-def test_survival_of_two_copies():
-    assert survival(16, 2, 1) == 1
-    # Four machines in two pairs: two of the six pairs of failures lose everything.
-    assert survival(4, 2, 2) == pytest.approx(2 / 3)

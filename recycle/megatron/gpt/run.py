@@ -42,6 +42,7 @@ class Run(msgspec.Struct, frozen=True):
         resume_from: a checkpoint or the run of one to go on from, as long as this run has none of its own.
         restarts: how often a server that has crashed is started again, within an hour.
         waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
+        copies: how many hosts' keepers hold each version in memory; 0 for none.
     """
 
     plan: Plan
@@ -61,6 +62,7 @@ class Run(msgspec.Struct, frozen=True):
     resume_from: Path | None = None
     restarts: int = 0
     waiting: Plan | None = None
+    copies: int = 0
 
     @property
     def events(self) -> Path:
@@ -143,6 +145,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: int
     resume_from: Path | None
     restarts: int
+    copies: int
 
 
 def _path(kind: type, value: str) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.forward import forward_step
@@ -76,6 +77,11 @@ class GptServer:
         return Trainee(versions=self.training, connection=self, durable=self.checkpoints, followed=self.training)
 
     @property
+    def view(self) -> View:
+        """In which it works now."""
+        return self._connected.view
+
+    @property
     def gradients(self) -> Sequence[torch.Tensor]:
         """Where gradients are added up now."""
         return self.training.update.sums.collected.buffers
@@ -140,11 +146,11 @@ class GptServer:
 
     @property
     def _leads(self) -> bool:
-        return self._server == self._connected.view.servers[0] and self._tensor_rank == 0
+        return self._server == self.view.servers[0] and self._tensor_rank == 0
 
     @property
     def _epoch(self) -> int:
-        return self._connected.view.epoch
+        return self.view.epoch
 
 
 def make_stage(run: Run, number: int, text: TokenText, groups: Any) -> MegatronStage:

@@ -22,6 +22,7 @@ from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
+from recycle.megatron.gpt.keeping import keeper_limit, make_keeping
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
@@ -149,9 +150,10 @@ def _train_protected(
         host=run.host,
         faults=faults,
         folder=run.folder,
-        durable=lambda: bool(checkpoints(run.checkpoints)),
+        durable=lambda: bool(run.copies or checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
+        keeper_limit=keeper_limit(run),
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
@@ -296,9 +298,8 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
         trained = GptServer(run, member.server, text, reporter, keep=True)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
-        mine = faults.of_worker(member.server, member.incarnation)
         hooks: list[Hooks] = []
-        if mine:
+        if mine := faults.of_worker(member.server, member.incarnation):
             fired = FiredFile(run.folder / FIRED, member.server, member.incarnation)
 
             def tell(fault: Fault, time_ns: int) -> None:
@@ -307,10 +308,12 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
 
             ports = (door.endpoint.port, door.watch[1])
             hooks.append(Injector(mine, tell, lambda: trained.gradients, ports))
+        keeping = make_keeping(run, trained, member.server, door.endpoint.token, reporter)
+        hooks += [keeping] if keeping is not None else []
         survivor = Survivor(
             member,
             run.plan.job,
-            trained.trainee,
+            trained.trainee._replace(kept=keeping),
             door.endpoint,
             run.durations,
             Plans(run.plan, catalogue, make),

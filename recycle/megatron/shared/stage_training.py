@@ -50,6 +50,11 @@ class StageTraining:
         """See Versioned."""
         return self.update.versions.oldest
 
+    @property
+    def undone(self) -> int:
+        """How many steps were taken back so far."""
+        return self.update.versions.undone
+
     def drop(self) -> None:
         """See Versioned."""
         if self._worker is not None:

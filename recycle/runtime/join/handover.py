@@ -34,16 +34,36 @@ TYPES = {
 }
 
 
+def describe_state(step: int, state: Mapping[str, torch.Tensor]) -> bytes:
+    """What has to be known of a version to make room for it."""
+    entries = [
+        TensorHead(name, tuple(each.shape), str(each.dtype).removeprefix("torch.")) for name, each in state.items()
+    ]
+    return msgspec.msgpack.encode(StateHead(step, entries))
+
+
+def make_room(head: bytes) -> tuple[int, dict[str, torch.Tensor]]:
+    """The step of a version that was described, and memory for it by name.
+
+    Raises:
+        ConnectionLost: the description cannot be read.
+    """
+    try:
+        described = msgspec.msgpack.decode(head, type=StateHead)
+        return described.step, {
+            each.name: torch.empty(each.shape, dtype=TYPES[each.type]) for each in described.entries
+        }
+    except (msgspec.DecodeError, KeyError, RuntimeError) as error:
+        raise ConnectionLost(f"a peer sends a state that cannot be read: {error}") from error
+
+
 def send_state(link: Link, step: int, state: Mapping[str, torch.Tensor]) -> None:
     """Send a version of a stage's state.
 
     Raises:
         ConnectionLost: the peer is gone.
     """
-    entries = [
-        TensorHead(name, tuple(each.shape), str(each.dtype).removeprefix("torch.")) for name, each in state.items()
-    ]
-    head = torch.frombuffer(bytearray(msgspec.msgpack.encode(StateHead(step, entries))), dtype=torch.uint8)
+    head = torch.frombuffer(bytearray(describe_state(step, state)), dtype=torch.uint8)
     link.send(torch.tensor([len(head)]), STATE).wait()
     link.send(head, STATE).wait()
     for each in state.values():
@@ -62,11 +82,7 @@ def receive_state(link: Link) -> tuple[int, dict[str, torch.Tensor]]:
         raise ConnectionLost(f"a peer announces a state with a head of {int(length)} bytes")
     content = torch.empty(int(length), dtype=torch.uint8)
     link.receive(content, STATE).wait()
-    try:
-        head = msgspec.msgpack.decode(content.numpy().tobytes(), type=StateHead)
-        state = {each.name: torch.empty(each.shape, dtype=TYPES[each.type]) for each in head.entries}
-    except (msgspec.DecodeError, KeyError, RuntimeError) as error:
-        raise ConnectionLost(f"a peer sends a state that cannot be read: {error}") from error
+    step, state = make_room(content.numpy().tobytes())
     for tensor in state.values():
         link.receive(tensor, STATE).wait()
-    return head.step, state
+    return step, state

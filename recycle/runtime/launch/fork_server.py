@@ -18,14 +18,25 @@ from recycle.control.agent import die_with_parent
 from recycle.control.tcp_store import listen, serve
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.title import set_title
+from recycle.state import keeper
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """What the launcher asks for: a store on a port, or an agent and its worker."""
+    """What the launcher asks for: a store on a port, an agent and its worker, or a keeper.
 
-    kind: Literal["store", "server"]
+    Attributes:
+        kind: which of them.
+        name: what the process is called in events.
+        port: of the store.
+        token: the run's, for a keeper.
+        limit: the most bytes that a keeper may hold.
+    """
+
+    kind: Literal["store", "server", "keeper"]
     name: str
     port: int = 0
+    token: str = ""
+    limit: int = 0
 
 
 class ForkEvent(msgspec.Struct, frozen=True):
@@ -33,7 +44,7 @@ class ForkEvent(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: what happened.
-        name: ``store``, or a member.
+        name: ``store``, ``keeper``, or a member.
         pid: of the process.
         port: where the store listens.
         status: of a process that has ended, as ``waitstatus_to_exitcode`` gives it.
@@ -74,6 +85,15 @@ class ForkServer:
     def serve_store(self, port: int = 0) -> None:
         """Ask for a store's process; the event of its start says where it listens."""
         self._ask(ForkRequest("store", "store", port))
+
+    def start_keeper(self, token: str, limit: int) -> None:
+        """Ask for a keeper's process, which trainers can reach once it has started.
+
+        Args:
+            token: the run's.
+            limit: the most bytes that it may hold.
+        """
+        self._ask(ForkRequest("keeper", "keeper", token=token, limit=limit))
 
     def start_server(self, name: str, port: int) -> None:
         """Ask for an agent and its worker."""
@@ -119,8 +139,13 @@ class _Host:
                 self._fulfil(request)
 
     def _fulfil(self, request: ForkRequest) -> None:
-        listener = listen(self._host, request.port) if request.kind == "store" else None
-        port = request.port if listener is None else listener.getsockname()[1]
+        listener = None
+        port = request.port
+        if request.kind == "store":
+            listener = listen(self._host, request.port)
+            port = listener.getsockname()[1]
+        elif request.kind == "keeper":
+            listener = keeper.listen(request.token)
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -131,6 +156,9 @@ class _Host:
                     os.close(handle)
                 if listener is None:
                     status = self._start(request.name, request.port)
+                elif request.kind == "keeper":
+                    set_title("keeper")
+                    keeper.serve(listener, request.token, request.limit)
                 else:
                     set_title("store")
                     served = serve(listener)

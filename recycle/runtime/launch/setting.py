@@ -37,9 +37,10 @@ class Setting(NamedTuple):
         host: the address that the launcher binds to, and the store where the launcher serves it alone.
         faults: what goes wrong; the launcher's part of it is done here.
         folder: of the run.
-        durable: whether there is a checkpoint by now.
+        durable: whether a version is somewhere else than with the servers by now: in a checkpoint, or with a keeper.
         restarts: how often a server that has crashed is started again, within an hour.
         meeting: where the launcher meets those of the servers that it does not start; None where it starts all.
+        keeper_limit: the most bytes that this host's keeper may hold; 0 for no keeper.
     """
 
     job: Job
@@ -54,6 +55,7 @@ class Setting(NamedTuple):
     durable: Callable[[], bool]
     restarts: int = 0
     meeting: RollCall | None = None
+    keeper_limit: int = 0
 
     @property
     def own(self) -> tuple[Member, ...]:

@@ -146,6 +146,8 @@ class Supervisor:
         if meeting is not None:
             meeting.receive()
         self._open_board()
+        if self._setting.keeper_limit:
+            self._fork_server.start_keeper(self._token, self._setting.keeper_limit)
         if meeting is not None:
             for text in meeting.risks([each.server.stage for each in self._setting.view.members]):
                 self._tell(InstantLine("warning", now(), None, text))
@@ -164,6 +166,12 @@ class Supervisor:
             else:
                 self._store_due = time.monotonic() + self._setting.durations.silence
                 self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
+            return
+        if event.name == "keeper":
+            if event.kind == "ended":
+                text = "the keeper's process is gone, and with it the copies in memory: another one is started"
+                self._tell(InstantLine("warning", now(), None, text))
+                self._fork_server.start_keeper(self._token, self._setting.keeper_limit)
             return
         member = Member.parse(event.name)
         if event.kind == "started":

@@ -39,12 +39,19 @@ class Holdings:
         return None if self._trainee.durable is None else self._trainee.durable.durable()
 
     @property
+    def kept(self) -> tuple[tuple[int, ...], ...]:
+        """The versions of every stage that keepers have, where there are any."""
+        return () if self._trainee.kept is None else self._trainee.kept.find_versions()
+
+    @property
     def done(self) -> bool:
         """Whether training has come to its end here."""
         return self._trainee.connection.done
 
     def drop(self) -> None:
         """Forget the iteration that was not finished."""
+        if self._trainee.kept is not None:
+            self._trainee.kept.halt()
         self._trainee.versions.drop()
 
     def restore(self, network: Network, restoration: Restoration) -> None:

@@ -188,7 +188,13 @@ class Recovery:
         holdings = self._holdings
         holdings.drop()
         halted = Halted(
-            self.new_id(), self.view.epoch, holdings.newest, holdings.oldest, holdings.checkpoint, self.stop
+            self.new_id(),
+            self.view.epoch,
+            holdings.newest,
+            holdings.oldest,
+            holdings.checkpoint,
+            self.stop,
+            holdings.kept,
         )
         self.tell(halted)
 

@@ -21,8 +21,8 @@ class Restoration(NamedTuple):
 
     Attributes:
         step: the version.
-        source: the members' memory, or the checkpoint of this step.
-        holders: who of the stage has the version in memory.
+        source: memory, of members or of keepers, or the checkpoint of this step.
+        holders: who of the stage has the version itself; if nobody has, keepers have it.
     """
 
     step: int
@@ -31,7 +31,7 @@ class Restoration(NamedTuple):
 
 
 def restore_state(trainee: Trainee, member: Member, network: Network, restoration: Restoration) -> None:
-    """Go back to a version, get it from a peer that has it, or give it to those that lack it.
+    """Go back to a version, get it from a peer that has it or from keepers, or give it to those that lack it.
 
     Args:
         trainee: whose state it is.
@@ -40,7 +40,7 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
         restoration: which version, and from where.
 
     Raises:
-        ViewBroken: somebody is gone.
+        ViewBroken: somebody is gone, or a copy is not as it was.
     """
     step, source, holders = restoration
     versions = trainee.versions
@@ -56,6 +56,10 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
         return
     lacking = [each for each, holds in holders.items() if not holds]
     sources = [each for each, holds in holders.items() if holds]
+    if not sources:
+        assert trainee.kept is not None, f"nobody has said that version {step} of stage {member.server.stage} is held"
+        versions.adopt(step, trainee.kept.fetch(step))
+        return
     pairs = [(sources[place % len(sources)], each) for place, each in enumerate(lacking)]
     for sender, receiver in pairs:
         if sender == member:

@@ -71,6 +71,23 @@ class Durable(Protocol):
         """The newest step of which there is a checkpoint."""
 
 
+class Kept(Protocol):
+    """Copies of versions in the memory of keepers, which outlive the servers of a stage."""
+
+    def halt(self) -> None:
+        """Copy nothing more of the present version: it is about to change."""
+
+    def find_versions(self) -> tuple[tuple[int, ...], ...]:
+        """The versions that can be had of each stage."""
+
+    def fetch(self, step: int) -> Mapping[str, torch.Tensor]:
+        """A version of this server's stage, by name.
+
+        Raises:
+            ViewBroken: no copy of a part of it is as it was.
+        """
+
+
 class Connectable(Protocol):
     """What works by the plan of a view, over its groups.
 
@@ -123,9 +140,11 @@ class Trainee(NamedTuple):
         connection: what works in a view.
         durable: its checkpoints; None where they are somebody else's.
         followed: its versions again; None where nobody can join.
+        kept: copies in memory; None where there are none.
     """
 
     versions: Versioned
     connection: Connectable
     durable: Durable | None = None
     followed: Followable | None = None
+    kept: Kept | None = None

@@ -19,10 +19,12 @@ class Versions:
     Attributes:
         newest: how many optimizer steps the present state has behind it.
         copies: what is kept of the state before the last step, or will be.
+        undone: how many steps were taken back so far.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
         self.newest = 0
+        self.undone = 0
         self._parameters = list(parameters)
         self._optimizer = optimizer
         self._names: list[tuple[int, str]] = []
@@ -69,6 +71,7 @@ class Versions:
                 # Before its first step, an optimizer knows nothing of a parameter.
                 self._optimizer.state.pop(parameter, None)
         self.newest -= 1
+        self.undone += 1
         self._kept = False
 
     def adopt(self, step: int) -> None:

@@ -1,0 +1,1 @@
+"""Copies of a stage's versions in the memory of keepers: how they get there while it trains, and back."""

@@ -1,0 +1,216 @@
+"""What trainers and keepers tell each other: small sealed messages, and the bytes of a part between them.
+
+A seal holds for one message in one direction of one connection, so that it is of no use to who overhears it.
+"""
+
+import secrets
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Self, TypeVar
+
+import msgspec
+
+from recycle.control.errors import ControlError
+from recycle.control.messages import LARGEST_MESSAGE, seal, unseal
+from recycle.state.errors import KeeperLost
+from recycle.state.ladder import StatePart
+
+PATIENCE = 5.0
+"""Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers."""
+
+_LENGTH = struct.Struct("!I")
+_LARGEST = LARGEST_MESSAGE + 64
+_NONCE = 16
+_T = TypeVar("_T")
+
+
+class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="offer"):
+    """A part comes: so many bytes follow, and then a Commit.
+
+    Attributes:
+        part: which.
+        size: in bytes.
+        head: what its owner needs to know to read it.
+    """
+
+    part: StatePart
+    size: int
+    head: bytes
+
+
+class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="commit"):
+    """What has come is right; without this it is as if it never had.
+
+    Attributes:
+        checksum: of the head and the bytes.
+    """
+
+    checksum: int
+
+
+class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ask"):
+    """What is there?"""
+
+
+class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fetch"):
+    """Give a part: its bytes follow the answer.
+
+    Attributes:
+        part: which.
+    """
+
+    part: StatePart
+
+
+class Drop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drop"):
+    """A part is not as it was put.
+
+    Attributes:
+        part: which.
+    """
+
+    part: StatePart
+
+
+Request = Offer | Ask | Fetch | Drop
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Done, or why not.
+
+    Attributes:
+        refusal: empty if it is done.
+        sizes: what is there, and how many bytes it has, if that was asked.
+        head: of a part that was fetched.
+        checksum: of its head and bytes.
+    """
+
+    refusal: str = ""
+    sizes: tuple[tuple[StatePart, int], ...] = ()
+    head: bytes = b""
+    checksum: int = 0
+
+
+class Channel:
+    """One side of a connection.
+
+    Args:
+        connection: to the other side; closed with the channel.
+        token: the run's.
+        nonce: tells this connection from all others.
+        name: of this side.
+        other: of the other side.
+    """
+
+    def __init__(self, connection: socket.socket, token: str, nonce: bytes, name: str, other: str) -> None:
+        self._connection = connection
+        self._token = token
+        self._keys = {each: f"{nonce.hex()}/{each}" for each in (name, other)}
+        self._counts = dict.fromkeys((name, other), 0)
+        self._name = name
+        self._other = other
+
+    @classmethod
+    def open(cls, address: str, token: str) -> Self:
+        """Connect to a keeper.
+
+        Raises:
+            KeeperLost: there is none.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(PATIENCE)
+            connection.connect(address)
+            nonce = _receive(connection, _NONCE)
+        except OSError as error:
+            connection.close()
+            raise KeeperLost(f"no keeper can be reached: {error.strerror or error}") from error
+        return cls(connection, token, nonce, "trainer", "keeper")
+
+    @classmethod
+    def accept(cls, connection: socket.socket, token: str) -> Self:
+        """Greet a trainer.
+
+        Raises:
+            OSError: it is gone.
+        """
+        nonce = secrets.token_bytes(_NONCE)
+        connection.sendall(nonce)
+        return cls(connection, token, nonce, "keeper", "trainer")
+
+    def close(self) -> None:
+        """Let go of it; whatever waits in it fails."""
+        with suppress(OSError):  # the other side may be gone
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message.
+
+        Raises:
+            KeeperLost: the other side is gone.
+        """
+        sealed = seal(self._token, self._next_key(self._name), message)
+        self.send_bytes([memoryview(_LENGTH.pack(len(sealed)) + sealed)])
+
+    def receive(self, kind: type[_T]) -> _T:
+        """Receive a message.
+
+        Args:
+            kind: what it must be.
+
+        Raises:
+            KeeperLost: the other side is gone, or has not the run's token.
+        """
+        try:
+            (length,) = _LENGTH.unpack(_receive(self._connection, _LENGTH.size))
+            if length > _LARGEST:
+                raise KeeperLost(f"the other side announces a message of {length} bytes")
+            sealed = _receive(self._connection, length)
+            return unseal(self._token, self._next_key(self._other), sealed, kind)
+        except (OSError, ControlError) as error:
+            raise KeeperLost(f"the other side says nothing that can be used: {error}") from error
+
+    def send_bytes(self, pieces: Iterable[memoryview]) -> None:
+        """Send some memory as it is.
+
+        Raises:
+            KeeperLost: the other side is gone.
+        """
+        try:
+            for piece in pieces:
+                self._connection.sendall(piece)
+        except OSError as error:
+            raise KeeperLost(f"the other side is gone: {error}") from error
+
+    def receive_into(self, pieces: Iterable[memoryview]) -> None:
+        """Fill some memory.
+
+        Raises:
+            KeeperLost: the other side is gone.
+        """
+        try:
+            for piece in pieces:
+                _fill(self._connection, piece)
+        except OSError as error:
+            raise KeeperLost(f"the other side is gone: {error}") from error
+
+    def _next_key(self, side: str) -> str:
+        self._counts[side] += 1
+        return f"{self._keys[side]}/{self._counts[side]}"
+
+
+def _receive(connection: socket.socket, length: int) -> bytes:
+    content = bytearray(length)
+    _fill(connection, memoryview(content))
+    return bytes(content)
+
+
+def _fill(connection: socket.socket, memory: memoryview) -> None:
+    while memory:
+        count = connection.recv_into(memory)
+        if not count:
+            raise ConnectionResetError("it has ended")
+        memory = memory[count:]

@@ -1,0 +1,149 @@
+"""A trainer's side of a keeper."""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+from recycle.state.channel import Answer, Ask, Channel, Commit, Drop, Fetch, Offer
+from recycle.state.errors import BadCopy, KeeperLost, Refused
+from recycle.state.ladder import Copy, StatePart
+
+PIECE = 1 << 20
+"""So many bytes are summed and sent at once; a delivery can be given up between two of them."""
+
+
+class KeeperClient:
+    """One keeper, as a trainer reaches it.
+
+    Args:
+        address: of the keeper.
+        token: the run's.
+        name: the keeper's, for people.
+    """
+
+    def __init__(self, address: str, token: str, name: str) -> None:
+        self.name = name
+        self._address = address
+        self._token = token
+
+    def copies(self) -> tuple[Copy, ...]:
+        """What it has.
+
+        Raises:
+            KeeperLost: it cannot be reached.
+        """
+        return tuple(Copy(part, self.name, size) for part, size in self._ask(Ask()).sizes)
+
+    def offer(self, part: StatePart, head: bytes, size: int) -> "Delivery":
+        """Begin to put a part.
+
+        Args:
+            part: which.
+            head: what its owner needs to know to read it.
+            size: how many bytes follow.
+
+        Raises:
+            Refused: there is no room, or nobody must keep this part.
+            KeeperLost: it cannot be reached.
+        """
+        channel = Channel.open(self._address, self._token)
+        try:
+            channel.send(Offer(part, size, head))
+            _require_done(channel.receive(Answer))
+        except KeeperLost:
+            channel.close()
+            raise
+        return Delivery(channel, head)
+
+    def fetch(self, part: StatePart, make_room: Callable[[bytes], Iterable[memoryview]]) -> None:
+        """Get a part.
+
+        Args:
+            part: which.
+            make_room: gives the memory that the bytes go to, from the head that was put with them.
+
+        Raises:
+            BadCopy: it is not as it was put.
+            KeeperLost: the keeper cannot be reached, or has not got it any more.
+        """
+        channel = Channel.open(self._address, self._token)
+        try:
+            channel.send(Fetch(part))
+            answer = channel.receive(Answer)
+            _require_done(answer)
+            checksum = zlib.crc32(answer.head)
+            for piece in _cut(make_room(answer.head)):
+                channel.receive_into([piece])
+                checksum = zlib.crc32(piece, checksum)
+        finally:
+            channel.close()
+        if checksum != answer.checksum:
+            raise BadCopy(f"{part} at {self.name} is not as it was put")
+
+    def drop(self, part: StatePart) -> None:
+        """Say that a part is bad.
+
+        Raises:
+            KeeperLost: it cannot be reached.
+        """
+        self._ask(Drop(part))
+
+    def _ask(self, request: Ask | Drop) -> Answer:
+        channel = Channel.open(self._address, self._token)
+        try:
+            channel.send(request)
+            answer = channel.receive(Answer)
+            _require_done(answer)
+            return answer
+        finally:
+            channel.close()
+
+
+class Delivery:
+    """A part on its way to a keeper, which has it when that is committed.
+
+    Args:
+        channel: to the keeper, which waits for the bytes.
+        head: of the part.
+    """
+
+    def __init__(self, channel: Channel, head: bytes) -> None:
+        self._channel = channel
+        self._checksum = zlib.crc32(head)
+
+    def write(self, pieces: Iterable[memoryview]) -> None:
+        """Send the bytes.
+
+        Raises:
+            KeeperLost: the keeper is gone, or the delivery was given up by another thread.
+        """
+        for piece in _cut(pieces):
+            self._checksum = zlib.crc32(piece, self._checksum)
+            self._channel.send_bytes([piece])
+
+    def commit(self) -> None:
+        """Say that what was sent is right.
+
+        Raises:
+            Refused: nobody must keep this part any more.
+            KeeperLost: the keeper is gone.
+        """
+        try:
+            self._channel.send(Commit(self._checksum))
+            _require_done(self._channel.receive(Answer))
+        finally:
+            self._channel.close()
+
+    def give_up(self) -> None:
+        """Have the keeper forget what has come; from any thread."""
+        self._channel.close()
+
+
+def _require_done(answer: Answer) -> None:
+    if answer.refusal:
+        raise Refused(answer.refusal)
+
+
+def _cut(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    for piece in pieces:
+        for start in range(0, len(piece), PIECE):
+            yield piece[start : start + PIECE]

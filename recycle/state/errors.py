@@ -1,0 +1,19 @@
+"""What goes wrong with copies in memory."""
+
+from recycle.errors import UserError
+
+
+class StateError(UserError):
+    """Copies in memory that cannot be had as they were asked for."""
+
+
+class KeeperLost(Exception):
+    """A keeper cannot be reached, does not answer, or is not of this run."""
+
+
+class Refused(KeeperLost):
+    """A keeper does not do what it was asked, and can be asked for something else."""
+
+
+class BadCopy(Exception):
+    """What a keeper has of a part is not as it was put."""

@@ -1,0 +1,93 @@
+"""A keeper's memory: parts of versions, each there as a whole or not at all, within a bound."""
+
+import mmap
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from recycle.state.errors import Refused
+from recycle.state.ladder import StatePart, find_outdated, is_late
+
+
+class Content(NamedTuple):
+    """What was put under a part's name.
+
+    Attributes:
+        head: what its owner needs to know to read it.
+        memory: it; no other process ever sees this memory, so that it is gone with the keeper.
+        checksum: of head and memory, as whoever put it has computed it.
+    """
+
+    head: bytes
+    memory: mmap.mmap
+    checksum: int
+
+
+class Shelf:
+    """What a keeper holds; for any number of threads.
+
+    Args:
+        limit: the most bytes that it may hold.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._held: dict[StatePart, Content] = {}
+        self._coming: dict[int, int] = {}
+
+    def make_room(self, part: StatePart, size: int) -> mmap.mmap:
+        """Memory for a part that comes; what nobody can need any more makes room for it.
+
+        Args:
+            part: which.
+            size: in bytes.
+
+        Raises:
+            Refused: it is of a view that is over, or would be more than this keeper may hold.
+        """
+        with self._lock:
+            if is_late(self._held, part):
+                raise Refused(f"{part} is of a view that is over")
+            outdated = [self._held.pop(each).memory for each in find_outdated(self._held, part)]
+            # Memory that was in use already is much quicker to fill.
+            memory = next((each for each in outdated if len(each) == size), None)
+            del outdated
+            taken = sum(len(each.memory) for each in self._held.values()) + sum(self._coming.values())
+            if taken + size > self._limit:
+                raise Refused(f"{part} takes {size} bytes, and of {self._limit} that may be kept {taken} are taken")
+            memory = memory or mmap.mmap(-1, size)
+            self._coming[id(memory)] = size
+            return memory
+
+    def place(self, part: StatePart, content: Content) -> None:
+        """A part has come as a whole.
+
+        Raises:
+            Refused: it is of a view that is over by now.
+        """
+        with self._lock:
+            if is_late(self._held, part):
+                raise Refused(f"{part} is of a view that is over")
+            self._held[part] = content
+
+    def forget(self, memory: mmap.mmap) -> None:
+        """A part has come, or will not."""
+        with self._lock:
+            self._coming.pop(id(memory), None)
+
+    def drop(self, part: StatePart) -> None:
+        """A part is not as it was put."""
+        with self._lock:
+            self._held.pop(part, None)
+
+    def find(self, part: StatePart) -> Content | None:
+        """A part, if it is there."""
+        with self._lock:
+            return self._held.get(part)
+
+    @property
+    def sizes(self) -> Mapping[StatePart, int]:
+        """What is there as a whole, and how many bytes it has."""
+        with self._lock:
+            return {part: len(each.memory) for part, each in self._held.items()}

@@ -1,0 +1,186 @@
+"""Two peers of a stage put their parts with real keepers, and whoever comes after them gets the version from there."""
+
+import threading
+
+import pytest
+import torch
+
+from recycle.control.joinfile import new_token
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.plan.instruction import Op
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.keep.keeping import Keeping
+from recycle.runtime.keep.snapshot import Snapshot
+from recycle.state.client import KeeperClient
+from recycle.state.keeper import keeper_address, listen, serve
+from recycle.state.shelf import Shelf
+
+PEERS = [Server(0, 1), Server(1, 1)]
+ALL = [Server(0, 0), Server(1, 0), *PEERS]
+
+
+class Doing:
+    """An instruction, as far as it matters here."""
+
+    def __init__(self, op):
+        self.op = op
+
+
+class Stage:
+    """Versions that are told apart by every byte, of tensors of all kinds."""
+
+    def __init__(self, newest=0, spoiled=0):
+        self.newest, self.undone, self._spoiled = newest, 0, spoiled
+
+    def state(self):
+        value = self.newest + self._spoiled
+        # The peers need not have them in the same order.
+        return {
+            "parameter/weight": torch.arange(300_001, dtype=torch.float32) * (value + 1),
+            "optimizer/step/weight": torch.tensor(float(value)),
+            "parameter/half": torch.full((3, 5), value + 0.5, dtype=torch.bfloat16),
+            "optimizer/bound/weight": torch.tensor(value, dtype=torch.int64),
+            "flag": torch.tensor([True, value % 2 == 0]),
+        }
+
+    def spoil(self):
+        self._spoiled = 100
+
+    def correct(self):
+        self._spoiled = 0
+        self.undone += 1
+
+
+def same(found, expected):
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
+class Peer:
+    """One server of the stage."""
+
+    def __init__(self, keepers, server, epoch=0, newest=0):
+        self.stage, self.warnings = Stage(newest), []
+        self.view = View.among(ALL, epoch)
+        self.keeping = Keeping(keepers, server, 2, self.stage, lambda: self.view, self.warnings.append)
+
+    def compute(self):
+        self.keeping.before(self.stage.newest, Doing(Op.F))
+
+    def reduce(self):
+        self.keeping.before(self.stage.newest, Doing(Op.REDUCE))
+
+    def iterate(self, iterations=1):
+        for _ in range(iterations):
+            self.compute()
+            self.reduce()
+            self.stage.newest += 1
+
+
+@pytest.fixture
+def keepers():
+    """Two hosts' keepers."""
+    listeners, clients = [], []
+    for name in ("near", "far"):
+        token = new_token()
+        listeners.append(listen(token))
+        threading.Thread(target=serve, args=(listeners[-1], token, 1 << 26), daemon=True).start()
+        clients.append(KeeperClient(keeper_address(token), token, name))
+    yield clients
+    for each in listeners:
+        each.close()
+
+
+def test_what_both_have_put_is_the_version(keepers):
+    one, other = [Peer(keepers, each) for each in PEERS]
+    one.iterate(3)
+    other.iterate(2)
+    joiner = Peer(keepers, PEERS[0])
+    # Of stage 0, which puts nothing here, nothing can be had.
+    assert joiner.keeping.find_versions() == ((), (0, 1))
+    assert same(joiner.keeping.fetch(1), Stage(1).state())
+    with pytest.raises(ConnectionLost, match="no keeper has version 2 of stage 1"):
+        joiner.keeping.fetch(2)
+    assert not one.warnings + other.warnings + joiner.warnings
+
+
+def test_the_first_version_of_a_view_is_there_before_anybody_computes(keepers):
+    for server in PEERS:
+        Peer(keepers, server, newest=4).compute()
+    assert Peer(keepers, PEERS[0]).keeping.find_versions()[1] == (4,)
+    # In the next view it is copied again, by whoever is in it then.
+    for server in PEERS:
+        peer = Peer(keepers, server, epoch=1, newest=4)
+        peer.compute()
+    assert same(peer.keeping.fetch(4), Stage(4).state())
+
+
+def test_a_version_that_is_not_known_to_be_right_is_not_there(keepers):
+    peers = [Peer(keepers, each) for each in PEERS]
+    for each in peers:
+        each.iterate()
+        each.stage.spoil()
+        each.compute()
+    assert peers[0].keeping.find_versions()[1] == (0,)
+    for each in peers:
+        # The step was not right, and is made again.
+        each.stage.correct()
+        each.reduce()
+    assert same(peers[0].keeping.fetch(1), Stage(1).state())
+
+
+def test_a_halt_leaves_no_half_of_a_version(keepers):
+    peers = [Peer(keepers, each) for each in PEERS]
+    for each in peers:
+        each.iterate()
+        each.compute()
+        each.keeping.halt()
+    assert peers[0].keeping.find_versions()[1] == (0,)
+
+
+def test_a_bad_copy_falls_one_rung_and_the_last_one_to_another_version(keepers, monkeypatch):
+    for server in PEERS:
+        Peer(keepers, server).iterate(2)
+    place = Shelf.find
+    bad = {"near"}
+
+    def find(shelf, part):
+        found = place(shelf, part)
+        assert found is not None
+        if part.version == 1 and part.number == 1 and shelf not in spoiled and len(spoiled) < len(bad):
+            spoiled.add(shelf)
+            found.memory[12345] ^= 1
+        return found
+
+    spoiled: set[Shelf] = set()
+    monkeypatch.setattr(Shelf, "find", find)
+    joiner = Peer(keepers, PEERS[0])
+    assert same(joiner.keeping.fetch(1), Stage(1).state())
+    (warning,) = joiner.warnings
+    assert warning.startswith(
+        "part 2 of 2 of version 1 of stage 1 at near is not as it was put; it is never trained on"
+    )
+    # The bad copy is gone, and now the other one goes bad.
+    bad.add("far")
+    with pytest.raises(ConnectionLost, match="no copy of part 2 of 2 of version 1 of stage 1 that is as it was put"):
+        joiner.keeping.fetch(1)
+    assert joiner.keeping.find_versions()[1] == (0,)
+    assert same(joiner.keeping.fetch(0), Stage(0).state())
+
+
+def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
+    token = new_token()
+    peer = Peer([KeeperClient(keeper_address(token), token, "near")], PEERS[0])
+    peer.iterate(5)
+    (warning,) = peer.warnings
+    assert warning.startswith("the state is not kept in memory: no keeper can be reached")
+    # Once there is one, it is put again.
+    with listen(token) as listener:
+        threading.Thread(target=serve, args=(listener, token, 1 << 26), daemon=True).start()
+        monkeypatch.setattr("recycle.runtime.keep.keeping.time.monotonic", lambda: float("inf"))
+        begun = []
+        start = Snapshot.__init__
+        monkeypatch.setattr(Snapshot, "__init__", lambda *given: (begun.append(given), start(*given))[1])
+        peer.iterate()
+    assert len(begun) == 1
+    assert len(peer.warnings) == 1

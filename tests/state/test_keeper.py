@@ -1,0 +1,194 @@
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from recycle.control.joinfile import new_token
+from recycle.state.client import KeeperClient
+from recycle.state.errors import BadCopy, KeeperLost, Refused
+from recycle.state.keeper import keeper_address, listen, serve
+from recycle.state.ladder import Copy, StatePart
+from recycle.state.shelf import Shelf
+
+MEBIBYTE = 1 << 20
+LIMIT = 8 * MEBIBYTE
+FORK = multiprocessing.get_context("fork")
+
+
+def part(version=3, number=0, epoch=0, stage=1):
+    return StatePart(stage, epoch, version, number, 2)
+
+
+def content(size=2 * MEBIBYTE, seed=0):
+    return (bytes([seed]) + os.urandom(1023)) * (size // 1024)
+
+
+def put(client, which, data, head=b"head"):
+    delivery = client.offer(which, head, len(data))
+    delivery.write([memoryview(data)])
+    delivery.commit()
+
+
+def get(client, which, size=2 * MEBIBYTE):
+    heads, found = [], bytearray(size)
+
+    def make_room(head):
+        heads.append(head)
+        return [memoryview(found)[: size // 3], memoryview(found)[size // 3 :]]
+
+    client.fetch(which, make_room)
+    return heads[0], bytes(found)
+
+
+def settles(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def token():
+    return new_token()
+
+
+@pytest.fixture
+def process(token):
+    """A keeper in a process of its own."""
+    listener = listen(token)
+    process = FORK.Process(target=serve, args=(listener, token, LIMIT), daemon=True)
+    process.start()
+    listener.close()
+    yield process
+    process.kill()
+    process.join()
+
+
+@pytest.fixture
+def client(token, process):
+    return KeeperClient(keeper_address(token), token, "here")
+
+
+def test_what_was_put_is_there_for_another_process_after_its_trainer_was_killed(token, client):
+    data = content()
+
+    def train():
+        put(client, part(), data)
+        client.offer(part(version=4), b"", len(data)).write([memoryview(data)[:-1]])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer = FORK.Process(target=train)
+    trainer.start()
+    trainer.join()
+    # What was half written when its writer died is not there.
+    assert client.copies() == (Copy(part(), "here", len(data)),)
+    assert get(client, part()) == (b"head", data)
+    with pytest.raises(Refused, match="part 1 of 2 of version 4 of stage 1 is not there"):
+        get(client, part(version=4))
+
+
+def test_nothing_is_there_before_it_is_committed_nor_after_it_was_given_up(client):
+    data = content()
+    for _ in range(4):
+        delivery = client.offer(part(), b"", len(data))
+        delivery.write([memoryview(data)])
+        assert client.copies() == ()
+        delivery.give_up()
+        with pytest.raises(KeeperLost):
+            delivery.commit()
+        assert client.copies() == ()
+    # All of the keeper's memory is free again.
+    large = content(LIMIT)
+    settles(lambda: _fits(client, part(), large))
+
+
+def _fits(client, which, data):
+    try:
+        put(client, which, data)
+    except Refused:
+        return False
+    return True
+
+
+def test_a_keeper_never_holds_more_than_it_may(client):
+    data = content(3 * MEBIBYTE)
+    put(client, part(number=0), data)
+    put(client, part(number=1), data)
+    with pytest.raises(Refused, match=f"of {LIMIT} that may be kept {6 * MEBIBYTE} are taken"):
+        put(client, part(version=4), data)
+    # What nobody needs any more makes room.
+    put(client, part(version=6), data)
+    assert [each.part for each in client.copies()] == [part(version=6)]
+
+
+def test_who_is_in_a_view_that_is_over_puts_nothing(client):
+    data = content(1024)
+    late = client.offer(part(version=4, number=1), b"", len(data))
+    late.write([memoryview(data)])
+    put(client, part(epoch=1), data)
+    with pytest.raises(Refused, match="of a view that is over"):
+        client.offer(part(version=5), b"", len(data))
+    with pytest.raises(Refused, match="of a view that is over"):
+        late.commit()
+    assert [each.part for each in client.copies()] == [part(epoch=1)]
+
+
+def test_who_has_not_the_token_is_not_heard(token, client):
+    put(client, part(), content())
+    stranger = KeeperClient(keeper_address(token), new_token(), "here")
+    for attempt in (stranger.copies, lambda: get(stranger, part()), lambda: stranger.offer(part(), b"", 10)):
+        with pytest.raises(KeeperLost):
+            attempt()
+    # Nor does one who says nothing, or anything, keep it from its trainers.
+    for said in (b"", b"\xff" * 1000):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(keeper_address(token))
+        connection.sendall(said)
+        assert [each.part for each in client.copies()] == [part()]
+        connection.close()
+
+
+def test_nobody_is_taken_for_the_keeper_who_has_not_the_token(token):
+    with listen(token) as listener:
+        imposter = threading.Thread(target=serve, args=(listener, new_token(), LIMIT), daemon=True)
+        imposter.start()
+        with pytest.raises(KeeperLost):
+            KeeperClient(keeper_address(token), token, "here").copies()
+
+
+def test_nothing_is_left_of_a_keeper_that_is_killed(token, process, client):
+    put(client, part(), content())
+    process.kill()
+    process.join()
+    with pytest.raises(KeeperLost, match="no keeper can be reached"):
+        client.copies()
+    # Its address is free for the next one.
+    listen(token).close()
+
+
+def test_a_copy_that_has_changed_is_found_out_and_dropped(token, monkeypatch):
+    find = Shelf.find
+    data = content()
+
+    def find_spoiled(shelf, which):
+        found = find(shelf, which)
+        if which == part() and found is not None:
+            found.memory[MEBIBYTE + 1] ^= 4
+        return found
+
+    monkeypatch.setattr(Shelf, "find", find_spoiled)
+    listener = listen(token)
+    with listener:
+        threading.Thread(target=serve, args=(listener, token, LIMIT), daemon=True).start()
+        client = KeeperClient(keeper_address(token), token, "here")
+        for number in range(2):
+            put(client, part(number=number), data)
+        with pytest.raises(BadCopy, match="at here is not as it was put"):
+            get(client, part())
+        client.drop(part())
+        assert [each.part for each in client.copies()] == [part(number=1)]
+        assert get(client, part(number=1))[1] == data

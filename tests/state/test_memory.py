@@ -1,0 +1,32 @@
+from recycle.state.memory import available_memory
+
+GIBIBYTE = 1 << 30
+
+
+def host(folder, available, group="/a/b"):
+    proc = folder / "proc"
+    (proc / "self").mkdir(parents=True, exist_ok=True)
+    (proc / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {available // 1024} kB\n")
+    (proc / "self" / "cgroup").write_text(f"1:name=systemd:/x\n0::{group}\n")
+    return proc, folder / "cgroup"
+
+
+def limit(folder, most, taken):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{most}\n")
+    (folder / "memory.current").write_text(f"{taken}\n")
+
+
+def test_the_least_of_what_the_machine_and_each_control_group_has_left(tmp_path):
+    proc, groups = host(tmp_path, available=8 * GIBIBYTE)
+    assert available_memory(proc, groups) == 8 * GIBIBYTE
+    limit(groups / "a" / "b", "max", GIBIBYTE)
+    assert available_memory(proc, groups) == 8 * GIBIBYTE
+    limit(groups / "a", 4 * GIBIBYTE, GIBIBYTE)
+    assert available_memory(proc, groups) == 3 * GIBIBYTE
+    limit(groups, GIBIBYTE, 2 * GIBIBYTE)
+    assert available_memory(proc, groups) == 0
+
+
+def test_this_machine_has_some():
+    assert available_memory() > 0

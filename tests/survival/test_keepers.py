@@ -1,0 +1,146 @@
+"""A GPT is trained through the loss of all servers of a stage, with its state in memory and no checkpoint."""
+
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from recycle.faults.menu import Kind
+from recycle.plan.instruction import Op
+from recycle.record.recording import IterationLine
+from recycle.runtime.keep.snapshot import Snapshot
+from recycle.runtime.step.checkpoint import checkpoints
+from recycle.state.shelf import Shelf
+from tests.survival import trained
+from tests.survival.trained import ITERATIONS, Trained, fault
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_text_and_no_disk():
+    def read(*_):
+        raise AssertionError("a checkpoint is read")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+        patch.setattr("recycle.megatron.shared.stage_training.read_stage", read)
+        patch.setattr(trained, "MODEL", msgspec.structs.replace(trained.MODEL, exact=True))
+        yield
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return Trained(tmp_path_factory.mktemp("reference") / "run")
+
+
+def final_state(run):
+    """All parameters and moments at the end, by stage and name."""
+    found = {}
+    for stage in ("stage-0", "stage-1"):
+        folder = checkpoints(run.run.checkpoints)[-1] / stage / "tensor-0"
+        known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        state = {
+            name: torch.empty(each.size, dtype=each.properties.dtype)
+            for name, each in known.items()
+            if isinstance(each, TensorStorageMetadata)
+        }
+        dcp.load(state, checkpoint_id=folder, no_dist=True)
+        found |= {f"{stage}/{name}": each for name, each in state.items()}
+    return found
+
+
+def require_equal(run, reference):
+    """Nothing differs from the run that nothing befell, not by a bit, and no disk was read."""
+    run.require_same(reference)
+    assert {each.restore for each in run.views} == {"memory"}, run.story
+    found, expected = final_state(run), final_state(reference)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected), run.story
+
+
+def stage_kills(step=6):
+    return [fault(Kind.KILL, f"W{pipeline}_1", step, Op.F) for pipeline in range(3)]
+
+
+def test_a_lost_stage_is_restored_from_memory_to_the_bit(tmp_path, reference):
+    run = Trained(tmp_path / "run", *stage_kills(), copies=1)
+    require_equal(run, reference)
+    # The iteration in flight is made again, and at most one before it.
+    assert min(each.step for each in run.views[1:]) >= 5, run.story
+    assert not [each for each in run.texts("warning") if "memory" in each], run.story
+
+
+def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference, monkeypatch):
+    put = Snapshot._run
+
+    def die_halfway(snapshot):
+        part = snapshot._part
+        if part.stage == 0 and (part.epoch, part.version) in {(0, 3), (1, 7)}:
+            snapshot._keepers[0].offer(part, b"", 1000).write([memoryview(bytes(500))])
+            os.kill(os.getpid(), signal.SIGKILL)
+        put(snapshot)
+
+    monkeypatch.setattr(Snapshot, "_run", die_halfway)
+    run = Trained(tmp_path / "run", copies=1)
+    require_equal(run, reference)
+    assert [each.step for each in run.views if each.joined] == [2, 6], run.story
+
+
+def test_a_bad_copy_is_never_trained_on_and_the_version_before_it_is_taken(tmp_path, reference, monkeypatch):
+    place = Shelf.place
+
+    def place_spoiled(shelf, part, content):
+        if part.stage == 1 and part.version == 5 and part.number == 1:
+            content.memory[1000] ^= 1
+        place(shelf, part, content)
+
+    monkeypatch.setattr(Shelf, "place", place_spoiled)
+    run = Trained(tmp_path / "run", *stage_kills(), copies=1)
+    require_equal(run, reference)
+    assert any(
+        "of version 5 of stage 1 at this host's keeper is not as it was put" in each for each in run.texts("warning")
+    )
+    assert min(each.step for each in run.views[1:]) == 4, run.story
+
+
+def test_a_killed_keeper_is_a_warning_and_another_one_is_started(tmp_path, reference):
+    killed = []
+
+    def kill_keeper(event):
+        if isinstance(event, IterationLine) and event.step == 4 and not killed:
+            killed.extend(keepers_below(os.getpid()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    run = Trained(tmp_path / "run", copies=1, on_event=kill_keeper)
+    require_equal(run, reference)
+    assert len(run.views) == 1
+    warnings = run.texts("warning")
+    assert any("the keeper's process is gone" in each for each in warnings), run.story
+    assert run.steps == [ITERATIONS]
+    assert keepers_below(os.getpid()) == []
+
+
+def keepers_below(ancestor):
+    """The keepers among a process's descendants."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended meanwhile
+    below, found = {ancestor}, []
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    for pid in below:
+        try:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"recycle: keeper"):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
