@@ -16,7 +16,7 @@ from recycle.control.errors import StoreLost
 from recycle.control.lifeline import Lifeline, exit_status
 from recycle.control.messages import Death, Verdict
 from recycle.control.store import Store
-from recycle.control.view import Member, View
+from recycle.control.view import SOLE, Member, ServerRank, View
 
 DONE = 0
 """The exit status of a worker whose training is done."""
@@ -40,6 +40,7 @@ def run_agent(
     token: str,
     durations: Durations,
     began: Callable[[int], None] = lambda _: None,
+    rank: ServerRank = SOLE,
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
@@ -53,6 +54,7 @@ def run_agent(
         token: the run's.
         durations: how often to look, and after which silence another member is dead.
         began: called with the worker's process once it is there.
+        rank: of the server that the worker is; its death is the server's.
 
     Returns:
         The worker's exit status, or minus the number of the signal that killed it.
@@ -60,7 +62,7 @@ def run_agent(
     lifeline = Lifeline()
     worker = _fork(body, lifeline)
     began(worker)
-    agent = _Agent(member, connect, token, durations)
+    agent = _Agent(member, connect, token, durations, rank)
     exited = os.pidfd_open(worker)
     ends = [exited]
     while not select.select(ends, [], [], durations.beat)[0]:
@@ -105,8 +107,11 @@ def die_with_parent() -> None:
 class _Agent:
     """What the agent tells the others, as long as there is a store."""
 
-    def __init__(self, member: Member, connect: Callable[[], Store], token: str, durations: Durations) -> None:
+    def __init__(
+        self, member: Member, connect: Callable[[], Store], token: str, durations: Durations, rank: ServerRank
+    ) -> None:
         self._member = member
+        self._rank = rank
         self._connect = connect
         self._token = token
         self._watchlist = Watchlist(durations.silence)
@@ -122,7 +127,7 @@ class _Agent:
             verdict = board.verdicts.newest()
             if verdict is not self._verdict or not self._watched:
                 self._choose(board, verdict)
-            counts = board.beats.counts(self._watched)
+            counts = board.beats.counts(self._watched, self._rank.size)
             if verdict is None:
                 # Some may still be on their way; who is in a view has been there.
                 counts = {member: count for member, count in counts.items() if count}
@@ -152,7 +157,7 @@ class _Agent:
         try:
             if status == FENCED and not self._is_in_view():
                 return
-            self._declare_dead(self._member, _reason(status), "agent", died)
+            self._declare_dead(self._member, _reason(status, self._rank), "agent", died)
         except StoreLost:
             self._board = None
 
@@ -164,7 +169,7 @@ class _Agent:
         self, member: Member, reason: str, noticed: Literal["agent", "heartbeat"], last_sign: float
     ) -> None:
         death = Death(str(member), reason, noticed, last_sign)
-        self._reach().declare_dead(death, f"agent of {self._member}")
+        self._reach().declare_dead(death, f"agent of {self._rank.of(self._member)}")
 
     def _reach(self) -> Board:
         if self._board is None:
@@ -172,7 +177,10 @@ class _Agent:
         return self._board
 
 
-def _reason(status: int) -> str:
-    if status < 0:
-        return f"was killed by signal {-status} ({signal.Signals(-status).name})"
-    return f"ended with status {status}"
+def _reason(status: int, rank: ServerRank) -> str:
+    how = (
+        f"was killed by signal {-status} ({signal.Signals(-status).name})"
+        if status < 0
+        else f"ended with status {status}"
+    )
+    return how if rank.size == 1 else f"has lost rank {rank.number}, which {how}"

@@ -24,6 +24,7 @@ class Heartbeat:
         token: the run's.
         beat: seconds between two signs.
         look: what else is looked at as often, while the thread is awake and connected; it must not take long.
+        rank: which of the member's ranks gives them.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Heartbeat:
         token: str,
         beat: float,
         look: Callable[[Board], None] | None = None,
+        rank: int = 0,
     ) -> None:
         self._member = member
         self._connect = connect
         self._token = token
         self._beat = beat
         self._look = look
+        self._rank = rank
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"heartbeat of {member}", daemon=True)
         self._thread.start()
@@ -55,7 +58,7 @@ class Heartbeat:
             try:
                 board = board or Board(self._connect(), self._token)
                 count += 1
-                board.beats.give(self._member, count)
+                board.beats.give(self._member, count, self._rank)
                 if self._look is not None:
                     self._look(board)
             except StoreLost:

@@ -216,18 +216,27 @@ class BeatBoard:
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
 
-    def give(self, member: Member, count: int) -> None:
+    def give(self, member: Member, count: int, rank: int = 0) -> None:
         """Give a sign of life.
 
         Args:
             member: whose.
             count: how many it has given, this one included.
+            rank: which of the member's ranks gives it.
         """
-        self._sealed.write(keys.beat(member), count)
+        self._sealed.write(keys.beat(member, rank), count)
 
-    def counts(self, members: Iterable[Member]) -> dict[Member, int]:
-        """How many signs of life each member has given; 0 for one that has given none."""
-        return {member: self._sealed.read(keys.beat(member), int) or 0 for member in members}
+    def counts(self, members: Iterable[Member], ranks: int = 1) -> dict[Member, int]:
+        """How many signs of life each member has given; 0 for one that has given none.
+
+        Args:
+            members: which.
+            ranks: of each; what the least of them has given counts, so that all must go on.
+        """
+        return {member: min(self._count(member, rank) for rank in range(ranks)) for member in members}
+
+    def _count(self, member: Member, rank: int) -> int:
+        return self._sealed.read(keys.beat(member, rank), int) or 0
 
 
 class JoinBoard:
@@ -256,18 +265,18 @@ class JoinBoard:
         """How the requests of an epoch stand that were made with the run's token; any others are of no account."""
         log = self._log(epoch)
         told = log.read(range(1, log.count() + 1)).values()
-        return tuple({each.member: each for each in told if each is not None}.values())
+        return tuple({(each.member, each.rank): each for each in told if each is not None}.values())
 
     def _log(self, epoch: int) -> Log[JoinRequest]:
         return Log(self._sealed, keys.requests(epoch), JoinRequest)
 
-    def offer(self, epoch: int, member: Member, attempt: int) -> None:
-        """Say to a member that asks that its stage's state is ready for it."""
-        self._sealed.write(keys.offer(epoch, member, attempt), True)
+    def offer(self, epoch: int, member: Member, attempt: int, rank: int = 0) -> None:
+        """Say to a member that asks that its stage's state is ready for it, or for one of its ranks."""
+        self._sealed.write(keys.offer(epoch, member, attempt, rank), True)
 
-    def wait_offer(self, epoch: int, member: Member, attempt: int, timeout: float) -> bool:
+    def wait_offer(self, epoch: int, member: Member, attempt: int, timeout: float, rank: int = 0) -> bool:
         """Wait until somebody has said so, or a time in seconds is over. The connection is busy for that long."""
-        key = keys.offer(epoch, member, attempt)
+        key = keys.offer(epoch, member, attempt, rank)
         return self._sealed.plain.wait(key, timeout) and (self._sealed.read(key, bool) or False)
 
 

@@ -41,9 +41,9 @@ def plan(epoch: int, author: Member) -> str:
     return f"epoch/{epoch}/plan/{author}"
 
 
-def offer(epoch: int, member: Member, attempt: int) -> str:
-    """Calls a joiner to whom its state is served."""
-    return f"epoch/{epoch}/offer/{member}/{attempt}"
+def offer(epoch: int, member: Member, attempt: int, rank: int) -> str:
+    """Calls a joiner's rank to whom its state is served."""
+    return f"epoch/{epoch}/offer/{member}/{rank}/{attempt}"
 
 
 def finished(epoch: int) -> str:
@@ -61,9 +61,9 @@ def death(member: Member | str) -> str:
     return f"death/{member}"
 
 
-def beat(member: Member) -> str:
-    """A member's signs of life."""
-    return f"beat/{member}"
+def beat(member: Member, rank: int) -> str:
+    """The signs of life of a member's rank."""
+    return f"beat/{member}/{rank}"
 
 
 def incarnation(server: Server) -> str:
@@ -83,4 +83,4 @@ def is_outlived(key: str, epoch: int, names: set[str]) -> bool:
     if kind == "epoch":
         number = rest.partition("/")[0]
         return number.removeprefix("-").isdecimal() and int(number) < epoch
-    return kind in _OF_MEMBERS and rest not in names
+    return kind in _OF_MEMBERS and rest.partition("/")[0] not in names

@@ -7,7 +7,8 @@ make none.
 import hashlib
 import hmac
 import operator
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -33,7 +34,7 @@ Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Li
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="report"):
-    """What a halted member holds.
+    """What a halted member holds, or one of its ranks.
 
     Attributes:
         member: who reports.
@@ -42,6 +43,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
         oldest: the oldest; the same, or one less.
         checkpoint: the newest durable checkpoint that it can read, as a step; None if there is none.
         stop: why the run cannot go on, as far as this member can see; empty if it can.
+        rank: which rank of the server says so; what is true of all its ranks is true of the member.
     """
 
     member: MemberName
@@ -50,6 +52,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     oldest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     checkpoint: Number | None = None
     stop: Line = ""
+    rank: Number = 0
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
@@ -204,15 +207,28 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         epoch: of the view in which it asks; in a later one it asks again.
         attempt: how often it has asked.
         state: it asks for its stage's state, or it is ready to be admitted.
+        rank: which rank of the server asks; each follows its equal in the server that serves it.
     """
 
     member: MemberName
     epoch: Number
     attempt: Number = 0
     state: Literal["asking", "synced"] = "asking"
+    rank: Number = 0
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
+
+
+def complete_requests(requests: Iterable[JoinRequest], ranks: int) -> frozenset[Member]:
+    """The members that are ready to be admitted: those all of whose ranks are.
+
+    Args:
+        requests: of one epoch, one for each rank that asks.
+        ranks: of a server.
+    """
+    ready = Counter(Member.parse(each.member) for each in requests if each.state == "synced")
+    return frozenset(member for member, count in ready.items() if count == ranks)
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
