@@ -63,6 +63,11 @@ class Run(msgspec.Struct, frozen=True):
     waiting: Plan | None = None
 
     @property
+    def ranks(self) -> int:
+        """How many ranks a server has."""
+        return self.tensor_parallel
+
+    @property
     def events(self) -> Path:
         """The folder of the servers' events."""
         return self.folder / "events"

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import torch
 
-from recycle.control.agent import run_agent
+from recycle.control.agent import die_with_parent, run_agent
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.messages import differs
-from recycle.control.view import Member, View
+from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
@@ -72,20 +72,10 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
     transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
-    if run.tensor_parallel > 1 and run.model.clip is not None:
+    if run.model.exact and run.model.tied and run.plan.job.depth == 1:
         raise RunError(
-            f"clip is {run.model.clip:g}: the norm of a gradient is not taken over tensor-parallel ranks; do without "
-            "clipping, or with --tensor-parallel 1"
-        )
-    if run.model.exact and (run.tensor_parallel > 1 or (run.model.tied and run.plan.job.depth == 1)):
-        raise RunError(
-            "exact is on: sums are not exact over tensor-parallel ranks, nor where one stage uses the embedding twice; "
-            "do without it, or with --tensor-parallel 1 and at least two stages"
-        )
-    if run.model.fp16 and run.tensor_parallel > 1:
-        raise RunError(
-            "fp16 is on: an overflow on one tensor-parallel rank is not seen by the others, which would go on with "
-            "another loss scale; take bf16, which needs none, or --tensor-parallel 1"
+            "exact is on: sums are not exact where one stage uses the embedding twice; do without it, or take at least "
+            "two stages"
         )
     view = View.of(run.plan, _next_epoch(run))
     if meeting is not None:
@@ -113,17 +103,17 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         watch(msgspec.json.decode(content, type=Event))
 
     if meeting is None:
-        launch(len(view.servers) * run.tensor_parallel, work, receive)
+        launch(len(view.servers) * run.ranks, work, receive)
     else:
         join(meeting.start, work, receive)
 
 
 def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:
-    if count != servers * run.tensor_parallel:
-        each = "a process each" if run.tensor_parallel == 1 else f"{run.tensor_parallel} processes each"
+    if count != servers * run.ranks:
+        each = "a process each" if run.ranks == 1 else f"{run.ranks} processes each"
         raise RunError(
             f"WORLD_SIZE is {count}, and the plan has {servers} live servers, {each}: "
-            f"start torchrun with {servers * run.tensor_parallel} processes in all"
+            f"start torchrun with {servers * run.ranks} processes in all"
         )
     if faults.entries:
         raise RunError("faults: they are for a run on one machine, started by one command; leave them out")
@@ -152,6 +142,7 @@ def _train_protected(
         durable=lambda: bool(checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
+        ranks=run.ranks,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
@@ -178,8 +169,9 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
     text = load_text(run.text, run.model)
     _require_same(run.fingerprint(text.fingerprint), endpoint)
-    member = View.of(run.plan).members[meeting.start.rank]
-    access = RunAccess(endpoint, admission.watch)
+    place, number = divmod(meeting.start.rank, run.ranks)
+    member = View.of(run.plan).members[place]
+    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
     make = make_maker(run.plan)
     workers: list[int] = []
     with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
@@ -190,7 +182,9 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         def next_life() -> Member | None:
             return None if signals.number else _new_life(member.server, endpoint)
 
-        status = serve_again(serve, member, next_life, Restarts(run.restarts), say)
+        # Where each rank has an agent of its own, nobody starts all of a server again.
+        restarts = Restarts(run.restarts if run.ranks == 1 else 0)
+        status = serve_again(serve, member, next_life, restarts, say)
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
     meeting.leave(status)
@@ -262,7 +256,28 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     server = server or vacant[0]
     member = Member(server, board.joining.new_incarnation(server))
     del board
-    return _serve(run, text, make, Faults(), member, RunAccess(endpoint, (door.host, door.watch)))
+    access = RunAccess(endpoint, (door.host, door.watch))
+    return _serve_all_ranks(
+        run.ranks, lambda rank: _serve(run, text, make, Faults(), member, access._replace(rank=rank))
+    )
+
+
+def _serve_all_ranks(count: int, serve: Callable[[ServerRank], int]) -> int:
+    """Serve in a process for each rank of a server; gives the exit status of the first.
+
+    The calling process must have no other threads, because it forks.
+    """
+    others: list[int] = []
+    for number in range(1, count):
+        pid = os.fork()
+        if pid == 0:
+            die_with_parent()
+            os._exit(serve(ServerRank(number, count)))
+        others.append(pid)
+    status = serve(ServerRank(0, count))
+    for pid in others:
+        os.waitpid(pid, 0)
+    return status
 
 
 def _serve(
@@ -275,28 +290,30 @@ def _serve(
     began: Callable[[int], None] = lambda _: None,
 ) -> int:
     """An agent's process; the worker is forked from it."""
-    set_title(f"agent of {member.server}")
+    set_title(f"agent of {door.rank.of(member.server)}")
     work = partial(_work, run, text, make, faults, member, door)
-    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations, began)
+    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations, began, door.rank)
 
 
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
     """A worker's process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    set_title(str(member.server))
+    set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+    send = connect_to_launcher(door.watch, door.endpoint.token, door.rank.of(member), os.getpid())
 
     def survive() -> int:
         run_on_cpu()
-        name = str(member.server) if member.incarnation == 0 else str(member)
-        file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
-        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        reporter: Reporter = SilentReporter()
+        if door.rank.is_first:
+            name = str(member.server) if member.incarnation == 0 else str(member)
+            file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
+            reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
-        trained = GptServer(run, member.server, text, reporter, keep=True)
+        trained = GptServer(run, member.server, text, reporter, keep=True, rank=door.rank)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
-        mine = faults.of_worker(member.server, member.incarnation)
+        mine = faults.of_worker(member.server, member.incarnation) if door.rank.is_first else ()
         hooks: list[Hooks] = []
         if mine:
             fired = FiredFile(run.folder / FIRED, member.server, member.incarnation)
@@ -325,19 +342,19 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
 
 def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None, process: Process) -> None:
     run_on_cpu()
-    place, tensor_rank = divmod(process.rank, run.tensor_parallel)
-    server = view.servers[place]
+    place, number = divmod(process.rank, run.ranks)
+    server, rank = view.servers[place], ServerRank(number, run.ranks)
     reporter: Reporter = SilentReporter()
-    if tensor_rank == 0:
+    if rank.is_first:
         failed = tuple(run.plan.dead) if process.rank == 0 else ()
         file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed)
         reporter = FileReporter(file, process.report)
     store = process.store()
-    trained = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
+    trained = GptServer(run, server, text, reporter, keep=False, rank=rank)
     training = trained.training
     if newest is not None:
         trained.checkpoints.load(newest)
-    network = connect(store, view, server, tensor_rank=tensor_rank)
+    network = connect(store, view, server, rank=rank)
     training.enter(network, training.newest)
     trained.connect(run.plan, network, (), None)
     if process.rank == 0:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from recycle.control.durations import Durations
-from recycle.control.view import Member, View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.faults.menu import Faults
 from recycle.job import Job
 from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.participant import Participant
 from recycle.runtime.net.endpoint import Endpoint
 
 
@@ -18,10 +19,12 @@ class RunAccess(NamedTuple):
     Attributes:
         endpoint: of the store.
         watch: where the launcher listens.
+        rank: which of its server's the process is.
     """
 
     endpoint: Endpoint
     watch: tuple[str, int]
+    rank: ServerRank = SOLE
 
 
 class Setting(NamedTuple):
@@ -39,7 +42,8 @@ class Setting(NamedTuple):
         folder: of the run.
         durable: whether there is a checkpoint by now.
         restarts: how often a server that has crashed is started again, within an hour.
-        meeting: where the launcher meets those of the servers that it does not start; None where it starts all.
+        meeting: where the launcher meets those of the processes that it does not start; None where it starts all.
+        ranks: of each server.
     """
 
     job: Job
@@ -54,11 +58,17 @@ class Setting(NamedTuple):
     durable: Callable[[], bool]
     restarts: int = 0
     meeting: RollCall | None = None
+    ranks: int = 1
 
     @property
-    def own(self) -> tuple[Member, ...]:
+    def everybody(self) -> tuple[Participant, ...]:
+        """Who begins, by the rank in the order of which they are started apart."""
+        return tuple(each for member in self.view.members for each in Participant.all_of(member, self.ranks))
+
+    @property
+    def own(self) -> tuple[Participant, ...]:
         """Whom the launcher starts."""
-        return self.view.members if self.meeting is None else (self.view.members[self.meeting.start.rank],)
+        return self.everybody if self.meeting is None else (self.everybody[self.meeting.start.rank],)
 
     def endpoint(self, port: int, token: str) -> Endpoint:
         """Where the store is.

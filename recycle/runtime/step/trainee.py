@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from recycle.control.view import SOLE, ServerRank
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks
@@ -123,9 +124,11 @@ class Trainee(NamedTuple):
         connection: what works in a view.
         durable: its checkpoints; None where they are somebody else's.
         followed: its versions again; None where nobody can join.
+        rank: which of its server's ranks this is the training of.
     """
 
     versions: Versioned
     connection: Connectable
     durable: Durable | None = None
     followed: Followable | None = None
+    rank: ServerRank = SOLE

@@ -76,6 +76,8 @@ class Validation:
         self._group = network.group("norm", network.view.servers)
         known = self._known.get(step - 1, self._nothing()).clone()
         self._group.maximum(known)
+        # Where an iteration was broken off, one plane may have heard what another has not.
+        network.ranks.maximum(known)
         self._asked = None
         self._known = {step - 1: known}
         verdict = None if UNKNOWN in known else self._judge(known)
