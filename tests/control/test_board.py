@@ -190,6 +190,8 @@ def test_beats_are_counted_per_member(board: Board) -> None:
     board.beats.give(A, 1)
     board.beats.give(A, 2)
     assert board.beats.counts([A, B]) == {A: 2, B: 0}
+    board.beats.give(A, 1, rank=1)
+    assert board.beats.counts([A, B], ranks=2) == {A: 1, B: 0}
 
 
 def test_every_life_of_a_server_has_its_own_number(store: Store, board: Board) -> None:

@@ -177,7 +177,8 @@ class Gathering:
         if self._reader is None or view.epoch != self._epoch:
             self._epoch, self._began = view.epoch, time.monotonic()
             self._reader = LogReader(self._store.board.failures.log(view.epoch))
-            self._heard = set()
+            # What this rank says itself need not be heard.
+            self._heard = {(self._member, self._rank.number)}
         return self._reader
 
 
