@@ -253,6 +253,16 @@ class JoinBoard:
         """A number for a new life of a server, given to nobody else; they start from 1."""
         return self._sealed.plain.add(keys.incarnation(server), 1)
 
+    def next_life(self, member: Member) -> Member:
+        """The life in which a dead member's server comes back; who asks first decides that it does."""
+        server = member.server
+        return Member(server, self._sealed.write_once(keys.next_life(member), self.new_incarnation(server)))
+
+    def decided_life(self, member: Member) -> Member | None:
+        """The same, if somebody has asked."""
+        incarnation = self._sealed.read(keys.next_life(member), int)
+        return None if incarnation is None else Member(member.server, incarnation)
+
     def request(self, request: JoinRequest) -> None:
         """Ask to be admitted, or say how the request stands now."""
         self._log(request.epoch).append(request)

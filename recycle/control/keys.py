@@ -71,6 +71,14 @@ def incarnation(server: Server) -> str:
     return f"incarnation/{server}"
 
 
+def next_life(member: Member) -> str:
+    """In which life a member's server comes back, where its ranks are started again one by one.
+
+    It is never deleted, because the slowest of them may look for it at any time.
+    """
+    return f"life/{member}"
+
+
 def is_outlived(key: str, epoch: int, names: set[str]) -> bool:
     """Whether nobody needs a key any more.
 

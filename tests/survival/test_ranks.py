@@ -2,11 +2,14 @@
 
 import os
 import signal
+import subprocess
 
 import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
+from harness.started import TRAIN, Started, by_hand
+from recycle.control.tcp_store import listen
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.shared.rank_collectives import RankCollectives
@@ -90,3 +93,29 @@ def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom):
     run = SplitRun(tmp_path / "run", restarts=1)
     run.require_same(reference)
     assert [len(each.servers) for each in run.views] == [4, 3, 4], run.story
+
+
+@pytest.fixture
+def apart(tmp_path):
+    """The four processes of two servers, started apart, and ended at the end of the test."""
+    with listen() as taken:
+        port = taken.getsockname()[1]
+    (tmp_path / "model.toml").write_text("layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n")
+    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--tensor-parallel", "2"]
+    folders = ["--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
+    words = [*TRAIN, "train", *size, *folders, "--iterations", "20000", "--restarts", "1"]
+    processes = [Started(words, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
+    yield processes
+    for each in processes:
+        each.kill()
+
+
+def test_ranks_that_were_started_apart_come_back_together(apart):
+    apart[0].wait_for("iteration 5/")
+    for place, server in ((3, "W1_0"), (1, "W0_0")):
+        worker = ["pkill", "-KILL", "-P", str(apart[place].process.pid), "-f", f"recycle: {server} rank 1"]
+        subprocess.run(worker, check=True)
+        apart[0].wait_for(f"{server} (incarnation 1) is back: 2 of 2 servers")
+    for each in apart:
+        each.process.terminate()
+    assert {each.ended() for each in apart} == {128 + signal.SIGTERM}

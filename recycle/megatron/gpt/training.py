@@ -4,14 +4,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
 
-from recycle.control.agent import die_with_parent, run_agent
+from recycle.control.agent import run_agent
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
@@ -35,13 +34,15 @@ from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, S
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
+from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.apart import join
+from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.outcome import end_with_run, was_kept
+from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.restarts import Restarts, serve_again
+from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
 from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
@@ -175,16 +176,12 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
     make = make_maker(run.plan)
     workers: list[int] = []
     with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
+        lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
 
         def serve(life: Member) -> int:
             return _serve(run, text, make, Faults(), life, access, workers.append)
 
-        def next_life() -> Member | None:
-            return None if signals.number else _new_life(member.server, endpoint)
-
-        # Where each rank has an agent of its own, nobody starts all of a server again.
-        restarts = Restarts(run.restarts if run.ranks == 1 else 0)
-        status = serve_again(serve, member, next_life, restarts, say)
+        status = serve_again(serve, member, lives, Restarts(run.restarts), say)
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
     meeting.leave(status)
@@ -208,15 +205,6 @@ def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
     difference = differs(fingerprint, description.fingerprint)
     if difference:
         raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
-
-
-def _new_life(server: Server, endpoint: Endpoint) -> Member | None:
-    """The next life of a server in a run that is going on; None where it is over."""
-    with suppress(StoreLost):
-        board = Board(endpoint.connect(), endpoint.token)
-        if was_kept(board) is None:
-            return Member(server, board.joining.new_incarnation(server))
-    return None
 
 
 def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
@@ -257,27 +245,9 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     member = Member(server, board.joining.new_incarnation(server))
     del board
     access = RunAccess(endpoint, (door.host, door.watch))
-    return _serve_all_ranks(
+    return serve_all_ranks(
         run.ranks, lambda rank: _serve(run, text, make, Faults(), member, access._replace(rank=rank))
     )
-
-
-def _serve_all_ranks(count: int, serve: Callable[[ServerRank], int]) -> int:
-    """Serve in a process for each rank of a server; gives the exit status of the first.
-
-    The calling process must have no other threads, because it forks.
-    """
-    others: list[int] = []
-    for number in range(1, count):
-        pid = os.fork()
-        if pid == 0:
-            die_with_parent()
-            os._exit(serve(ServerRank(number, count)))
-        others.append(pid)
-    status = serve(ServerRank(0, count))
-    for pid in others:
-        os.waitpid(pid, 0)
-    return status
 
 
 def _serve(

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from recycle.control.agent import DONE
+from recycle.control.agent import DONE, FENCED
 from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
@@ -75,6 +75,7 @@ class Supervisor:
         self._agents: dict[Participant, int] = {}
         self._workers: dict[Participant, int] = {}
         self._ended: dict[Participant, int] = {}
+        # Members whose end was answered with another life, or with none.
         self._crashed: set[Member] = set()
         self._began = 0.0
         self._step = setting.step
@@ -124,6 +125,7 @@ class Supervisor:
             self._learn(event)
         self._do_faults()
         self._mend_store()
+        self._follow_ranks()
         if self._signals.number and not self._told:
             self._told = True
             text = f"{self._signals.name}: the servers here end before one of the next iterations; again to end at once"
@@ -335,7 +337,7 @@ class Supervisor:
         """Start a server again, as often as it may be; the last one of a stage always, if there is a checkpoint."""
         server = member.server
         if self._restarts.allow(server, time.monotonic()):
-            self._start_replacement(server)
+            self._start_again(member)
             return
         refusal = self._restarts.refusal(server)
         if refusal:
@@ -345,7 +347,29 @@ class Supervisor:
         if not alive and not lives_elsewhere(self._board, stage, self._here) and self._setting.durable():
             text = f"no live server of stage {stage} is left: {member.server} is started again"
             self._tell(InstantLine("warning", now(), str(member.server), text))
+            self._start_again(member)
+
+    def _start_again(self, member: Member) -> None:
+        """Start the next life of a server: all that is to be started of it here."""
+        meeting = self._setting.meeting
+        if meeting is None or self._board is None or self._store_due is not None:
             self._start_replacement(member.server)
+            return
+        life = self._board.joining.next_life(member)
+        for each in self._setting.own:
+            self._fork_server.start_server(str(each._replace(member=life)), self._port)
+
+    def _follow_ranks(self) -> None:
+        """Where a rank that was started apart has crashed and is started again, so is this one's rank of its server."""
+        if self._setting.meeting is None or self._setting.ranks == 1 or self._board is None:
+            return
+        for each, status in self._ended.items():
+            if status == FENCED and each.member not in self._crashed:
+                with suppress(StoreLost):
+                    life = self._board.joining.decided_life(each.member)
+                    if life is not None:
+                        self._crashed.add(each.member)
+                        self._fork_server.start_server(str(each._replace(member=life)), self._port)
 
     def _mend_store(self) -> None:
         """A new store takes the place of one that was lost, when everybody has seen that it is."""
