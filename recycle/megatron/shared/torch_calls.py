@@ -68,11 +68,6 @@ def _all_gather_single(group: Calls, output: torch.Tensor, tensor: torch.Tensor,
     output.view(-1).copy_(torch.stack(group.carrier.gather(tensor)).view(-1))
 
 
-def _reduce_scatter_single(group: Calls, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> None:
-    total = group.carrier.reduce(tensor, opts.reduceOp)
-    output.view(-1).copy_(total.view(group.size, -1)[group.rank])
-
-
 def _gather(group: Calls, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> None:
     found = group.carrier.gather(inputs[0])
     if opts.rootRank == group.rank:
@@ -102,7 +97,6 @@ ACTIONS: Mapping[str, Callable[..., None]] = {
     "broadcast": _broadcast,
     "allgather": _all_gather,
     "all_gather_single": _all_gather_single,
-    "reduce_scatter_single": _reduce_scatter_single,
     "gather": _gather,
     "scatter": _scatter,
     "barrier": _barrier,

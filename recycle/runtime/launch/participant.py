@@ -1,8 +1,10 @@
 """Who takes part in a run: a process for each rank of each member."""
 
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from recycle.control.view import Member, ServerRank
+from recycle.job import Server
 
 _RANK = " rank "
 
@@ -44,3 +46,13 @@ class Participant(NamedTuple):
             ranks: how many it has.
         """
         return tuple(cls(member, ServerRank(number, ranks)) for number in range(ranks))
+
+
+def members_of(participants: Iterable[Participant]) -> set[Member]:
+    """The members of which any rank is among some participants."""
+    return {each.member for each in participants}
+
+
+def first_rank(server: Server, participants: Iterable[Participant]) -> Participant | None:
+    """The first rank of a server in its last life, which is struck by what strikes the server; None if it has none."""
+    return max((each for each in participants if each.member.server == server and each.rank.is_first), default=None)

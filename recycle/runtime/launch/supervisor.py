@@ -30,7 +30,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
 from recycle.runtime.launch.outcome import lives_elsewhere, was_kept
-from recycle.runtime.launch.participant import Participant
+from recycle.runtime.launch.participant import Participant, first_rank, members_of
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -234,26 +234,21 @@ class Supervisor:
         try:
             verdict = board.verdicts.newest() if board else None
             members = verdict.view.members if verdict else self._setting.view.members
-            here = self._here
+            here, going = members_of(self._agents), self._going
             others = [each for each in members if each not in here]
             if board is None or verdict is None or verdict.stop or not others:
-                return len(self._ended) == len(self._agents) or all(map(self._has_ended, members))
+                return not going or (here - going).issuperset(members)
             self._accuse_silent(board, others)
-            if not all(self._has_ended(each) for each in members if each in here):
+            if not going.isdisjoint(members):
                 return False
             return board.end.is_reached(verdict.view) or all(board.failures.death(each) for each in others)
         except StoreLost:
-            return len(self._ended) == len(self._agents)
+            return not self._going
 
     @property
-    def _here(self) -> set[Member]:
-        """The members that have a process which was started here."""
-        return {each.member for each in self._agents}
-
-    def _has_ended(self, member: Member) -> bool:
-        """Whether all processes of a member that was started here have ended."""
-        own = [each for each in self._agents if each.member == member]
-        return bool(own) and all(each in self._ended for each in own)
+    def _going(self) -> set[Member]:
+        """The members that have a process here which has not ended."""
+        return members_of(self._agents.keys() - self._ended.keys())
 
     def _accuse_silent(self, board: Board, others: Sequence[Member]) -> None:
         """Members watch each other; where all who are left were on one machine, nobody else would miss them."""
@@ -314,14 +309,10 @@ class Supervisor:
             return []
         if fault.kind is Kind.STORE_LOSS:
             return [self._store_pid] if self._store_due is None else []
-        lives = [self._first_rank(server) for server in fault.servers]
+        lives = [first_rank(server, self._agents) for server in fault.servers]
         alive = [each for each in lives if each is not None and each not in self._ended]
         pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
         return [pids[each] for each in alive] if all(each in pids for each in alive) else None
-
-    def _first_rank(self, server: Server) -> Participant | None:
-        """The first rank of a server in its last life, which is struck by what strikes the server."""
-        return max((each for each in self._agents if each.member.server == server and each.rank.is_first), default=None)
 
     def _start_replacement(self, server: Server) -> None:
         """Start a new life of a server."""
@@ -343,8 +334,8 @@ class Supervisor:
         if refusal:
             self._tell(InstantLine("warning", now(), str(server), refusal))
         stage = member.server.stage
-        alive = [each for each in self._here if each.server.stage == stage and not self._has_ended(each)]
-        if not alive and not lives_elsewhere(self._board, stage, self._here) and self._setting.durable():
+        alive = any(each.server.stage == stage for each in self._going)
+        if not alive and not lives_elsewhere(self._board, stage, members_of(self._agents)) and self._setting.durable():
             text = f"no live server of stage {stage} is left: {member.server} is started again"
             self._tell(InstantLine("warning", now(), str(member.server), text))
             self._start_again(member)

@@ -97,8 +97,7 @@ class GradientSums:
         """
         if self._exact is not None and not self._exact.finite:
             return math.inf
-        part = square(self._main.counted(self._reduced.views, first)) if fits else 0.0
-        return part if math.isfinite(part) else math.inf
+        return square(self._main.counted(self._reduced.views, first)) if fits else 0.0
 
     def parts(self) -> tuple[torch.Tensor, ...]:
         """What a step is made from, for who follows it: the reduced gradients and the bounds."""

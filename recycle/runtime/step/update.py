@@ -197,20 +197,9 @@ class TorchUpdate:
                 raise NotFinite(f"the gradient of stage {self._stage} is not finite")
             return
         guesses = self._validation.guesses
-        self._validation.tell(self.versions.newest, *self._part_of_server(fits))
+        square = self.sums.square(fits, self._network.rank.is_first)
+        self._validation.tell(self.versions.newest, square, fits)
         self._verdict = None if guesses else self._validation.hear(guessed=False)
-
-    def _part_of_server(self, fits: bool) -> tuple[float, bool]:
-        """Of the squared norm, and whether all its ranks have their sums: the same on all of them.
-
-        Args:
-            fits: whether this rank has its sum.
-        """
-        network = self._network
-        part = torch.tensor([self.sums.square(fits, network.rank.is_first), not fits], dtype=torch.float64)
-        network.ranks.sum(part)
-        square, unfit = part.tolist()
-        return square, unfit == 0.0
 
     def step(self) -> Redo:
         """Update the parameters, and set the gradients to zero; unless it is known that nobody can."""
