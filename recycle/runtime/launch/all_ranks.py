@@ -23,8 +23,12 @@ def serve_all_ranks(count: int, serve: Callable[[ServerRank], int]) -> int:
     for number in range(1, count):
         pid = os.fork()
         if pid == 0:
-            die_with_parent()
-            os._exit(serve(ServerRank(number, count)))
+            status = 1
+            try:
+                die_with_parent()
+                status = serve(ServerRank(number, count))
+            finally:
+                os._exit(status)
         others.append(pid)
     status = serve(ServerRank(0, count))
     for pid in others:
