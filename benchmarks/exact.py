@@ -13,7 +13,6 @@ import sys
 import time
 
 import msgspec
-import torch
 
 from benchmarks.equivalence import job, plan
 from recycle.control.view import View
@@ -66,7 +65,7 @@ def make_worker(member: LocalProcess, options: ModelOptions, groups: object, exa
 
 def body(member: LocalProcess, pairs: int, options: ModelOptions) -> None:
     run_on_cpu()
-    groups = join_server(torch.distributed.HashStore(), View.of(PLAN).servers[member.rank], PLAN.job.depth)
+    groups = join_server(View.of(PLAN).servers[member.rank], PLAN.job.depth)
     made = [make_worker(member, options, groups, exact) for exact in (False, True)]
     times = Times(([], []), ([], []), made[0][1])
     steps = [0, 0]

@@ -18,7 +18,7 @@ from harness.examples import paper_job
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.flag.gradients import LiveGradients
-from recycle.megatron.flag.schedule import PlanSchedule, this_server
+from recycle.megatron.flag.schedule import PlanSchedule, this_rank, this_server
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step
@@ -113,7 +113,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
         run_on_cpu()
         server = view.servers[member.rank]
         store = member.store()
-        groups = join_server(store, server, job.depth)
+        groups = join_server(server, job.depth)
         config = transformer_config(options, job.depth)
         model = build_stage(options, config, server.stage, job.depth, groups)
         network = connect(store, view, server)
@@ -159,9 +159,7 @@ class LiveExecution:
     def __init__(self, plan, server, store):
         self.plan = plan
         self.server = server
-        self.network = connect(
-            store, View.of(plan), server, tensor_rank=parallel_state.get_tensor_model_parallel_rank()
-        )
+        self.network = connect(store, View.of(plan), server, rank=this_rank())
 
     def begin(self, stage):
         self.stage = stage

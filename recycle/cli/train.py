@@ -53,7 +53,13 @@ RESTARTS = 3
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )
-@click.option("--tensor-parallel", type=Count(1), default=1, show_default=True, help="Ranks per server.")
+@click.option(
+    "--tensor-parallel",
+    type=Count(1),
+    default=1,
+    show_default=True,
+    help="Ranks per server; it dies with any of them.",
+)
 @click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.")
 @click.option(
     "--resume-from",
@@ -162,8 +168,8 @@ def command(
 
     On several hosts, start it on each with torchrun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by
     hand: a process for each live server, and an output folder that all hosts share. Each is the agent of its server,
-    and the first one shows the progress of all. A run with several tensor-parallel ranks per server ends with the first
-    failure.
+    and the first one shows the progress of all. With --tensor-parallel a server is several processes, which follow each
+    other in the order of ranks; it is dead when one of them is.
 
     \b
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60
@@ -177,7 +183,7 @@ def command(
     from recycle.control.durations import Durations
     from recycle.runtime.launch.start import choose_address, find_start
 
-    protected = not (unprotected or tensor_parallel > 1)
+    protected = not unprotected
     start = find_start(os.environ)
     if copies and (not protected or start is not None):
         why = "these processes were started apart" if protected else "a run without protection survives no failure"

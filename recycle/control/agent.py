@@ -16,10 +16,11 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.lifeline import Lifeline, exit_status
 from recycle.control.messages import Death
+from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, host_name, sign_of_agent
 from recycle.control.speaker import Speaker
 from recycle.control.store import Store
-from recycle.control.view import Member
+from recycle.control.view import SOLE, Member, ServerRank
 
 DONE = 0
 """The exit status of a worker whose training is done."""
@@ -43,6 +44,7 @@ def run_agent(
     token: str,
     durations: Durations,
     began: Callable[[int], None] = lambda _: None,
+    rank: ServerRank = SOLE,
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
@@ -56,6 +58,7 @@ def run_agent(
         token: the run's.
         durations: how often to look, and after which silence another member is dead.
         began: called with the worker's process once it is there.
+        rank: of the server that the worker is; its death is the server's.
 
     Returns:
         The worker's exit status, or minus the number of the signal that killed it.
@@ -63,7 +66,7 @@ def run_agent(
     lifeline = Lifeline()
     worker = _fork(body, lifeline)
     began(worker)
-    agent = _Agent(member, connect, token, durations)
+    agent = _Agent(Participant(member, rank), connect, token, durations)
     exited = os.pidfd_open(worker)
     ends = [exited]
     while not agent.wait(ends):
@@ -110,8 +113,8 @@ def die_with_parent() -> None:
 class _Agent:
     """What the agent tells the others, as long as there is a store."""
 
-    def __init__(self, member: Member, connect: Callable[[], Store], token: str, durations: Durations) -> None:
-        self._member = member
+    def __init__(self, giver: Participant, connect: Callable[[], Store], token: str, durations: Durations) -> None:
+        self._giver = giver
         self._connect = connect
         self._token = token
         self._durations = durations
@@ -137,9 +140,9 @@ class _Agent:
         """Give a sign of life, and be the one that speaks for the host if nobody else does."""
         self._due = time.monotonic() + self._durations.beat
         self._count += 1
-        sign = sign_of_agent(self._member, self._count)
+        sign = sign_of_agent(self._giver, self._count)
         if self._speaker is None and self._host.listen():
-            self._speaker = Speaker(self._host, host_name(), self._durations)
+            self._speaker = Speaker(self._host, host_name(), self._durations, self._giver.rank.size)
         try:
             board = self._reach()
             if self._speaker is None:
@@ -153,7 +156,7 @@ class _Agent:
     def leave(self) -> None:
         """Give no more signs, and speak for nobody."""
         if self._speaker is None:
-            self._host.give(sign_of_agent(self._member, self._count + 1, over=True))
+            self._host.give(sign_of_agent(self._giver, self._count + 1, over=True))
         self._host.close()
         self._speaker = None
 
@@ -165,8 +168,8 @@ class _Agent:
         for _ in range(2):
             try:
                 if status != FENCED or self._is_in_view():
-                    death = Death(str(self._member), _reason(status), "agent", died)
-                    self._reach().declare_dead(death, f"agent of {self._member}")
+                    death = Death(str(self._giver.member), _reason(status, self._giver.rank), "agent", died)
+                    self._reach().declare_dead(death, f"agent of {self._giver}")
                 return
             except StoreLost:
                 # Where another agent speaks, the connection may have been lost long ago.
@@ -174,7 +177,7 @@ class _Agent:
 
     def _is_in_view(self) -> bool:
         verdict = self._reach().verdicts.newest()
-        return verdict is not None and self._member in verdict.view.members
+        return verdict is not None and self._giver.member in verdict.view.members
 
     def _reach(self) -> Board:
         if self._board is None:
@@ -182,7 +185,10 @@ class _Agent:
         return self._board
 
 
-def _reason(status: int) -> str:
-    if status < 0:
-        return f"was killed by signal {-status} ({signal.Signals(-status).name})"
-    return f"ended with status {status}"
+def _reason(status: int, rank: ServerRank) -> str:
+    how = (
+        f"was killed by signal {-status} ({signal.Signals(-status).name})"
+        if status < 0
+        else f"ended with status {status}"
+    )
+    return how if rank.size == 1 else f"has lost rank {rank.number}, which {how}"

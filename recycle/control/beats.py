@@ -6,9 +6,10 @@ from typing import Generic, TypeVar
 
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
+from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, sign_of_worker
 from recycle.control.store import Store
-from recycle.control.view import Member
+from recycle.control.view import SOLE, Member, ServerRank
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -25,6 +26,7 @@ class Heartbeat:
         beat: seconds between two signs.
         look: what else is looked at as often, while the thread is awake and connected; it must not take long. If the
             store is lost, the thread connects again as soon as there is one.
+        rank: which of the member's ranks gives them.
     """
 
     def __init__(
@@ -34,8 +36,9 @@ class Heartbeat:
         token: str,
         beat: float,
         look: Callable[[Board], None] | None = None,
+        rank: ServerRank = SOLE,
     ) -> None:
-        self._member = member
+        self._giver = Participant(member, rank)
         self._connect = connect
         self._token = token
         self._beat = beat
@@ -55,7 +58,7 @@ class Heartbeat:
         count = 0
         while not self._stopping.is_set():
             count += 1
-            host.give(sign_of_worker(self._member, count))
+            host.give(sign_of_worker(self._giver, count))
             if self._look is not None:
                 try:
                     board = board or Board(self._connect(), self._token)
@@ -63,7 +66,7 @@ class Heartbeat:
                 except StoreLost:
                     board = None
             self._stopping.wait(self._beat)
-        host.give(sign_of_worker(self._member, count + 1, over=True))
+        host.give(sign_of_worker(self._giver, count + 1, over=True))
         host.close()
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from recycle.control import keys
 from recycle.control.log import Log
 from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
+from recycle.control.participant import Participant
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
@@ -69,19 +70,21 @@ class Board:
             self.failures.raise_alarm(epoch, f"{member} {death.reason}", source)
             begun = self.verdicts.newest(epoch + 1)
 
-    def forget(self, epoch: int, members: Collection[Member]) -> None:
+    def forget(self, epoch: int, members: Collection[Member], ranks: int = 1) -> None:
         """Delete what only earlier epochs needed, so that the store does not grow with the number of failures.
 
         Args:
             epoch: the epoch that the run is in.
             members: who is in it; of anybody else who has not asked in it to be let in, everything goes.
+            ranks: of each of them.
         """
         if self.verdicts.newest(epoch + 1) is not None:
             # Who comes this late does not know any more whose keys are needed.
             return
         self.verdicts.announce(epoch)
         needed = {*members, *(Member.parse(each.member) for each in self.joining.requests(epoch))}
-        rest = keys.Needed.by(needed, self.beats.homes(needed).values())
+        participants = [each for member in needed for each in Participant.all_of(member, ranks)]
+        rest = keys.Needed.by(needed, self.beats.homes(participants).values())
         self._sealed.plain.delete_all(lambda key: keys.is_outlived(key, epoch, rest))
 
 
@@ -251,13 +254,13 @@ class BeatBoard:
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
 
-    def settle(self, member: Member, host: str) -> None:
-        """Say which host a member is on."""
-        self._sealed.write(keys.home(member), host)
+    def settle(self, participant: Participant, host: str) -> None:
+        """Say which host a member's rank is on."""
+        self._sealed.write(keys.home(participant), host)
 
-    def homes(self, members: Iterable[Member]) -> dict[Member, str]:
-        """Which host each member is on, without those of whom nobody has said it."""
-        return self._read({each: keys.home(each) for each in members}, str)
+    def homes(self, participants: Iterable[Participant]) -> dict[Participant, str]:
+        """Which host each one is on, without those of whom nobody has said it."""
+        return self._read({each: keys.home(each) for each in participants}, str)
 
     def give(self, host: str, count: int) -> None:
         """Give a host's sign of life.
@@ -273,12 +276,20 @@ class BeatBoard:
         wanted = {each: keys.beat(each) for each in hosts}
         return dict.fromkeys(wanted, 0) | self._read(wanted, int)
 
-    def counts(self, members: Iterable[Member]) -> dict[Member, int]:
-        """What each member's host has counted; 0 where it is not known, or has given no sign."""
-        members = tuple(members)
-        homes = self.homes(members)
+    def counts(self, members: Iterable[Member], ranks: int = 1) -> dict[Member, int]:
+        """What each member's host has counted; 0 where it is not known, or has given no sign.
+
+        Args:
+            members: which.
+            ranks: of each. Where they are on several hosts, what the least of these has counted: all must go on.
+        """
+        participants = {each: Participant.all_of(each, ranks) for each in members}
+        homes = self.homes([rank for each in participants.values() for rank in each])
         counts = self.of_hosts(set(homes.values()))
-        return {each: counts[homes[each]] if each in homes else 0 for each in members}
+        return {
+            member: min(counts[homes[each]] if each in homes else 0 for each in own)
+            for member, own in participants.items()
+        }
 
     def _read(self, wanted: Mapping[_K, str], form: type[_T]) -> dict[_K, _T]:
         """What is stored under some keys, without those where nothing is."""
@@ -304,6 +315,16 @@ class JoinBoard:
         """A number for a new life of a server, given to nobody else; they start from 1."""
         return self._sealed.plain.add(keys.incarnation(server), 1)
 
+    def next_life(self, member: Member) -> Member:
+        """The life in which a dead member's server comes back; who asks first decides that it does."""
+        server = member.server
+        return Member(server, self._sealed.write_once(keys.next_life(member), self.new_incarnation(server)))
+
+    def decided_life(self, member: Member) -> Member | None:
+        """The same, if somebody has asked."""
+        incarnation = self._sealed.read(keys.next_life(member), int)
+        return None if incarnation is None else Member(member.server, incarnation)
+
     def request(self, request: JoinRequest) -> None:
         """Ask to be admitted, or say how the request stands now."""
         self._log(request.epoch).append(request)
@@ -316,18 +337,18 @@ class JoinBoard:
         """How the requests of an epoch stand that were made with the run's token; any others are of no account."""
         log = self._log(epoch)
         told = log.read(range(1, log.count() + 1)).values()
-        return tuple({each.member: each for each in told if each is not None}.values())
+        return tuple({(each.member, each.rank): each for each in told if each is not None}.values())
 
     def _log(self, epoch: int) -> Log[JoinRequest]:
         return Log(self._sealed, keys.requests(epoch), JoinRequest)
 
-    def offer(self, epoch: int, member: Member, attempt: int) -> None:
-        """Say to a member that asks that its stage's state is ready for it."""
-        self._sealed.write(keys.offer(epoch, member, attempt), True)
+    def offer(self, epoch: int, member: Member, attempt: int, rank: int = 0) -> None:
+        """Say to a member that asks that its stage's state is ready for it, or for one of its ranks."""
+        self._sealed.write(keys.offer(epoch, member, attempt, rank), True)
 
-    def wait_offer(self, epoch: int, member: Member, attempt: int, timeout: float) -> bool:
+    def wait_offer(self, epoch: int, member: Member, attempt: int, timeout: float, rank: int = 0) -> bool:
         """Wait until somebody has said so, or a time in seconds is over. The connection is busy for that long."""
-        key = keys.offer(epoch, member, attempt)
+        key = keys.offer(epoch, member, attempt, rank)
         return self._sealed.plain.wait(key, timeout) and (self._sealed.read(key, bool) or False)
 
 

@@ -1,6 +1,6 @@
 """The decision: who is in the next epoch and where it takes up the work, as a pure function of what is known."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from recycle.control.messages import NOTHING, Death, Report, Verdict
@@ -84,6 +84,26 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
             stop=next((report.stop for report in holders.values() if report.stop), ""),
         )
     return Lost(empty, checkpoint, bool(common))
+
+
+def common_report(reports: Collection[Report]) -> Report:
+    """What is true of all ranks of a server, which can be one step apart.
+
+    Args:
+        reports: of each of them in one epoch, and at least one.
+    """
+    first = min(reports, key=lambda each: each.rank)
+    versions = frozenset.intersection(*(each.versions for each in reports))
+    readable = [each.checkpoint for each in reports if each.checkpoint is not None]
+    return Report(
+        first.member,
+        first.epoch,
+        max(versions, default=NOTHING),
+        min(versions, default=NOTHING),
+        min(readable) if len(readable) == len(reports) else None,
+        next((each.stop for each in reports if each.stop), ""),
+        first.kept if len(reports) == 1 else (),
+    )
 
 
 def give_up(survey: Survey, lost: Lost) -> Verdict:

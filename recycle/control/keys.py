@@ -6,6 +6,7 @@ Nothing else knows them, but where process groups meet: that is below ``epoch/<n
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
+from recycle.control.participant import Participant
 from recycle.control.view import Member
 from recycle.job import Server
 
@@ -42,9 +43,9 @@ def plan(epoch: int, author: Member) -> str:
     return f"epoch/{epoch}/plan/{author}"
 
 
-def offer(epoch: int, member: Member, attempt: int) -> str:
-    """Calls a joiner to whom its state is served."""
-    return f"epoch/{epoch}/offer/{member}/{attempt}"
+def offer(epoch: int, member: Member, attempt: int, rank: int) -> str:
+    """Calls a joiner's rank to whom its state is served."""
+    return f"epoch/{epoch}/offer/{member}/{rank}/{attempt}"
 
 
 def finished(epoch: int) -> str:
@@ -62,9 +63,9 @@ def death(member: Member | str) -> str:
     return f"death/{member}"
 
 
-def home(member: Member) -> str:
-    """The host that a member is on."""
-    return f"home/{member}"
+def home(participant: Participant) -> str:
+    """The host that a member's rank is on."""
+    return f"home/{participant.member}/{participant.rank.number}"
 
 
 def beat(host: str) -> str:
@@ -75,6 +76,14 @@ def beat(host: str) -> str:
 def incarnation(server: Server) -> str:
     """The lives of a server, counted."""
     return f"incarnation/{server}"
+
+
+def next_life(member: Member) -> str:
+    """In which life a member's server comes back, where its ranks are started again one by one.
+
+    It is never deleted, because the slowest of them may look for it at any time.
+    """
+    return f"life/{member}"
 
 
 class Needed(NamedTuple):
@@ -112,6 +121,6 @@ def is_outlived(key: str, epoch: int, needed: Needed) -> bool:
         return number.removeprefix("-").isdecimal() and int(number) < epoch
     if kind == "home":
         # It is written once, maybe long before its member asks for anything.
-        server, _, life = rest.partition("#")
+        server, _, life = rest.partition("/")[0].partition("#")
         return life.isdecimal() and int(life) < needed.lives.get(server, 0)
     return (kind == "death" and rest not in needed.names) or (kind == "beat" and rest not in needed.hosts)

@@ -1,5 +1,8 @@
 """The membership machine: what one member does about failures, without I/O, threads or clocks.
 
+Where servers have several ranks, each of them has one. All go through the same views; the first rank of a server speaks
+for it: it alone proposes and accuses.
+
 Its owner tells it what happened and does what it answers. Everything is bound to an epoch: an event of another epoch
 than the machine's is left alone, and can be told again once the machine has come there.
 """
@@ -8,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, ClassVar
 
-from recycle.control.decision import Lost, Missing, Survey, decide, give_up
+from recycle.control.decision import Lost, Missing, Survey, common_report, decide, give_up
 from recycle.control.events import (
     Accuse,
     Action,
@@ -38,7 +41,7 @@ from recycle.control.events import (
     WarnUnprotected,
 )
 from recycle.control.messages import Death, Report, Verdict
-from recycle.control.view import Member, View
+from recycle.control.view import SOLE, Member, ServerRank, View
 from recycle.job import Job
 
 Actions = tuple[Action, ...]
@@ -66,7 +69,7 @@ class State(Enum):
 
 
 class Machine:
-    """The membership of one worker.
+    """The membership of one worker: of a server, or of one of its ranks.
 
     It starts in no view. Who is there from the beginning is told of the opening, and reports what it holds in the epoch
     before the first; all others join. The first verdict that names a member makes it build the view's groups.
@@ -74,6 +77,7 @@ class Machine:
     Args:
         me: whose machine it is.
         job: what is trained.
+        rank: of the server.
 
     Attributes:
         state: what the member is doing.
@@ -81,16 +85,22 @@ class Machine:
         starts: whether the run has not begun yet.
     """
 
-    def __init__(self, me: Member, job: Job) -> None:
+    def __init__(self, me: Member, job: Job, rank: ServerRank = SOLE) -> None:
         self.me = me
         self.state = State.JOINING
         self._job = job
+        self._rank = rank
         self._enter(View(-1, ()), step=0)
 
     @property
     def leader(self) -> Member | None:
         """Who proposes the next verdict: the first member of the view that is not known to be dead."""
         return next((member for member in self.view.members if member not in self._deaths), None)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is who proposes the next verdict."""
+        return self._rank.is_first and self.leader == self.me
 
     def handle(self, event: Event) -> Actions:
         """Take notice of an event, and say what is to be done about it."""
@@ -108,6 +118,8 @@ class Machine:
         self.starts = False
         self._step = step
         self._seen: set[str] = set()
+        self._parts: dict[Member, dict[int, Report]] = {}
+        # Of those all of whose ranks have reported.
         self._reports: dict[Member, Report] = {}
         self._deaths: dict[Member, Death] = {}
         # How many of the first members have all reported or died, as far as anybody has asked.
@@ -154,11 +166,14 @@ class Machine:
         return ()
 
     def _halted(self, event: Halted) -> Actions:
-        report = Report(str(self.me), event.epoch, event.newest, event.oldest, event.checkpoint, event.stop, event.kept)
+        newest, oldest, checkpoint = event.newest, event.oldest, event.checkpoint
+        report = Report(
+            str(self.me), event.epoch, newest, oldest, checkpoint, event.stop, event.kept, self._rank.number
+        )
         if self.state is State.JOINING:
             return (PublishReport(report),)
         self.state = State.GATHERING
-        self._reports[self.me] = report
+        self._take_part(report, self._reports)
         return (PublishReport(report), *self._consider())
 
     def _fail_joining(self, event: Died) -> Actions:
@@ -167,15 +182,24 @@ class Machine:
     # The way to a verdict.
 
     def _reported(self, event: Reported) -> Actions:
-        member = Member.parse(event.report.member)
-        self._reports[member] = event.report
+        self._take_part(event.report, self._reports)
         return self._consider()
 
     def _join_ready(self, event: JoinReady) -> Actions:
-        self._joiners[Member.parse(event.report.member)] = event.report
+        self._take_part(event.report, self._joiners)
         return self._consider()
 
+    def _take_part(self, report: Report, complete: dict[Member, Report]) -> None:
+        """Take note of what a rank reports; with its last one, a server has."""
+        member = Member.parse(report.member)
+        parts = self._parts.setdefault(member, {})
+        parts[report.rank] = report
+        if len(parts) == self._rank.size:
+            complete[member] = common_report(parts.values())
+
     def _overdue(self, event: Overdue) -> Actions:
+        if not self._rank.is_first:
+            return ()
         outcome = decide(self._job, self._survey())
         if not isinstance(outcome, Missing):
             # The leader is alive and decides nothing. Anybody may.
@@ -184,7 +208,7 @@ class Machine:
         return (Accuse(event.member),) if self._alarmed and event.member in outcome.members else ()
 
     def _consider(self) -> Actions:
-        if self.state is not State.GATHERING or self.leader != self.me:
+        if self.state is not State.GATHERING or not self.leads:
             return ()
         members = self.view.members
         # Each one is passed once, in all calls together: there may be thousands of both.

@@ -8,7 +8,8 @@ import hashlib
 import hmac
 import operator
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar
@@ -38,7 +39,7 @@ Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Li
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="report"):
-    """What a halted member holds.
+    """What a halted member holds, or one of its ranks.
 
     Attributes:
         member: who reports.
@@ -49,6 +50,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
         stop: why the run cannot go on, as far as this member can see; empty if it can.
         kept: the versions of every stage's state that are whole in keepers, as this member sees them, by stage; empty
             where there are none.
+        rank: which rank of the server says so; what is true of all its ranks is true of the member.
     """
 
     member: MemberName
@@ -58,6 +60,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     checkpoint: Number | None = None
     stop: Line = ""
     kept: KeptVersions = ()
+    rank: Number = 0
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
@@ -242,15 +245,28 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         epoch: of the view in which it asks; in a later one it asks again.
         attempt: how often it has asked.
         state: it asks for its stage's state, or it is ready to be admitted.
+        rank: which rank of the server asks; each follows its equal in the server that serves it.
     """
 
     member: MemberName
     epoch: Number
     attempt: Number = 0
     state: Literal["asking", "synced"] = "asking"
+    rank: Number = 0
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
+
+
+def complete_requests(requests: Iterable[JoinRequest], ranks: int) -> frozenset[Member]:
+    """The members that are ready to be admitted: those all of whose ranks are.
+
+    Args:
+        requests: of one epoch, one for each rank that asks.
+        ranks: of a server.
+    """
+    ready = Counter(Member.parse(each.member) for each in requests if each.state == "synced")
+    return frozenset(member for member, count in ready.items() if count == ranks)
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

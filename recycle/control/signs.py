@@ -18,6 +18,7 @@ import msgspec
 
 from recycle.control.errors import ControlError
 from recycle.control.messages import MemberName, Number, seal, unseal
+from recycle.control.participant import Participant
 from recycle.control.view import Member
 
 _KEY = "sign"
@@ -36,6 +37,7 @@ class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         role: who gives it.
         count: how many it has given, this one included.
         over: it is the last one, and the next will not be missed.
+        rank: of the member's server, that gives it.
     """
 
     member: MemberName
@@ -43,6 +45,7 @@ class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["agent", "worker"]
     count: Number
     over: bool = False
+    rank: Number = 0
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
@@ -160,11 +163,11 @@ def _new_socket() -> socket.socket:
     return made
 
 
-def sign_of_worker(member: Member, count: int, *, over: bool = False) -> Sign:
+def sign_of_worker(giver: Participant, count: int, *, over: bool = False) -> Sign:
     """A sign of the worker that this process is."""
-    return Sign(str(member), os.getppid(), "worker", count, over)
+    return Sign(str(giver.member), os.getppid(), "worker", count, over, giver.rank.number)
 
 
-def sign_of_agent(member: Member, count: int, *, over: bool = False) -> Sign:
+def sign_of_agent(giver: Participant, count: int, *, over: bool = False) -> Sign:
     """A sign of the agent that this process is."""
-    return Sign(str(member), os.getpid(), "agent", count, over)
+    return Sign(str(giver.member), os.getpid(), "agent", count, over, giver.rank.number)

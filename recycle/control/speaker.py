@@ -11,8 +11,9 @@ from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Opening, Verdict
+from recycle.control.participant import Participant, members_of
 from recycle.control.signs import HostSocket, Sign
-from recycle.control.view import Member, View
+from recycle.control.view import Member, ServerRank, View
 
 WATCHED = 2
 """How many hosts each one watches, so that one is still watched when its neighbour dies as well."""
@@ -22,22 +23,22 @@ class Sender(NamedTuple):
     """Who gives signs of life within a host.
 
     Attributes:
-        member: whose.
+        giver: whose.
         agent: the process of its agent; 0 for one that was never heard.
     """
 
-    member: Member
+    giver: Participant
     agent: int
 
 
-def ring(view: View, homes: Mapping[Member, str]) -> tuple[str, ...]:
+def ring(participants: Iterable[Participant], homes: Mapping[Participant, str]) -> tuple[str, ...]:
     """The hosts of a view, in an order on which all agree.
 
     Args:
-        view: which.
-        homes: the host of each member, as far as it is known.
+        participants: all that are in the view, in its order.
+        homes: the host of each, as far as it is known.
     """
-    return tuple(dict.fromkeys(homes[each] for each in view.members if each in homes))
+    return tuple(dict.fromkeys(homes[each] for each in participants if each in homes))
 
 
 def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[str, ...]:
@@ -60,25 +61,27 @@ class Speaker:
         socket: that takes the host's signs.
         host: what it is called.
         durations: after which silence somebody is dead.
+        ranks: of each server.
     """
 
-    def __init__(self, socket: HostSocket, host: str, durations: Durations) -> None:
+    def __init__(self, socket: HostSocket, host: str, durations: Durations, ranks: int = 1) -> None:
         self._socket = socket
         self._host = host
         self._silence = durations.silence
+        self._ranks = ranks
         self._agents: dict[Sender, int] = {}
         self._workers: dict[Sender, int] = {}
         # Who is not to be missed here: it has said so, or was missed.
-        self._excused: set[Member] = set()
+        self._excused: set[Participant] = set()
         self._silent_agents = Watchlist[Sender](durations.silence)
         self._silent_workers = Watchlist[Sender](durations.hang)
         self._silent_hosts = Watchlist[str](durations.silence)
-        self._silent_strays = Watchlist[Member](durations.silence)
+        self._silent_strays = Watchlist[Participant](durations.silence)
         self._board: Board | None = None
-        self._settled: set[Member] = set()
+        self._settled: set[Participant] = set()
         self._begun: Verdict | Opening | None = None
         self._epoch: int | None = None
-        self._homes: dict[Member, str] = {}
+        self._homes: dict[Participant, str] = {}
         self._look_for_homes = 0.0
         self._ring: tuple[str, ...] = ()
         self._gone: set[str] = set()
@@ -90,7 +93,8 @@ class Speaker:
 
     def note(self, sign: Sign) -> None:
         """Take note of one."""
-        sender = Sender(Member.parse(sign.member), sign.agent)
+        giver = Participant(Member.parse(sign.member), ServerRank(sign.rank, self._ranks))
+        sender = Sender(giver, sign.agent)
         heard = self._agents if sign.role == "agent" else self._workers
         if not sign.over:
             heard[sender] = sign.count
@@ -98,7 +102,7 @@ class Speaker:
         self._workers.pop(sender, None)
         if sign.role == "agent":
             self._agents.pop(sender, None)
-            self._excused.add(sender.member)
+            self._excused.add(sender.giver)
 
     def look(self, board: Board, now: float) -> None:
         """Give the host's sign of life, and declare those dead who have given none.
@@ -116,9 +120,9 @@ class Speaker:
             self._settled.clear()
         # Not a count: who speaks for the host next would have to go on with it.
         board.beats.give(self._host, int(now * 1000))
-        for member in {each.member for each in self._agents} - self._settled:
-            board.beats.settle(member, self._host)
-            self._settled.add(member)
+        for giver in {each.giver for each in self._agents} - self._settled:
+            board.beats.settle(giver, self._host)
+            self._settled.add(giver)
         self._follow(board, now)
         self._look_here(board, now)
         self._look_elsewhere(board, now)
@@ -127,30 +131,34 @@ class Speaker:
     def _view(self) -> View:
         return View(-1, ()) if self._begun is None else self._begun.view
 
+    def _all(self) -> tuple[Participant, ...]:
+        """All ranks of all members of the view."""
+        return tuple(each for member in self._view.members for each in Participant.all_of(member, self._ranks))
+
     def _follow(self, board: Board, now: float) -> None:
         """Know the newest view, and the host of each of its members."""
         epoch = board.verdicts.number()
         if self._begun is None or epoch != self._epoch:
             self._epoch = epoch
             self._begun = board.verdicts.newest() or board.verdicts.opening()
-            members = set(self._view.members)
-            self._excused &= members
+            everybody = set(self._all())
+            self._excused &= everybody
             self._gone.clear()
-            self._homes = {each: home for each, home in self._homes.items() if each in members}
+            self._homes = {each: home for each, home in self._homes.items() if each in everybody}
             self._look_for_homes = 0.0
-            self._ring = ring(self._view, self._homes)
+            self._ring = ring(self._all(), self._homes)
         unknown = self._strays()
         # At the start there are many, who come by and by.
         if unknown and (isinstance(self._begun, Verdict) or now >= self._look_for_homes):
             self._homes |= board.beats.homes(unknown)
             self._look_for_homes = now + self._silence
-            self._ring = ring(self._view, self._homes)
+            self._ring = ring(self._all(), self._homes)
 
-    def _strays(self) -> list[Member]:
-        return [each for each in self._view.members if each not in self._homes]
+    def _strays(self) -> list[Participant]:
+        return [each for each in self._all() if each not in self._homes]
 
     def _look_here(self, board: Board, now: float) -> None:
-        heard = {each.member for each in self._agents}
+        heard = {each.giver for each in self._agents}
         here = (each for each, home in self._homes.items() if home == self._host)
         # An agent may have died with the last one that spoke.
         unheard = {Sender(each, 0): 0 for each in here if each not in heard and each not in self._excused}
@@ -159,8 +167,8 @@ class Speaker:
         for sender, since in silent.items():
             self._agents.pop(sender, None)
             self._workers.pop(sender, None)
-            self._excused.add(sender.member)
-            self._declare_dead(board, [sender.member], now, since)
+            self._excused.add(sender.giver)
+            self._declare_dead(board, [sender.giver], now, since)
 
     def _look_elsewhere(self, board: Board, now: float) -> None:
         begun = isinstance(self._begun, Verdict)
@@ -171,13 +179,13 @@ class Speaker:
             self._gone.add(host)
             self._declare_dead(board, [each for each, home in self._homes.items() if home == host], now, since)
         strays = self._silent_strays.observe(now, dict.fromkeys(self._strays(), 0) if begun else {})
-        for member, since in strays.items():
-            self._homes[member] = ""
-            self._declare_dead(board, [member], now, since)
+        for stray, since in strays.items():
+            self._homes[stray] = ""
+            self._declare_dead(board, [stray], now, since)
 
-    def _declare_dead(self, board: Board, members: Iterable[Member], now: float, since: float) -> None:
+    def _declare_dead(self, board: Board, silent: Iterable[Participant], now: float, since: float) -> None:
         if board.end.is_reached(self._view):
             return
         reason = f"has given no sign of life for {now - since:.1f} s"
-        for member in members:
+        for member in members_of(silent):
             board.declare_dead(Death(str(member), reason, "heartbeat", since), f"host {self._host}")

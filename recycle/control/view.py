@@ -46,6 +46,35 @@ class Member(NamedTuple):
         return cls(Server(int(match[1]), int(match[2])), int(match[3]))
 
 
+class ServerRank(NamedTuple):
+    """Which of the processes of a server this is: they compute together, and where one dies, the server is dead.
+
+    Attributes:
+        number: its place in the server, from 0. The first one speaks for the server.
+        size: how many the server has, as every server of the run.
+    """
+
+    number: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it speaks for the server."""
+        return self.number == 0
+
+    def of(self, name: object) -> str:
+        """What people call it.
+
+        Args:
+            name: of its server.
+        """
+        return str(name) if self.size == 1 else f"{name} rank {self.number}"
+
+
+SOLE = ServerRank()
+"""Of a server that is one process."""
+
+
 class View(NamedTuple):
     """The agreed set of members, and its number.
 

@@ -4,6 +4,7 @@ The state is simulated by its history: version r is the tuple of the r iteration
 which it was computed. So it shows if a stage steps twice, skips a step, or goes on from a version that others undid.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -38,24 +39,26 @@ from recycle.control.events import (
 )
 from recycle.control.machine import Actions, Machine, State
 from recycle.control.messages import NOTHING, Death, JoinRequest, Opening, Report, Verdict
-from recycle.control.view import Member, View
+from recycle.control.view import Member, ServerRank, View
 from recycle.job import Job, Server
 
 History = tuple[tuple[int, int], ...]
+Process = tuple[Member, int]
 
 
 class World:
     """The store, all members that ever were, and what an observer of everything knows."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, ranks: int = 1) -> None:
         self.job = job
+        self.ranks = ranks
         self.store = MemoryStore()
         self.board = Board(self.store, "token")
         self.verdicts: dict[int, Verdict] = {}
-        self.begun: dict[tuple[int, int], set[Member]] = {}
+        self.begun: dict[tuple[int, int], set[Process]] = {}
         # The notice by which all halt before the same iteration, by epoch.
         self.pauses: dict[int, int] = {}
-        self.building: dict[int, set[Member]] = {}
+        self.building: dict[int, set[Process]] = {}
         self.resumed: dict[int, History] = {}
         self.durable: dict[int, History] = {}
         self.reached = 0
@@ -63,16 +66,24 @@ class World:
         self.everyone: list[Simulated] = []
         self.opening = Opening.of(View.among(job.servers()))
         self.board.verdicts.open(self.opening)
-        for member in self.opening.view.members:
-            Simulated(self, member).held[0] = ()
+        for process in self.processes(self.opening.view):
+            Simulated(self, *process).held[0] = ()
         self.look()
 
     @property
     def running(self) -> list["Simulated"]:
         return [each for each in self.everyone if each.alive]
 
-    def of(self, member: Member) -> "Simulated":
-        return next(each for each in self.everyone if each.member == member)
+    def of(self, member: Member, number: int = 0) -> "Simulated":
+        return next(each for each in self.everyone if each.process == (member, number))
+
+    def processes(self, view: View) -> list[Process]:
+        """All ranks of all members of a view."""
+        return [(member, number) for member in view.members for number in range(self.ranks)]
+
+    def is_whole(self, member: Member) -> bool:
+        """Whether all ranks of a member are alive."""
+        return all(self.of(member, number).alive for number in range(self.ranks))
 
     def newest(self) -> Verdict | Opening:
         """Where the run is: what its present epoch, or its start, began with."""
@@ -113,7 +124,7 @@ class World:
     def save_checkpoint(self) -> None:
         """A checkpoint is durable once every stage has written the same version."""
         view = self.newest().view
-        members = [self.of(member) for member in view.members]
+        members = [self.of(*process) for process in self.processes(view)]
         if not all(each.alive and each.machine.view == view and each.iteration for each in members):
             return
         versions = [
@@ -124,18 +135,21 @@ class World:
             self.durable[version] = next(each.held[version] for each in members if version in each.held)
 
     def join(self, server: Server) -> None:
-        Simulated(self, Member(server, self.board.joining.new_incarnation(server)))
+        member = Member(server, self.board.joining.new_incarnation(server))
+        for number in range(self.ranks):
+            Simulated(self, member, number)
 
     def vacant(self) -> list[Server]:
-        taken = {member.server for member in self.newest().view.members if self.of(member).alive}
+        taken = {member.server for member in self.newest().view.members if self.is_whole(member)}
         return [server for server in self.job.servers() if server not in taken]
 
 
 class LoggedMachine(Machine):
     """A machine that writes down which events it took notice of, and what it answered."""
 
-    def __init__(self, me: Member, job: Job) -> None:
-        super().__init__(me, job)
+    def __init__(self, me: Member, job: Job, rank: ServerRank) -> None:
+        super().__init__(me, job, rank)
+        self.rank = rank
         self.log: list[tuple[Event, Actions]] = []
 
     def handle(self, event: Event) -> Actions:
@@ -147,17 +161,18 @@ class LoggedMachine(Machine):
 
     def require_same_again(self, job: Job) -> None:
         """Another machine answers the same to the same events."""
-        other = Machine(self.me, job)
+        other = Machine(self.me, job, self.rank)
         assert [other.handle(event) for event, _ in self.log] == [actions for _, actions in self.log]
 
 
 class Simulated:
-    """One worker: its machine, its main thread and its stage's state."""
+    """One worker: its machine, its main thread and its stage's state, or its rank's part of it."""
 
-    def __init__(self, world: World, member: Member) -> None:
+    def __init__(self, world: World, member: Member, number: int = 0) -> None:
         self.world = world
         self.member = member
-        self.machine = LoggedMachine(member, world.job)
+        self.number = number
+        self.machine = LoggedMachine(member, world.job, ServerRank(number, world.ranks))
         self.alive = True
         self.hung = False
         # Whether it reaches neither the store nor those who do.
@@ -170,6 +185,10 @@ class Simulated:
         self.told: set[tuple[int, str]] = set()
         self._numbers = 0
         world.everyone.append(self)
+
+    @property
+    def process(self) -> Process:
+        return self.member, self.number
 
     def tell(self, event: Event) -> None:
         epoch = self.machine.view.epoch
@@ -199,8 +218,8 @@ class Simulated:
         if isinstance(entry, Death):
             return Died(f"death/{entry.member}", entry)
         if Member.parse(entry.member) in self.machine.view.members:
-            return Reported(f"report/{entry.epoch}/{entry.member}", entry)
-        return JoinReady(f"join/{entry.epoch}/{entry.member}", entry)
+            return Reported(f"report/{entry.epoch}/{entry.member}/{entry.rank}", entry)
+        return JoinReady(f"join/{entry.epoch}/{entry.member}/{entry.rank}", entry)
 
     def new_id(self) -> str:
         self._numbers += 1
@@ -231,7 +250,7 @@ class Simulated:
         if self.iteration is None:
             return False
         epoch, step = self.iteration
-        if self.world.begun[self.iteration] != set(self.world.verdicts[epoch].view.members):
+        if self.world.begun[self.iteration] != set(self.world.processes(self.world.verdicts[epoch].view)):
             return False
         assert step in self.held, f"{self.member} does iteration {step} without its version"
         self.held = {step: self.held[step], step + 1: (*self.held[step], (step, epoch))}
@@ -267,17 +286,15 @@ class Simulated:
         if self.rebuild is None or self.interrupted:
             return False
         view, step = self.rebuild.verdict.view, self.rebuild.verdict.step
-        if self.world.building[view.epoch] != set(view.members):
+        if self.world.building[view.epoch] != set(self.world.processes(view)):
             return False
         if self.rebuild.verdict.restore == "checkpoint":
             self.held = {step: self.world.durable[step]}
-        elif step not in self.held:
-            holders = [
-                self.world.of(member).held[step]
-                for member in view.members
-                if member.server.stage == self.member.server.stage
-                and (self.world.of(member).alive and step in self.world.of(member).held)
-            ]
+        elif str(self.member) in self.rebuild.verdict.lacking:
+            stage = self.member.server.stage
+            peers = [self.world.of(each, self.number) for each in view.members if each.server.stage == stage]
+            lacking = self.rebuild.verdict.lacking
+            holders = [each.held[step] for each in peers if each.alive and str(each.member) not in lacking]
             if not holders:
                 return False
             near = {version: self.held[version] for version in (step - 1, step + 1) if version in self.held}
@@ -291,9 +308,10 @@ class Simulated:
 
     def ask_for_pause(self) -> None:
         """The leader has seen that somebody is ready to take a vacant place."""
-        if self.iteration and self.machine.leader == self.member:
-            for event in self.offers():
-                if isinstance(event, JoinReady) and Member.parse(event.report.member).server in self.world.vacant():
+        if self.iteration and self.machine.leads:
+            ready = Counter(event.report.member for event in self.offers() if isinstance(event, JoinReady))
+            for name, count in ready.items():
+                if count == self.world.ranks and Member.parse(name).server in self.world.vacant():
                     self.world.pauses.setdefault(self.iteration[0], self.iteration[1] + 2)
 
     # What it is asked to do.
@@ -309,7 +327,7 @@ class Simulated:
             case PublishReport(report=report):
                 board.failures.publish_report(report)
                 if self.machine.state is State.JOINING:
-                    board.joining.request(JoinRequest(report.member, report.epoch, state="synced"))
+                    board.joining.request(JoinRequest(report.member, report.epoch, 0, "synced", self.number))
             case Propose(verdict=verdict):
                 board.verdicts.propose(verdict)
                 self.world.look()
@@ -320,13 +338,13 @@ class Simulated:
                 for death in board.failures.unheard(action.verdict):
                     self.tell(Died(f"death/{death.member}", death))
                 self.rebuild = action
-                self.world.building.setdefault(action.verdict.epoch, set()).add(self.member)
+                self.world.building.setdefault(action.verdict.epoch, set()).add(self.process)
             case Resume(epoch=epoch, step=step):
                 if not self.interrupted:
                     self._resume(epoch, step)
             case Prepare(view=view):
                 peers = [
-                    self.world.of(member)
+                    self.world.of(member, self.number)
                     for member in view.members
                     if member.server in view.peers(self.member.server.stage)
                 ]
@@ -349,7 +367,7 @@ class Simulated:
 
     def _begin(self, epoch: int, step: int) -> None:
         self.iteration = epoch, step
-        self.world.begun.setdefault((epoch, step), set()).add(self.member)
+        self.world.begun.setdefault((epoch, step), set()).add(self.process)
 
     def _resume(self, epoch: int, step: int) -> None:
         verdict = self.world.verdicts[epoch]

@@ -17,6 +17,7 @@ from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import Opening, Verdict
+from recycle.control.participant import Participant
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member
@@ -188,7 +189,7 @@ def test_when_the_agent_that_speaks_dies_another_one_does(run: Run, eventually: 
     eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
     for member in (SECOND, THIRD, FOURTH):
         run.start(member)
-    eventually(lambda: len(run.board.beats.homes(MEMBERS)) == len(MEMBERS))
+    eventually(lambda: len(run.board.beats.homes([Participant(each) for each in MEMBERS])) == len(MEMBERS))
     run.agents[FIRST].kill()
     eventually(lambda: run.board.failures.death(FIRST) is not None)
     assert [run.board.failures.death(member) for member in (SECOND, THIRD, FOURTH)] == [None, None, None]
@@ -206,7 +207,7 @@ def test_an_agent_that_has_long_not_needed_the_store_finds_the_one_that_there_is
     eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
     # It speaks for nobody, so it needs none of them before its worker is dead.
     run.start(SECOND, connect=lambda: stores.pop() if stores else run.connect())
-    eventually(lambda: len(run.board.beats.homes([SECOND])) == 1)
+    eventually(lambda: len(run.board.beats.homes([Participant(SECOND)])) == 1)
     os.kill(run.workers[SECOND], signal.SIGKILL)
     eventually(lambda: run.board.failures.death(SECOND) is not None)
 

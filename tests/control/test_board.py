@@ -10,6 +10,7 @@ from recycle.control.board import Board
 from recycle.control.errors import ControlError
 from recycle.control.log import LogReader
 from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
+from recycle.control.participant import Participant
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Server
@@ -203,19 +204,29 @@ def test_signs_of_life_are_those_of_the_host_that_a_member_is_on(board: Board) -
     board.beats.give("one", 1)
     board.beats.give("one", 2)
     for member, host in ((A, "one"), (B, "other")):
-        board.beats.settle(member, host)
-    assert board.beats.homes([A, B, C]) == {A: "one", B: "other"}
+        board.beats.settle(Participant(member), host)
+    assert board.beats.homes(map(Participant, [A, B, C])) == {Participant(A): "one", Participant(B): "other"}
     assert board.beats.of_hosts(["one", "other"]) == {"one": 2, "other": 0}
     assert board.beats.counts([A, B, C]) == {A: 2, B: 0, C: 0}
+
+
+def test_a_member_of_several_ranks_is_as_alive_as_the_host_of_the_least_of_them(board: Board) -> None:
+    for host, count in (("one", 5), ("other", 3)):
+        board.beats.give(host, count)
+    first, second = Participant.all_of(A, 2)
+    board.beats.settle(first, "one")
+    assert board.beats.counts([A], 2) == {A: 0}
+    board.beats.settle(second, "other")
+    assert board.beats.counts([A], 2) == {A: 3}
 
 
 def test_the_host_of_who_has_yet_to_ask_for_a_place_is_kept_and_that_of_an_earlier_life_is_not(board: Board) -> None:
     earlier, later = Member(A.server, 0), Member(A.server, 2)
     board.verdicts.propose(verdict(3, 3, Member(A.server, 1), B))
     for member in (earlier, later, B):
-        board.beats.settle(member, "one")
+        board.beats.settle(Participant(member), "one")
     board.forget(3, (Member(A.server, 1), B))
-    assert board.beats.homes([earlier, later, B]) == {later: "one", B: "one"}
+    assert set(board.beats.homes(map(Participant, [earlier, later, B]))) == {Participant(later), Participant(B)}
 
 
 def test_the_number_of_the_newest_verdict_is_told_and_told_again_by_who_tidies(store: Store, board: Board) -> None:
@@ -266,7 +277,7 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         board.verdicts.propose(verdict(epoch, epoch, *lives))
         store.set(f"epoch/{epoch}/tensor/0/all/0", b"an address")
         for member in (gone, *lives):
-            board.beats.settle(member, f"host of {member}")
+            board.beats.settle(Participant(member), f"host of {member}")
             board.beats.give(f"host of {member}", 1)
             board.failures.publish_report(Report(str(member), epoch, epoch, epoch))
             board.joining.request(JoinRequest("W1_0#1", epoch))

@@ -1,8 +1,9 @@
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
-from recycle.control.decision import Lost, Missing, Survey, decide, give_up
+from recycle.control.decision import Lost, Missing, Survey, common_report, decide, give_up
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.job import Server
@@ -34,6 +35,21 @@ def surveys(draw: st.DrawFn) -> Survey:
         {each: death(each) for each in dead},
         {each: report(each, *draw(held)) for each in joiners},
     )
+
+
+@given(st.lists(st.sampled_from([(7, 6), (7, 7), (8, 7), (8, 8), (NOTHING, NOTHING)]), min_size=1, max_size=4))
+def test_a_server_holds_what_all_its_ranks_hold(held: list[tuple[int, int]]) -> None:
+    reports = [msgspec.structs.replace(report(MEMBERS[0], *each), rank=rank) for rank, each in enumerate(held)]
+    common = common_report(reports)
+    assert common.versions == frozenset.intersection(*(each.versions for each in reports))
+    assert common.member == str(MEMBERS[0])
+
+
+def test_a_server_reads_the_checkpoint_that_all_its_ranks_read_and_stops_if_one_says_so() -> None:
+    first = report(MEMBERS[0], 7, 6, checkpoint=6)
+    second = msgspec.structs.replace(first, rank=1, checkpoint=4, stop="no")
+    assert (common_report([first, second]).checkpoint, common_report([first, second]).stop) == (4, "no")
+    assert common_report([first, msgspec.structs.replace(second, checkpoint=None)]).checkpoint is None
 
 
 @given(surveys())

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from harness.examples import paper_job
@@ -30,7 +31,7 @@ from recycle.control.events import (
 )
 from recycle.control.machine import Machine, State
 from recycle.control.messages import NOTHING, Death, Opening, Report, Verdict
-from recycle.control.view import Member
+from recycle.control.view import SOLE, Member, ServerRank
 
 JOB = paper_job(pipelines=2, stages=2)
 A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
@@ -51,8 +52,8 @@ def report(member: Member, newest: int = 5, oldest: int = 5, epoch: int = 0, che
 class Told:
     """A machine, and events with ids of their own."""
 
-    def __init__(self, me: Member = A) -> None:
-        self.machine = Machine(me, JOB)
+    def __init__(self, me: Member = A, rank: ServerRank = SOLE) -> None:
+        self.machine = Machine(me, JOB, rank)
         self.count = 0
 
     def __call__(self, kind: type[Event], *content: object) -> tuple:
@@ -361,3 +362,28 @@ def test_the_end_is_the_end(state: State) -> None:
     ):
         assert actions == ()
     assert told.state is state
+
+
+def test_the_first_rank_of_a_server_proposes_when_all_ranks_have_reported() -> None:
+    told, other = Told(A, ServerRank(0, 2)), Told(A, ServerRank(1, 2))
+    for each in (told, other):
+        each(Decided, FIRST)
+        each(Built, 0)
+        each(Noticed, 0, "cause")
+        each(Halted, 0, 6, 5)
+    reports = [msgspec.structs.replace(report(each), rank=rank) for each in (A, B, C, D) for rank in (0, 1)]
+    answers = [told(Reported, each) for each in reports[1:]]
+    assert answers[:-1] == [()] * 6
+    # One rank of A has done the iteration, and the other one has not.
+    assert answers[-1] == (Propose(verdict(1, A, B, C, D)),)
+    assert [other(Reported, each) for each in reports] == [()] * 8
+    assert other(Overdue, 0, B) == ()
+
+
+def test_a_rank_that_does_not_answer_costs_its_own_server() -> None:
+    told = Told(A, ServerRank(0, 2))
+    told(Decided, FIRST)
+    told(Built, 0)
+    told(Noticed, 0, "cause")
+    told(Halted, 0, 5, 5)
+    assert told(Overdue, 0, A) == (Accuse(A),)

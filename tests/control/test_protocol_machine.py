@@ -16,10 +16,10 @@ ANY = st.integers(0, 999)
 class Protocol(RuleBasedStateMachine):
     """What may happen to a run. Rules that do not apply do nothing."""
 
-    @initialize(shape=st.sampled_from([(2, 2), (3, 2)]))
-    def begin(self, shape: tuple[int, int]) -> None:
-        pipelines, stages = shape
-        self.world = World(paper_job(pipelines=pipelines, stages=stages, micro_batches=2))
+    @initialize(shape=st.sampled_from([(2, 2, 1), (3, 2, 1), (2, 2, 2)]))
+    def begin(self, shape: tuple[int, int, int]) -> None:
+        pipelines, stages, ranks = shape
+        self.world = World(paper_job(pipelines=pipelines, stages=stages, micro_batches=2), ranks)
         self.everybody_goes_on(1)
 
     def one(self, which: int, hung: bool = False) -> Simulated | None:
@@ -65,7 +65,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(which=ANY, with_agent=st.booleans(), hung=st.booleans())
     def crash(self, which: int, with_agent: bool, hung: bool) -> None:
-        if len(self.world.everyone) < 16 and (one := self.one(which, hung)):
+        if len(self.world.everyone) < 16 * self.world.ranks and (one := self.one(which, hung)):
             one.die()
             if not with_agent:
                 self.world.agents.append(self.world.declare_dead(one.member, "agent"))
@@ -139,7 +139,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(which=ANY)
     def join(self, which: int) -> None:
         vacant = self.world.vacant()
-        if vacant and len(self.world.everyone) < 16:
+        if vacant and len(self.world.everyone) < 16 * self.world.ranks:
             self.world.join(vacant[which % len(vacant)])
 
     @rule(which=ANY)
@@ -154,7 +154,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(which=ANY)
     def tidy(self, which: int) -> None:
         one = self.one(which)
-        if one and one.machine.state is State.TRAINING and one.machine.leader == one.member:
+        if one and one.machine.state is State.TRAINING and one.machine.leads:
             self.world.board.forget(one.machine.view.epoch, one.machine.view.members)
 
     # What must hold.
@@ -195,7 +195,7 @@ class Protocol(RuleBasedStateMachine):
             return all(one.machine.state is State.JOINING for one in running)
         if not members:
             return True
-        return len(members) == len(verdict.members) and all(
+        return len(members) == self.world.ranks * len(verdict.members) and all(
             one.machine.state is State.TRAINING and one.machine.view == verdict.view and one.iteration
             for one in members
         )
@@ -214,7 +214,7 @@ class Protocol(RuleBasedStateMachine):
         # What time-outs do: the silent are accused, operations fail, and who does not answer is overdue.
         view = self.world.newest().view
         for member in view.members:
-            if not self.world.of(member).alive:
+            if not self.world.is_whole(member):
                 self.world.agents.append(self.world.declare_dead(member, "heartbeat"))
         for one in self.world.running:
             if one.rebuild or one.iteration:
@@ -222,7 +222,7 @@ class Protocol(RuleBasedStateMachine):
             elif one.machine.state is State.GATHERING:
                 for member in view.members:
                     one.overdue(member)
-        served = {one.member.server for one in self.world.running}
+        served = {one.member.server for one in self.world.running if self.world.is_whole(one.member)}
         if self.world.durable:
             for server in self.world.vacant():
                 if server not in served:

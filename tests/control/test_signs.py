@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, Sign, host_name, sign_of_agent, sign_of_worker
 from recycle.control.view import Member
 
@@ -31,8 +32,8 @@ def host(token: str) -> Iterator[HostSocket]:
 
 def test_one_process_takes_the_signs_of_all(host: HostSocket, other: HostSocket) -> None:
     assert not other.listen()
-    other.give(sign_of_agent(A, 1))
-    other.give(sign_of_worker(A, 7, over=True))
+    other.give(sign_of_agent(Participant(A), 1))
+    other.give(sign_of_worker(Participant(A), 7, over=True))
     first, second = host.take()
     assert (first.member, first.role, first.count, first.over) == ("W0_0#0", "agent", 1, False)
     assert (second.member, second.role, second.count, second.over) == ("W0_0#0", "worker", 7, True)
@@ -42,19 +43,19 @@ def test_one_process_takes_the_signs_of_all(host: HostSocket, other: HostSocket)
 def test_when_it_ends_another_one_takes_them(token: str, other: HostSocket) -> None:
     with closing(HostSocket(token)) as first:
         assert first.listen()
-        other.give(sign_of_agent(A, 1))
+        other.give(sign_of_agent(Participant(A), 1))
         assert [each.count for each in first.take()] == [1]
-    other.give(sign_of_agent(A, 2))
+    other.give(sign_of_agent(Participant(A), 2))
     with closing(HostSocket(token)) as second:
         assert second.listen()
-        other.give(sign_of_agent(A, 3))
+        other.give(sign_of_agent(Participant(A), 3))
         assert [each.count for each in second.take()] == [3]
 
 
 def test_each_run_has_its_own(host: HostSocket) -> None:
     with closing(HostSocket(secrets.token_hex(8))) as stranger:
         assert stranger.listen()
-        stranger.give(sign_of_agent(A, 1))
+        stranger.give(sign_of_agent(Participant(A), 1))
         assert list(host.take()) == []
         assert len(list(stranger.take())) == 1
 
@@ -72,7 +73,7 @@ def test_what_was_not_made_with_the_token_is_ignored(host: HostSocket, other: Ho
 
 def test_signs_that_nobody_takes_hinder_nobody(host: HostSocket, other: HostSocket) -> None:
     for count in range(10_000):
-        other.give(sign_of_agent(A, count))
+        other.give(sign_of_agent(Participant(A), count))
     assert next(iter(host.take())).count == 0
 
 

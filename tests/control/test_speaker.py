@@ -8,6 +8,7 @@ from harness.memory_store import MemoryStore
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Opening, Verdict
+from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.speaker import Speaker, ring, watched
 from recycle.control.view import Member, View
@@ -18,6 +19,7 @@ BEAT = 0.5
 DURATIONS = Durations(beat=BEAT, silence=3.0, hang=9.0)
 HOSTS = 4
 MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(HOSTS) for stage in range(2))
+EVERYBODY = tuple(map(Participant, MEMBERS))
 
 
 class Host:
@@ -196,7 +198,7 @@ def test_in_another_store_everybody_says_again_where_it_is(begun: Run) -> None:
     begun.board.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0))
     begun.go_on(10)
     assert begun.dead == set()
-    assert len(begun.board.beats.homes(MEMBERS)) == len(MEMBERS)
+    assert len(begun.board.beats.homes(EVERYBODY)) == len(MEMBERS)
 
 
 def test_what_a_beat_asks_of_the_store_does_not_depend_on_how_many_there_are(begun: Run) -> None:
@@ -210,10 +212,31 @@ def test_what_a_beat_asks_of_the_store_does_not_depend_on_how_many_there_are(beg
 
 
 def test_every_host_is_watched_by_the_two_before_that_live() -> None:
-    hosts = ring(View(0, MEMBERS), {each: f"{place % 3}" for place, each in enumerate(MEMBERS)})
+    hosts = ring(EVERYBODY, {each: f"{place % 3}" for place, each in enumerate(EVERYBODY)})
     assert hosts == ("0", "1", "2")
     assert watched(hosts, "0", ()) == ("1", "2")
     assert watched(hosts, "2", ()) == ("0", "1")
     assert watched(hosts, "0", {"1"}) == ("2",)
     assert watched(hosts, "another", ()) == ("0", "1")
     assert watched((), "0", ()) == ()
+
+
+def test_the_silence_of_one_rank_is_the_death_of_its_server(store: MemoryStore) -> None:
+    member = MEMBERS[0]
+    board = Board(store, TOKEN)
+    board.verdicts.propose(Verdict(0, (str(member),), 0))
+    socket = HostSocket(f"{TOKEN} of two ranks")
+    speaker = Speaker(socket, "host", DURATIONS, 2)
+
+    def beat(number: int, *ranks: int) -> None:
+        for rank in ranks:
+            speaker.note(Sign(str(member), 1 + rank, "agent", number, rank=rank))
+        speaker.look(board, number * BEAT)
+
+    for number in range(1, 20):
+        beat(number, 0, 1)
+    assert board.failures.death(member) is None
+    for number in range(20, 30):
+        beat(number, 1)
+    assert board.failures.death(member) is not None
+    socket.close()

@@ -34,6 +34,8 @@ def make(failed):
 class Trained:
     """A run of the model, to its end or to its error."""
 
+    make = staticmethod(make)
+
     def __init__(self, folder, *faults, on_event=lambda _: None, iterations=ITERATIONS, **options):
         self.run = self.describe(folder, iterations=iterations, **options)
         self.events = []
@@ -44,7 +46,7 @@ class Trained:
             on_event(event)
 
         try:
-            train(self.run, watch, make, Faults(faults))
+            train(self.run, watch, self.make, Faults(faults))
         except RunFailed as error:
             self.error = str(error)
         path = folder / FIRED

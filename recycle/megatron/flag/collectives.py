@@ -14,8 +14,10 @@ import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
+from recycle.megatron.shared.torch_calls import Calls
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Group, Network
+from recycle.runtime.net.process_groups import ReplaceableGroup
 
 REDUCTIONS: Sequence[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = (
     (ReduceOp.SUM, lambda rows: rows.sum(0, dtype=rows.dtype)),
@@ -241,6 +243,38 @@ class Collectives:
         for row, size in zip(table, sizes.tolist(), strict=True):
             for result in msgspec.msgpack.decode(row[:size].numpy().tobytes(), type=list[Result]):
                 self._known.setdefault(result.key, [_tensor(each) for each in result.values])
+
+
+class GroupCollectives(NamedTuple):
+    """The calls of one process group; a Carrier.
+
+    Attributes:
+        collectives: of this server.
+        servers: by their rank in the group.
+    """
+
+    collectives: Collectives
+    servers: tuple[Server, ...]
+
+    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        """See Carrier."""
+        return self.collectives.reduce(self.servers, tensor, how)
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """See Carrier."""
+        return self.collectives.gather(self.servers, tensor)
+
+
+def hand_over(group: ReplaceableGroup, collectives: Collectives, servers: tuple[Server, ...]) -> None:
+    """From now on, the calls of a process group survive the death of members.
+
+    Args:
+        group: it.
+        collectives: of this server.
+        servers: by their rank in the group.
+    """
+    calls = Calls(GroupCollectives(collectives, servers), group.rank(), len(servers))
+    group.hand_over(servers, calls.carry_out)
 
 
 def _first_of(servers: Iterable[Server], stage: int) -> Server | None:

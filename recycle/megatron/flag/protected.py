@@ -13,11 +13,10 @@ from recycle.control.errors import StoreLost
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
-from recycle.megatron.flag.collectives import Collectives
+from recycle.megatron.flag.collectives import Collectives, hand_over
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.roles import Roles
-from recycle.megatron.flag.torch_calls import hand_over
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder

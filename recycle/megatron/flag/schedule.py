@@ -7,6 +7,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.utils import get_model_config
 
+from recycle.control.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.flag.requirements import only, require_micro_batches, require_supported
 from recycle.megatron.flag.script_data import ScriptData
@@ -147,6 +148,12 @@ class PlanSchedule:
 def this_server() -> Server:
     """Which server this rank belongs to, by Megatron's groups."""
     return Server(parallel_state.get_data_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank())
+
+
+def this_rank() -> ServerRank:
+    """Which of its server's ranks this is, by Megatron's groups."""
+    size = parallel_state.get_tensor_model_parallel_world_size()
+    return ServerRank(parallel_state.get_tensor_model_parallel_rank(), size)
 
 
 def stock_schedule(depth: int) -> Callable[..., list[Any]]:

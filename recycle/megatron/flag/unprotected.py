@@ -12,6 +12,7 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.flag.gradients import WholeGradients
 from recycle.megatron.flag.loss_reports import LossExchange
+from recycle.megatron.flag.schedule import this_rank
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
@@ -38,8 +39,7 @@ class UnprotectedExecution:
         self._network: Network | None = None
         self._losses: LossExchange | None = None
         if server in plan.programs:
-            tensor_rank = parallel_state.get_tensor_model_parallel_rank()
-            self._network = connect(store, View.of(plan), server, tensor_rank=tensor_rank)
+            self._network = connect(store, View.of(plan), server, rank=this_rank())
         if plan.dead and server.stage == plan.job.depth - 1:
             self._losses = LossExchange(parallel_state.get_data_parallel_group())
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from recycle.control.view import ServerRank
 from recycle.errors import RunFailed, UserError
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
@@ -28,19 +29,19 @@ class Checkpointing:
         run: whose checkpoints.
         text: tells apart what is trained on.
         server: which server this is.
-        tensor_rank: the rank's place in the server.
+        rank: of the server.
         training: of its stage.
         reporter: is told where one cannot be written.
     """
 
     def __init__(
-        self, run: Run, text: str, server: Server, tensor_rank: int, training: StageTraining, reporter: Reporter
+        self, run: Run, text: str, server: Server, rank: ServerRank, training: StageTraining, reporter: Reporter
     ) -> None:
         self._run = run
         self._settings = run.settings | {"text": text}
         self._server = server
-        self._shard = f"stage-{server.stage}/tensor-{tensor_rank}"
-        self._first_rank = tensor_rank == 0
+        self._shard = f"stage-{server.stage}/tensor-{rank.number}"
+        self._rank = rank
         self._training = training
         self._reporter = reporter
 
@@ -82,7 +83,7 @@ class Checkpointing:
                 if step == self._run.iterations:
                     raise  # there is no later one
                 self._warn(str(error))
-        if not self._sum(network, failures) and self._first_rank and self._server == view.servers[0]:
+        if not self._sum(network, failures) and self._rank.is_first and self._server == view.servers[0]:
             try:
                 complete(self._run.checkpoints, Manifest(VERSION, step, self._settings), self._run.keep)
             except UserError as error:
@@ -93,9 +94,7 @@ class Checkpointing:
         self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
 
     def _sum(self, network: Network, tensor: torch.Tensor) -> float:
-        """Over all ranks: those of one place in their servers meet, and then those of each server."""
+        """Over all ranks: those of one number meet, and then those of each server. Who has it knows that all came."""
         network.all.sum(tensor)
-        if self._run.tensor_parallel > 1:
-            torch.distributed.all_reduce(tensor)
-            network.all.sum(tensor)
+        network.ranks.sum(tensor)
         return tensor.item()

@@ -99,7 +99,7 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
 
     def body(member: LocalProcess) -> None:
         run_on_cpu()
-        groups = join_server(member.store(), Server(0, number), job.depth)
+        groups = join_server(Server(0, number), job.depth)
         config = transformer_config(options, job.depth)
         model = build_stage(options, config, number, job.depth, groups)
         spec = _boundary(options)

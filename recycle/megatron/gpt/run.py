@@ -65,6 +65,11 @@ class Run(msgspec.Struct, frozen=True):
     copies: int = 0
 
     @property
+    def ranks(self) -> int:
+        """How many ranks a server has."""
+        return self.tensor_parallel
+
+    @property
     def events(self) -> Path:
         """The folder of the servers' events."""
         return self.folder / "events"

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.text import TokenText
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.megatron.shared.world import Place, join_server
@@ -39,8 +40,7 @@ class GptServer:
         text: what is trained on.
         reporter: gets what happens.
         keep: whether steps can be undone.
-        tensor_rank: the rank's place in the server.
-        store: where the ranks of a server find each other, if it has several.
+        rank: of the server.
 
     Attributes:
         training: of its stage.
@@ -56,25 +56,25 @@ class GptServer:
         text: TokenText,
         reporter: Reporter,
         keep: bool,
-        tensor_rank: int = 0,
-        store: torch.distributed.Store | None = None,
+        rank: ServerRank = SOLE,
     ) -> None:
-        world = torch.distributed.HashStore() if store is None else store
         self.recorder = Recorder(server)
         self.network: Network | None = None
         self._run = run
         self._server = server
-        self._tensor_rank = tensor_rank
+        self._rank = rank
         self._reporter = reporter
-        groups = join_server(world, server, run.plan.job.depth, tensor_rank, run.tensor_parallel)
+        self._collectives = RankCollectives(rank)
+        groups = join_server(server, run.plan.job.depth, self._collectives)
         stage = make_stage(run, server.stage, text, groups)
         self.training = StageTraining(stage, make_update(run, stage, server.stage, keep), self.recorder)
-        self.checkpoints = Checkpointing(run, text.fingerprint, server, tensor_rank, self.training, reporter)
+        self.checkpoints = Checkpointing(run, text.fingerprint, server, rank, self.training, reporter)
 
     @property
     def trainee(self) -> Trainee:
         """What recovery gets of it."""
-        return Trainee(versions=self.training, connection=self, durable=self.checkpoints, followed=self.training)
+        training = self.training
+        return Trainee(training, connection=self, durable=self.checkpoints, followed=training, rank=self._rank)
 
     @property
     def view(self) -> View:
@@ -99,6 +99,7 @@ class GptServer:
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Connectable."""
         self.network = network
+        self._collectives.connect(network)
         waiting = self._run.waiting if plan.dead == self._run.plan.dead else None
         self.training.connect(plan, network, hooks, notices, waiting)
         if self.training.newest == 0:
@@ -146,7 +147,7 @@ class GptServer:
 
     @property
     def _leads(self) -> bool:
-        return self._server == self.view.servers[0] and self._tensor_rank == 0
+        return self._server == self.view.servers[0] and self._rank.is_first
 
     @property
     def _epoch(self) -> int:

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JoinFile
 from recycle.control.messages import differs
-from recycle.control.view import Member, View
+from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
@@ -36,13 +35,15 @@ from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, S
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
+from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.apart import join
+from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.outcome import end_with_run, was_kept
+from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.restarts import Restarts, serve_again
+from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
 from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
@@ -73,20 +74,10 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
     transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
-    if run.tensor_parallel > 1 and run.model.clip is not None:
+    if run.model.exact and run.model.tied and run.plan.job.depth == 1:
         raise RunError(
-            f"clip is {run.model.clip:g}: the norm of a gradient is not taken over tensor-parallel ranks; do without "
-            "clipping, or with --tensor-parallel 1"
-        )
-    if run.model.exact and (run.tensor_parallel > 1 or (run.model.tied and run.plan.job.depth == 1)):
-        raise RunError(
-            "exact is on: sums are not exact over tensor-parallel ranks, nor where one stage uses the embedding twice; "
-            "do without it, or with --tensor-parallel 1 and at least two stages"
-        )
-    if run.model.fp16 and run.tensor_parallel > 1:
-        raise RunError(
-            "fp16 is on: an overflow on one tensor-parallel rank is not seen by the others, which would go on with "
-            "another loss scale; take bf16, which needs none, or --tensor-parallel 1"
+            "exact is on: sums are not exact where one stage uses the embedding twice; do without it, or take at least "
+            "two stages"
         )
     view = View.of(run.plan, _next_epoch(run))
     if meeting is not None:
@@ -114,17 +105,17 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         watch(msgspec.json.decode(content, type=Event))
 
     if meeting is None:
-        launch(len(view.servers) * run.tensor_parallel, work, receive)
+        launch(len(view.servers) * run.ranks, work, receive)
     else:
         join(meeting.start, work, receive)
 
 
 def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:
-    if count != servers * run.tensor_parallel:
-        each = "a process each" if run.tensor_parallel == 1 else f"{run.tensor_parallel} processes each"
+    if count != servers * run.ranks:
+        each = "a process each" if run.ranks == 1 else f"{run.ranks} processes each"
         raise RunError(
             f"WORLD_SIZE is {count}, and the plan has {servers} live servers, {each}: "
-            f"start torchrun with {servers * run.tensor_parallel} processes in all"
+            f"start torchrun with {servers * run.ranks} processes in all"
         )
     if faults.entries:
         raise RunError("faults: they are for a run on one machine, started by one command; leave them out")
@@ -154,6 +145,7 @@ def _train_protected(
         restarts=run.restarts,
         meeting=meeting,
         keeper_limit=keeper_limit(run),
+        ranks=run.ranks,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
@@ -180,19 +172,18 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
     text = load_text(run.text, run.model)
     _require_same(run.fingerprint(text.fingerprint), endpoint)
-    member = View.of(run.plan).members[meeting.start.rank]
-    access = RunAccess(endpoint, admission.watch)
+    place, number = divmod(meeting.start.rank, run.ranks)
+    member = View.of(run.plan).members[place]
+    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
     make = make_maker(run.plan)
     workers: list[int] = []
     with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
+        lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
 
         def serve(life: Member) -> int:
             return _serve(run, text, make, Faults(), life, access, workers.append)
 
-        def next_life() -> Member | None:
-            return None if signals.number else _new_life(member.server, endpoint)
-
-        status = serve_again(serve, member, next_life, Restarts(run.restarts), say)
+        status = serve_again(serve, member, lives, Restarts(run.restarts), say)
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
     meeting.leave(status)
@@ -216,15 +207,6 @@ def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
     difference = differs(fingerprint, description.fingerprint)
     if difference:
         raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
-
-
-def _new_life(server: Server, endpoint: Endpoint) -> Member | None:
-    """The next life of a server in a run that is going on; None where it is over."""
-    with suppress(StoreLost):
-        board = Board(endpoint.connect(), endpoint.token)
-        if was_kept(board) is None:
-            return Member(server, board.joining.new_incarnation(server))
-    return None
 
 
 def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
@@ -264,7 +246,10 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     server = server or vacant[0]
     member = Member(server, board.joining.new_incarnation(server))
     del board
-    return _serve(run, text, make, Faults(), member, RunAccess(endpoint, (door.host, door.watch)))
+    access = RunAccess(endpoint, (door.host, door.watch))
+    return serve_all_ranks(
+        run.ranks, lambda rank: _serve(run, text, make, Faults(), member, access._replace(rank=rank))
+    )
 
 
 def _serve(
@@ -277,29 +262,32 @@ def _serve(
     began: Callable[[int], None] = lambda _: None,
 ) -> int:
     """An agent's process; the worker is forked from it."""
-    set_title(f"agent of {member.server}")
+    set_title(f"agent of {door.rank.of(member.server)}")
     work = partial(_work, run, text, make, faults, member, door)
-    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations, began)
+    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations, began, door.rank)
 
 
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
     """A worker's process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    set_title(str(member.server))
+    set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+    send = connect_to_launcher(door.watch, door.endpoint.token, door.rank.of(member), os.getpid())
 
     def survive() -> int:
         run_on_cpu()
-        name = str(member.server) if member.incarnation == 0 else str(member)
-        file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
-        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        reporter: Reporter = SilentReporter()
+        if door.rank.is_first:
+            name = str(member.server) if member.incarnation == 0 else str(member)
+            file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
+            reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
-        trained = GptServer(run, member.server, text, reporter, keep=True)
+        trained = GptServer(run, member.server, text, reporter, keep=True, rank=door.rank)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
+        mine = faults.of_worker(member.server, member.incarnation) if door.rank.is_first else ()
         hooks: list[Hooks] = []
-        if mine := faults.of_worker(member.server, member.incarnation):
+        if mine:
             fired = FiredFile(run.folder / FIRED, member.server, member.incarnation)
 
             def tell(fault: Fault, time_ns: int) -> None:
@@ -328,19 +316,19 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
 
 def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None, process: Process) -> None:
     run_on_cpu()
-    place, tensor_rank = divmod(process.rank, run.tensor_parallel)
-    server = view.servers[place]
+    place, number = divmod(process.rank, run.ranks)
+    server, rank = view.servers[place], ServerRank(number, run.ranks)
     reporter: Reporter = SilentReporter()
-    if tensor_rank == 0:
+    if rank.is_first:
         failed = tuple(run.plan.dead) if process.rank == 0 else ()
         file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed)
         reporter = FileReporter(file, process.report)
     store = process.store()
-    trained = GptServer(run, server, text, reporter, False, tensor_rank, store if run.tensor_parallel > 1 else None)
+    trained = GptServer(run, server, text, reporter, keep=False, rank=rank)
     training = trained.training
     if newest is not None:
         trained.checkpoints.load(newest)
-    network = connect(store, view, server, tensor_rank=tensor_rank)
+    network = connect(store, view, server, rank=rank)
     training.enter(network, training.newest)
     trained.connect(run.plan, network, (), None)
     if process.rank == 0:

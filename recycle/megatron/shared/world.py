@@ -1,10 +1,9 @@
 """The world in which Megatron's code finds itself: one server.
 
-Its default process group holds the tensor-parallel ranks of the server and nobody else, so no group of Megatron's
-can ever hold a dead server; between servers, the runtime carries everything.
+Its default process group holds the ranks of the server and nobody else, so no group of Megatron's can ever hold a dead
+server; between servers, the runtime carries everything.
 """
 
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -12,7 +11,9 @@ from megatron.core import parallel_state
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+from recycle.control.view import SOLE
 from recycle.job import Server
+from recycle.megatron.shared.rank_collectives import BACKEND, RankCollectives
 
 
 class Place(NamedTuple):
@@ -30,24 +31,20 @@ class Place(NamedTuple):
         return self.depth
 
 
-def join_server(store: dist.Store, server: Server, depth: int, tensor_rank: int = 0, tensor_parallel: int = 1) -> Any:
-    """Make the world of one rank, and the groups that its model is built with.
+def join_server(server: Server, depth: int, collectives: RankCollectives | None = None) -> Any:
+    """Make the world of one rank, which waits for nobody, and the groups that its model is built with.
 
     Args:
-        store: where the ranks of the server find each other.
         server: which server.
         depth: P.
-        tensor_rank: the rank's place in the server.
-        tensor_parallel: how many ranks the server has.
+        collectives: of the rank; they carry out what is called in these groups. None for a server of one.
     """
-    dist.init_process_group(
-        "gloo",
-        store=dist.PrefixStore(f"server/{server}", store),
-        rank=tensor_rank,
-        world_size=tensor_parallel,
-        timeout=timedelta(seconds=120),
-    )
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor_parallel)
+    collectives = collectives or RankCollectives(SOLE)
+    collectives.register()
+    rank = collectives.rank
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=rank.number, world_size=rank.size)
+    # The ranks of a server share its layers' tensors.
+    parallel_state.initialize_model_parallel(rank.size, create_gloo_process_groups=False)
     parallel_state.set_pipeline_model_parallel_rank(server.stage)
     parallel_state.set_pipeline_model_parallel_world_size(depth)
     model_parallel_cuda_manual_seed(0)

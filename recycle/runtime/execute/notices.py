@@ -93,7 +93,10 @@ class NoticeExchange:
         now = time.monotonic()
         took = min(round(1000 * (now - self._began) / max(self._iterations, 1)), _LONGEST)
         tensor = torch.cat([self.say.encoded(depth), torch.tensor([took], dtype=torch.int32)])
-        self._posted = self.say, tensor, self._network.all.start_sum(tensor)
+        # What any rank of a server has to say, the server says; so all planes hear the same.
+        self._network.ranks.maximum(tensor)
+        said = Notices.decoded(tensor[:-1])
+        self._posted = said, tensor, self._network.all.start_sum(tensor)
         self._to_go, self._iterations, self._began = self._every, 0, now
 
     def collect(self) -> None:

@@ -77,7 +77,8 @@ class Follower:
         meeting, versions = self._meeting, self._versions
         store = meeting.endpoint.connect(meeting.durations.rebuild)
         board = Board(store, meeting.endpoint.token)
-        while not board.joining.wait_offer(meeting.epoch, meeting.joiner, meeting.attempt, meeting.durations.beat):
+        joiner, attempt, beat = meeting.joiner, meeting.attempt, meeting.durations.beat
+        while not board.joining.wait_offer(meeting.epoch, joiner, attempt, beat, meeting.rank):
             if self._stopped:
                 return
         pair = meeting.accept(store.torch_store, self._check)
@@ -118,14 +119,18 @@ class Joining:
         versions: of its state.
         endpoint: of the store.
         durations: how long is waited for what.
+        rank: of its server.
 
     Attributes:
         ready: whether it can be admitted in this view, be it with nothing.
         arrived: whether it holds the version of the others.
     """
 
-    def __init__(self, member: Member, versions: Followable, endpoint: Endpoint, durations: Durations) -> None:
+    def __init__(
+        self, member: Member, versions: Followable, endpoint: Endpoint, durations: Durations, rank: int = 0
+    ) -> None:
         self.ready = self.arrived = False
+        self._rank = rank
         self._versions = versions
         self._endpoint = endpoint
         self._durations = durations
@@ -170,13 +175,13 @@ class Joining:
     def _ask(self, board: Board) -> None:
         self._tries += 1
         self._attempt += 1
-        request = JoinRequest(str(self._member), self._view.epoch, self._attempt)
+        request = JoinRequest(str(self._member), self._view.epoch, self._attempt, rank=self._rank)
         board.joining.request(request)
-        meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt)
+        meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt, self._rank)
         self._follower = Follower(meeting, self._versions, request)
 
     def _come_with_nothing(self, board: Board) -> None:
-        board.joining.request(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced"))
+        board.joining.request(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced", self._rank))
         self.ready = True
 
     def _has_peer(self, board: Board) -> bool:

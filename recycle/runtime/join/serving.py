@@ -58,6 +58,7 @@ class Meeting(NamedTuple):
         epoch: of the view.
         joiner: who joins.
         attempt: which of its requests is met.
+        rank: of its server; equal ranks meet.
     """
 
     endpoint: Endpoint
@@ -65,6 +66,7 @@ class Meeting(NamedTuple):
     epoch: int
     joiner: Member
     attempt: int
+    rank: int = 0
 
     def offer(self, check: Callable[[], None]) -> PrivateLink:
         """Call the joiner, and connect to it.
@@ -77,7 +79,7 @@ class Meeting(NamedTuple):
             StoreLost: there is no store.
         """
         store = self.endpoint.connect(self.durations.rebuild)
-        Board(store, self.endpoint.token).joining.offer(self.epoch, self.joiner, self.attempt)
+        Board(store, self.endpoint.token).joining.offer(self.epoch, self.joiner, self.attempt, self.rank)
         return self._pair(store.torch_store, True, check)
 
     def accept(self, store: torch.distributed.Store, check: Callable[[], None]) -> PrivateLink:
@@ -95,7 +97,7 @@ class Meeting(NamedTuple):
     def _pair(self, store: torch.distributed.Store, first: bool, check: Callable[[], None]) -> PrivateLink:
         rebuild = timedelta(seconds=self.durations.rebuild)
         store.set_timeout(rebuild)
-        place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.attempt}", store)
+        place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.rank}/{self.attempt}", store)
         transfer = timedelta(seconds=self.durations.transfer)
         options = NetworkOptions(transfer, rebuild, self.endpoint.address, [self.endpoint.port])
         return connect_pair(place, first, options, check)
@@ -238,10 +240,14 @@ class Serving:
         versions: of its state.
         endpoint: of the store.
         durations: how long is waited for what.
+        rank: of its server; it serves its equals.
     """
 
-    def __init__(self, member: Member, versions: Followable, endpoint: Endpoint, durations: Durations) -> None:
+    def __init__(
+        self, member: Member, versions: Followable, endpoint: Endpoint, durations: Durations, rank: int = 0
+    ) -> None:
         self._member = member
+        self._rank = rank
         self._versions = versions
         self._endpoint = endpoint
         self._durations = durations
@@ -262,9 +268,10 @@ class Serving:
         for request in requests:
             joiner = Member.parse(request.member)
             mine = joiner.server not in view.servers and server_of(view, joiner) == self._member
+            mine = mine and request.rank == self._rank
             if mine and request.state == "asking" and request.attempt > self._served.get(joiner, -1):
                 self._served[joiner] = request.attempt
-                meeting = Meeting(self._endpoint, self._durations, view.epoch, joiner, request.attempt)
+                meeting = Meeting(self._endpoint, self._durations, view.epoch, joiner, request.attempt, self._rank)
                 self._service = Service(meeting, self._versions.newest, self._versions.state())
                 self._versions.listen(self._service)
                 return

@@ -1,11 +1,8 @@
 """How often a server whose worker has crashed is started again on its host."""
 
-import time
 from collections import defaultdict
-from collections.abc import Callable
 
 from recycle.control.agent import DONE, FENCED, LEFT, STOPPED
-from recycle.control.view import Member
 from recycle.job import Server
 
 HOUR = 3600.0
@@ -48,34 +45,3 @@ class Restarts:
             f"{server} has crashed more than {self._limit} times within an hour, and is not started again: see what is "
             "wrong with its host, and bring it back with recycle join"
         )
-
-
-def serve_again(
-    serve: Callable[[Member], int],
-    member: Member,
-    next_life: Callable[[], Member | None],
-    restarts: Restarts,
-    say: Callable[[str], None],
-) -> int:
-    """Serve, and start again after a crash, as often as that may be.
-
-    Args:
-        serve: serves as a member, and gives the status with which its worker has ended.
-        member: the first life.
-        next_life: the next one; None if there is to be none.
-        restarts: counts.
-        say: tells the user that there is no other.
-
-    Returns:
-        The status with which the last worker has ended.
-    """
-    life: Member | None = member
-    status = DONE
-    while life is not None:
-        status = serve(life)
-        life = next_life() if has_crashed(status) else None
-        if life is not None and not restarts.allow(member.server, time.monotonic()):
-            life = None
-            if refusal := restarts.refusal(member.server):
-                say(refusal)
-    return status

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from recycle.control.durations import Durations
-from recycle.control.view import Member, View
+from recycle.control.participant import Participant
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.faults.menu import Faults
 from recycle.job import Job
 from recycle.runtime.launch.meeting import RollCall
@@ -18,10 +19,12 @@ class RunAccess(NamedTuple):
     Attributes:
         endpoint: of the store.
         watch: where the launcher listens.
+        rank: which of its server's the process is.
     """
 
     endpoint: Endpoint
     watch: tuple[str, int]
+    rank: ServerRank = SOLE
 
 
 class Setting(NamedTuple):
@@ -39,8 +42,9 @@ class Setting(NamedTuple):
         folder: of the run.
         durable: whether a version is somewhere else than with the servers by now: in a checkpoint, or with a keeper.
         restarts: how often a server that has crashed is started again, within an hour.
-        meeting: where the launcher meets those of the servers that it does not start; None where it starts all.
+        meeting: where the launcher meets those of the processes that it does not start; None where it starts all.
         keeper_limit: the most bytes that this host's keeper may hold; 0 for no keeper.
+        ranks: of each server.
     """
 
     job: Job
@@ -56,11 +60,17 @@ class Setting(NamedTuple):
     restarts: int = 0
     meeting: RollCall | None = None
     keeper_limit: int = 0
+    ranks: int = 1
 
     @property
-    def own(self) -> tuple[Member, ...]:
+    def everybody(self) -> tuple[Participant, ...]:
+        """Who begins, by the rank in the order of which they are started apart."""
+        return tuple(each for member in self.view.members for each in Participant.all_of(member, self.ranks))
+
+    @property
+    def own(self) -> tuple[Participant, ...]:
         """Whom the launcher starts."""
-        return self.view.members if self.meeting is None else (self.view.members[self.meeting.start.rank],)
+        return self.everybody if self.meeting is None else (self.everybody[self.meeting.start.rank],)
 
     def endpoint(self, port: int, token: str) -> Endpoint:
         """Where the store is.

@@ -12,12 +12,13 @@ from contextlib import suppress
 
 import msgspec
 
-from recycle.control.agent import DONE
+from recycle.control.agent import DONE, FENCED
 from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JoinFile, new_token
 from recycle.control.messages import Death, Description, Opening
+from recycle.control.participant import Participant, first_rank, members_of
 from recycle.control.tcp_store import listen
 from recycle.control.view import Member
 from recycle.errors import EndedBySignal, RunFailed
@@ -47,7 +48,8 @@ class Supervisor:
 
     Args:
         setting: what the run is.
-        serve: what the process of a server does, which is forked from here; it gives the exit status.
+        serve: what the process of a member, or of one of its ranks, does, which is forked from here; it gives the exit
+            status.
         watch: called with every event.
     """
 
@@ -60,7 +62,8 @@ class Supervisor:
         self._inbox = ReportInbox(setting.host, self._token)
 
         def start(name: str, port: int) -> int:
-            return serve(Member.parse(name), RunAccess(setting.endpoint(port, self._token), self._inbox.address))
+            member, rank = Participant.parse(name, setting.ranks)
+            return serve(member, RunAccess(setting.endpoint(port, self._token), self._inbox.address, rank))
 
         self._fork_server = ForkServer(setting.host if setting.meeting is None else setting.meeting.start.host, start)
         self._inbox.open()
@@ -69,9 +72,11 @@ class Supervisor:
         self._store_pid = 0
         self._store_due: float | None = None
         self._board: Board | None = None
-        self._agents: dict[Member, int] = {}
-        self._workers: dict[Member, int] = {}
-        self._ended: dict[Member, int] = {}
+        self._agents: dict[Participant, int] = {}
+        self._workers: dict[Participant, int] = {}
+        self._ended: dict[Participant, int] = {}
+        # Members whose end was answered with another life, or with none.
+        self._crashed: set[Member] = set()
         self._began = 0.0
         self._step = setting.step
         self._faults = list(setting.faults.of_launcher())
@@ -94,8 +99,8 @@ class Supervisor:
         try:
             with self._signals:
                 self._open_store()
-                for member in setting.own:
-                    self._fork_server.start_server(str(member), self._port)
+                for each in setting.own:
+                    self._fork_server.start_server(str(each), self._port)
                 while not self._is_over():
                     self._look()
             self._require_kept()
@@ -120,12 +125,13 @@ class Supervisor:
             self._learn(event)
         self._do_faults()
         self._mend_store()
+        self._follow_ranks()
         if self._signals.number and not self._told:
             self._told = True
             text = f"{self._signals.name}: the servers here end before one of the next iterations; again to end at once"
             self._tell(InstantLine("warning", now(), None, text))
-            for member in self._agents.keys() & self._workers.keys() - self._ended.keys():
-                tell_to_leave(self._workers[member])
+            for each in self._agents.keys() & self._workers.keys() - self._ended.keys():
+                tell_to_leave(self._workers[each])
 
     @property
     def _is_busy(self) -> bool:
@@ -149,7 +155,7 @@ class Supervisor:
         if self._setting.keeper_limit:
             self._fork_server.start_keeper(self._token, self._setting.keeper_limit)
         if meeting is not None:
-            for text in meeting.risks([each.server.stage for each in self._setting.view.members]):
+            for text in meeting.risks([each.member.server.stage for each in self._setting.everybody]):
                 self._tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 
@@ -173,13 +179,14 @@ class Supervisor:
                 self._tell(InstantLine("warning", now(), None, text))
                 self._fork_server.start_keeper(self._token, self._setting.keeper_limit)
             return
-        member = Member.parse(event.name)
+        participant = Participant.parse(event.name, self._setting.ranks)
         if event.kind == "started":
-            self._agents[member] = event.pid
+            self._agents[participant] = event.pid
         else:
-            self._ended[member] = event.status
-            if has_crashed(event.status):
-                self._replace_crashed(member)
+            self._ended[participant] = event.status
+            if has_crashed(event.status) and participant.member not in self._crashed:
+                self._crashed.add(participant.member)
+                self._replace_crashed(participant.member)
 
     def _open_board(self) -> None:
         setting = self._setting
@@ -192,8 +199,8 @@ class Supervisor:
         door.write(setting.folder / JOIN_FILE)
 
     def _hear(self, received: Received) -> None:
-        member = Member.parse(received.sender.name)
-        self._workers[member] = received.sender.pid
+        participant = Participant.parse(received.sender.name, self._setting.ranks)
+        self._workers[participant] = received.sender.pid
         match received.message:
             case ReportMessage(content):
                 self._note(msgspec.json.decode(content, type=Event))
@@ -202,9 +209,10 @@ class Supervisor:
             case FailureMessage(detail) as message:
                 folder = self._setting.folder / "failures"
                 folder.mkdir(exist_ok=True)
-                (folder / f"{member}.txt").write_bytes(detail.encode())
-                text = f"{member.server} failed: {message.summary}; {folder / f'{member}.txt'} says where"
-                self._tell(InstantLine("warning", now(), str(member.server), text))
+                path, server = folder / f"{participant}.txt", participant.member.server
+                path.write_bytes(detail.encode())
+                text = f"{participant.rank.of(server)} failed: {message.summary}; {path} says where"
+                self._tell(InstantLine("warning", now(), str(server), text))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, ViewLine):
@@ -234,20 +242,27 @@ class Supervisor:
         try:
             verdict = board.verdicts.newest() if board else None
             members = verdict.view.members if verdict else self._setting.view.members
-            others = [each for each in members if each not in self._agents]
+            here, going = members_of(self._agents), self._going
+            others = [each for each in members if each not in here]
             if board is None or verdict is None or verdict.stop or not others:
-                return len(self._ended) == len(self._agents) or all(each in self._ended for each in members)
+                return not going or (here - going).issuperset(members)
             self._accuse_silent(board, others)
-            own = (each for each in members if each in self._agents)
-            if not all(each in self._ended for each in own):
+            if not going.isdisjoint(members):
                 return False
             return board.end.is_reached(verdict.view) or all(board.failures.death(each) for each in others)
         except StoreLost:
-            return len(self._ended) == len(self._agents)
+            return not self._going
+
+    @property
+    def _going(self) -> set[Member]:
+        """The members that have a process here which has not ended."""
+        return members_of(self._agents.keys() - self._ended.keys())
 
     def _accuse_silent(self, board: Board, others: Sequence[Member]) -> None:
         """Members watch each other; where all who are left were on one machine, nobody else would miss them."""
-        for member, since in self._watchlist.observe(time.monotonic(), board.beats.counts(others)).items():
+        for member, since in self._watchlist.observe(
+            time.monotonic(), board.beats.counts(others, self._setting.ranks)
+        ).items():
             reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
             board.failures.publish_death(Death(str(member), reason, "heartbeat", since))
 
@@ -261,7 +276,7 @@ class Supervisor:
         with suppress(StoreLost):
             if self._board is not None and was_kept(self._board):
                 return
-        ends = ", ".join(f"{member} ended with {status}" for member, status in self._ended.items())
+        ends = ", ".join(f"{each} ended with {status}" for each, status in self._ended.items())
         raise RunFailed(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
 
     # What the launcher does to the run, and for it.
@@ -302,9 +317,7 @@ class Supervisor:
             return []
         if fault.kind is Kind.STORE_LOSS:
             return [self._store_pid] if self._store_due is None else []
-        lives = [
-            max((each for each in self._agents if each.server == server), default=None) for server in fault.servers
-        ]
+        lives = [first_rank(server, self._agents) for server in fault.servers]
         alive = [each for each in lives if each is not None and each not in self._ended]
         pids = self._agents if fault.kind is Kind.AGENT_KILL else self._workers
         return [pids[each] for each in alive] if all(each in pids for each in alive) else None
@@ -316,23 +329,46 @@ class Supervisor:
             self._tell(InstantLine("warning", now(), str(server), text))
             return
         life = Member(server, self._board.joining.new_incarnation(server))
-        self._fork_server.start_server(str(life), self._port)
+        for each in Participant.all_of(life, self._setting.ranks):
+            self._fork_server.start_server(str(each), self._port)
 
     def _replace_crashed(self, member: Member) -> None:
         """Start a server again, as often as it may be; the last one of a stage always, if there is a checkpoint."""
         server = member.server
         if self._restarts.allow(server, time.monotonic()):
-            self._start_replacement(server)
+            self._start_again(member)
             return
         refusal = self._restarts.refusal(server)
         if refusal:
             self._tell(InstantLine("warning", now(), str(server), refusal))
         stage = member.server.stage
-        alive = [each for each in self._agents if each.server.stage == stage and each not in self._ended]
-        if not alive and not lives_elsewhere(self._board, stage, self._agents) and self._setting.durable():
+        alive = any(each.server.stage == stage for each in self._going)
+        if not alive and not lives_elsewhere(self._board, stage, members_of(self._agents)) and self._setting.durable():
             text = f"no live server of stage {stage} is left: {member.server} is started again"
             self._tell(InstantLine("warning", now(), str(member.server), text))
+            self._start_again(member)
+
+    def _start_again(self, member: Member) -> None:
+        """Start the next life of a server: all that is to be started of it here."""
+        meeting = self._setting.meeting
+        if meeting is None or self._board is None or self._store_due is not None:
             self._start_replacement(member.server)
+            return
+        life = self._board.joining.next_life(member)
+        for each in self._setting.own:
+            self._fork_server.start_server(str(each._replace(member=life)), self._port)
+
+    def _follow_ranks(self) -> None:
+        """Where a rank that was started apart has crashed and is started again, so is this one's rank of its server."""
+        if self._setting.meeting is None or self._setting.ranks == 1 or self._board is None:
+            return
+        for each, status in self._ended.items():
+            if status == FENCED and each.member not in self._crashed:
+                with suppress(StoreLost):
+                    life = self._board.joining.decided_life(each.member)
+                    if life is not None:
+                        self._crashed.add(each.member)
+                        self._fork_server.start_server(str(each._replace(member=life)), self._port)
 
     def _mend_store(self) -> None:
         """A new store takes the place of one that was lost, when everybody has seen that it is."""

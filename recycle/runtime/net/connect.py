@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from torch.distributed import Store
 
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.gloo.links import GlooPrivateLink
 from recycle.runtime.net.gloo.network import GlooNetwork
@@ -16,21 +16,21 @@ def connect(
     view: View,
     server: Server,
     options: NetworkOptions = DEFAULTS,
-    tensor_rank: int = 0,
+    rank: ServerRank = SOLE,
     check: Callable[[], None] | None = None,
     partners: Collection[Server] | None = None,
 ) -> Network:
     """Connect with other live servers of a view; each live server must do the same.
 
-    The tensor-parallel ranks of a server each talk to those of the same place in other servers, so they form planes
-    that never meet here.
+    The ranks of a server each talk to those of the same number in other servers, so they form planes. Only the ranks of
+    one server meet across them.
 
     Args:
         store: where the ranks find each other.
         view: the live servers.
         server: which of them this rank belongs to.
         options: how they meet.
-        tensor_rank: the place of this rank in its server.
+        rank: which of the server's.
         check: raises when this view is over; it is asked while others are waited for here, and in reductions. None
             where views never end.
         partners: whom this rank sends to or receives from, as far as that is known; they must name this one. None for
@@ -41,7 +41,7 @@ def connect(
         ViewBroken: the check raised it.
     """
     others = view.servers if partners is None else partners
-    return GlooNetwork(store, view, server, options, tensor_rank, check, others)
+    return GlooNetwork(store, view, server, options, rank, check, others)
 
 
 def connect_pair(

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from recycle.control.tcp_store import LOOPBACK
-from recycle.control.view import View
+from recycle.control.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.transfer_key import TransferKey
 
@@ -86,6 +86,31 @@ class Group(Protocol):
         """Start to take the maximum in place; the tensor must stay as it is until that was waited for."""
 
 
+class Alone:
+    """A Group of one, which needs nobody."""
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+
+    def start_sum(self, tensor: torch.Tensor) -> Reduction:
+        """See Group."""
+        return Done()
+
+    def maximum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+
+    def start_maximum(self, tensor: torch.Tensor) -> Reduction:
+        """See Group."""
+        return Done()
+
+
+class Done:
+    """A Reduction that is over."""
+
+    def wait(self) -> None:
+        """See Reduction."""
+
+
 class Link(Protocol):
     """This rank's end of the way to another one.
 
@@ -108,7 +133,11 @@ class PrivateLink(Link, Protocol):
 
 
 class Network(Protocol):
-    """How one rank reaches the others in a view."""
+    """How one rank reaches the others in a view.
+
+    Where servers have several ranks, groups and links of servers are of those with the same number as this one; only
+    ``ranks`` joins those of one server.
+    """
 
     @property
     def view(self) -> View:
@@ -119,12 +148,20 @@ class Network(Protocol):
         """Which of them this rank belongs to."""
 
     @property
+    def rank(self) -> ServerRank:
+        """Which rank of that server this is."""
+
+    @property
     def all(self) -> Group:
         """All live servers."""
 
     @property
     def peers(self) -> Group:
         """The live servers of this stage."""
+
+    @property
+    def ranks(self) -> Group:
+        """The ranks of this server."""
 
     def group(self, name: str, servers: Sequence[Server]) -> Group:
         """A group of some live servers, this one among them; each of them must ask for it by the same name.

@@ -1,7 +1,7 @@
 """Admission: what members do for those who join, and what who joins does to be admitted."""
 
-from recycle.control.messages import Verdict
-from recycle.control.view import Member, View
+from recycle.control.messages import Verdict, complete_requests
+from recycle.control.view import SOLE, Member, ServerRank, View
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.join.following import Joining
 from recycle.runtime.join.serving import Serving
@@ -22,23 +22,30 @@ class Admission:
         followed: its training, as it is served to a joiner; None where nobody can join.
         store: where members meet.
         alarm_watch: knows who asks to be let in.
+        rank: of the server.
     """
 
     def __init__(
-        self, member: Member, followed: Followable | None, store: StoreConnection, alarm_watch: AlarmWatch
+        self,
+        member: Member,
+        followed: Followable | None,
+        store: StoreConnection,
+        alarm_watch: AlarmWatch,
+        rank: ServerRank = SOLE,
     ) -> None:
         endpoint, durations = store.endpoint, store.durations
+        self._ranks = rank.size
         self._store = store
         self._alarm_watch = alarm_watch
-        self._serving = None if followed is None else Serving(member, followed, endpoint, durations)
-        self._joining = None if followed is None else Joining(member, followed, endpoint, durations)
+        self._serving = None if followed is None else Serving(member, followed, endpoint, durations, rank.number)
+        self._joining = None if followed is None else Joining(member, followed, endpoint, durations, rank.number)
 
     # A member, while it trains.
 
     @property
     def is_asked_for(self) -> bool:
         """Whether somebody is ready, so that all should pause to let it in."""
-        return any(each.state == "synced" for each in self._alarm_watch.requests)
+        return bool(complete_requests(self._alarm_watch.requests, self._ranks))
 
     def serve(self, view: View) -> None:
         """Begin to serve who asks for it; between two iterations."""
@@ -60,7 +67,7 @@ class Admission:
     def expected(self, epoch: int) -> frozenset[Member]:
         """Those who are ready to be let in, and so are about to say what they hold."""
         board = self._store.board
-        ready = (Member.parse(each.member) for each in board.joining.requests(epoch) if each.state == "synced")
+        ready = complete_requests(board.joining.requests(epoch), self._ranks)
         return frozenset(joiner for joiner in ready if board.failures.death(joiner) is None)
 
     # Who joins.

@@ -43,6 +43,7 @@ class AlarmWatch:
     Args:
         door: to the store.
         durations: how long is waited for what.
+        ranks: of a server.
 
     Attributes:
         noticed: when the alarm of the present epoch was seen, on the monotonic clock in seconds; 0 if it was not.
@@ -51,13 +52,14 @@ class AlarmWatch:
         requests: that were made in the present epoch by those who are alive, for places that are vacant.
     """
 
-    def __init__(self, door: StoreAccess, durations: Durations) -> None:
+    def __init__(self, door: StoreAccess, durations: Durations, ranks: int = 1) -> None:
         self.noticed = 0.0
         self.cause = ""
         self.store_lost = False
         self.requests: tuple[JoinRequest, ...] = ()
         self._door = door
         self._durations = durations
+        self._ranks = ranks
         self._changed = threading.Condition()
         self._epoch = -1
         self._network: Network | None = None
@@ -146,13 +148,14 @@ class AlarmWatch:
         self._asked = asked
         network = self._network
         taken = network.view.servers if network is not None else ()
-        requests = {Member.parse(each.member): each for each in self._joins}
-        joiners = [each for each in requests if each.server not in taken]
+        members = dict.fromkeys(Member.parse(each.member) for each in self._joins)
+        joiners = [each for each in members if each.server not in taken]
         # Nobody is told by a joiner's agent that it died with its worker.
-        silent = self._joiners.observe(time.monotonic(), board.beats.counts(joiners))
+        silent = self._joiners.observe(time.monotonic(), board.beats.counts(joiners, self._ranks))
+        awaited = {str(each) for each in joiners if each not in silent}
         with self._changed:
             if epoch == self._epoch:
-                self.requests = tuple(requests[each] for each in joiners if each not in silent)
+                self.requests = tuple(each for each in self._joins if each.member in awaited)
 
     def _watch(self) -> None:
         try:

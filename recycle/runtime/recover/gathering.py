@@ -14,7 +14,7 @@ from recycle.control.events import Decided, Died, Event, JoinReady, Overdue, Rep
 from recycle.control.log import LogReader
 from recycle.control.machine import Machine
 from recycle.control.messages import Alarm, Death, Opening, Report, Verdict
-from recycle.control.view import Member, View
+from recycle.control.view import SOLE, Member, ServerRank, View
 from recycle.runtime.recover.store_connection import StoreConnection
 
 # Seconds for which who leads waits for the next entry: the longest that it overlooks one behind a hole.
@@ -30,17 +30,19 @@ class Gathering:
     Args:
         member: who this is.
         store: where members meet.
+        rank: of the server.
     """
 
-    def __init__(self, member: Member, store: StoreConnection) -> None:
+    def __init__(self, member: Member, store: StoreConnection, rank: ServerRank = SOLE) -> None:
         self._member = member
+        self._rank = rank
         self._store = store
         self._ids = itertools.count()
         self._epoch: int | None = None
         self._began = 0.0
         self._reader: LogReader[Report | Death] | None = None
-        # Who has said in the present view what it holds, or has died.
-        self._heard: set[Member] = set()
+        # Which ranks have said in the present view what they hold, or have died.
+        self._heard: set[tuple[Member, int]] = set()
         self._outlived: View | None = None
 
     def await_opening(self) -> Opening | None:
@@ -49,7 +51,7 @@ class Gathering:
 
     def raise_alarm(self, epoch: int, cause: str) -> Alarm:
         """Tell all that an epoch cannot go on; gives the alarm that was raised first."""
-        return self._store.board.failures.raise_alarm(epoch, cause, str(self._member))
+        return self._store.board.failures.raise_alarm(epoch, cause, self._rank.of(self._member))
 
     def publish(self, report: Report) -> None:
         """Tell all what this member holds."""
@@ -91,7 +93,12 @@ class Gathering:
         """
         view, self._outlived = self._outlived, None
         if view is not None:
-            board.forget(view.epoch, view.members)
+            board.forget(view.epoch, view.members, self._rank.size)
+
+    def own_death(self) -> Died | None:
+        """That this member was declared dead, where others of its ranks live by themselves and may have died."""
+        death = self._store.board.failures.death(self._member) if self._rank.size > 1 else None
+        return None if death is None else _died(death)
 
     def is_over(self, view: View) -> bool:
         """Whether nobody in a view needs help any more: all are at the end."""
@@ -113,7 +120,7 @@ class Gathering:
         self._enter(view)
         overdue = time.monotonic() - self._began > (durations.start if machine.starts else durations.answer)
         verdict = None
-        if leader == self._member:
+        if machine.leads:
             quiet = True
             for event in self.listen(view, LOOK):
                 quiet = False
@@ -134,7 +141,7 @@ class Gathering:
         if overdue:
             yield from self.listen(view)
         for member in view.members if overdue else ():
-            if member != self._member and member not in self._heard:
+            if not self._has_told(member):
                 yield Overdue(f"overdue/{next(self._ids)}", view.epoch, member)
 
     def listen(self, view: View, timeout: float = 0.0) -> Iterator[Event]:
@@ -142,13 +149,15 @@ class Gathering:
         board = self._store.board
         for entry in self._enter(view).news(timeout):
             member = Member.parse(entry.member)
-            self._heard.add(member)
             if isinstance(entry, Death):
+                self._heard.update((member, rank) for rank in range(self._rank.size))
                 yield _died(entry)
-            elif member in view.members:
-                yield Reported(f"report/{entry.epoch}/{member}", entry)
+                continue
+            self._heard.add((member, entry.rank))
+            if member in view.members:
+                yield Reported(f"report/{entry.epoch}/{member}/{entry.rank}", entry)
             elif board.failures.death(member) is None:
-                yield JoinReady(f"join/{entry.epoch}/{member}", entry)
+                yield JoinReady(f"join/{entry.epoch}/{member}/{entry.rank}", entry)
 
     def hear_out(self, view: View, joiners: Callable[[], Collection[Member]]) -> Iterator[Event]:
         """What is told in a view until some joiners have said what they hold, or were silent for too long.
@@ -159,15 +168,20 @@ class Gathering:
         """
         self._enter(view)
         deadline = time.monotonic() + self._store.durations.silence
-        while not self._heard.issuperset(joiners()) and time.monotonic() < deadline:
+        while not all(map(self._has_told, joiners())) and time.monotonic() < deadline:
             yield from self.listen(view, LOOK)
+
+    def _has_told(self, member: Member) -> bool:
+        """Whether all ranks of a member have said what they hold, or it has died."""
+        return all((member, rank) in self._heard for rank in range(self._rank.size))
 
     def _enter(self, view: View) -> LogReader[Report | Death]:
         """The log of a view, read on from where it was left."""
         if self._reader is None or view.epoch != self._epoch:
             self._epoch, self._began = view.epoch, time.monotonic()
             self._reader = LogReader(self._store.board.failures.log(view.epoch))
-            self._heard = set()
+            # What this rank says itself need not be heard.
+            self._heard = {(self._member, self._rank.number)}
         return self._reader
 
 

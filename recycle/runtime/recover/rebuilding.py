@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from recycle.control.events import BuildFailed, Built, Died, Event
 from recycle.control.messages import Verdict
-from recycle.control.view import Member, View
+from recycle.control.view import SOLE, Member, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
@@ -29,10 +29,14 @@ class Groups:
         member: who this is.
         store: where members meet.
         alarm_watch: frees the thread that trains from the groups of a view that is over.
+        rank: of the server.
     """
 
-    def __init__(self, member: Member, store: StoreConnection, alarm_watch: AlarmWatch) -> None:
+    def __init__(
+        self, member: Member, store: StoreConnection, alarm_watch: AlarmWatch, rank: ServerRank = SOLE
+    ) -> None:
         self._member = member
+        self._rank = rank
         self._store = store
         self._alarm_watch = alarm_watch
         self._network: Network | None = None
@@ -63,14 +67,14 @@ class Groups:
         Raises:
             ViewBroken: somebody is gone.
         """
-        store, watch = self._store, self._alarm_watch
+        store, watch, server = self._store, self._alarm_watch, self._member.server
         options = NetworkOptions(
             timedelta(seconds=store.durations.transfer),
             timedelta(seconds=store.durations.rebuild),
             store.endpoint.address,
             [store.endpoint.port],
         )
-        network = connect(store.meeting(), view, self._member.server, options, check=watch.check, partners=partners)
+        network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners)
         self._network = network
         watch.follow(view.epoch, network)
         watch.check()

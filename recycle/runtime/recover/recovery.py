@@ -129,7 +129,7 @@ class Recovery:
         self._admission.finish()
         epoch = self.view.epoch
         self.tell(Paused(self.new_id(), epoch, self.step))
-        if self._machine.leader == self._machine.me:
+        if self._machine.leads:
             # Before this member says that it has halted: who is let in has to say what it holds.
             for event in self._gathering.hear_out(self.view, self._expected):
                 self.tell(event)
@@ -178,6 +178,10 @@ class Recovery:
                 self._holdings.empty = not admission.has_arrived
                 self._halt()
             verdict = admission.verdict(epoch)
+        death = self._gathering.own_death() if verdict is None else None
+        if death is not None:
+            # Another rank of this server has died on the way.
+            self.tell(death)
         if verdict is not None:
             admission.end_joining()
             self.tell(Decided(f"view/{verdict.epoch}", verdict))
@@ -238,7 +242,7 @@ class Recovery:
                 return self._rebuilding.rebuild(verdict)
             case Resume(_, step):
                 self.step = step
-                if self._machine.leader == self._machine.me:
+                if self._machine.leads:
                     self._gathering.outlive(self.view)
             case Prepare(view):
                 self._prepare(view)

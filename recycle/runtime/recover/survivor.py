@@ -7,6 +7,8 @@ and frees the main thread from whatever it waits in.
 import time
 from collections.abc import Sequence
 
+import torch
+
 from recycle.control.agent import LEFT
 from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
@@ -21,6 +23,7 @@ from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.network import Network
 from recycle.runtime.recover.admission import Admission, AdmissionPause
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
@@ -69,18 +72,19 @@ class Survivor:
         self._member = member
         self._job = job
         self._trainee = trainee
+        self._rank = rank = trainee.rank
         self._store = store = StoreConnection(endpoint, durations)
-        self._alarm_watch = watch = AlarmWatch(endpoint, durations)
+        self._alarm_watch = watch = AlarmWatch(endpoint, durations, rank.size)
         self._reports = reports = ViewReports(member, reporter)
-        self._groups = Groups(member, store, watch)
-        self._gathering = Gathering(member, store)
-        self._admission = Admission(member, trainee.followed, store, watch)
+        self._groups = Groups(member, store, watch, rank)
+        self._gathering = Gathering(member, store, rank)
+        self._admission = Admission(member, trainee.followed, store, watch, rank)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
         self._rebuilding = Rebuilding(
             member, self._groups, store, holdings, view_plans, trainee.connection, (*hooks, watch), reports
         )
         self._recovery = Recovery(
-            Machine(member, job),
+            Machine(member, job, rank),
             self._gathering,
             self._rebuilding,
             view_plans,
@@ -107,7 +111,7 @@ class Survivor:
     def begin(self) -> None:
         """Give signs of life, watch for alarms, and enter the first view with this member in it."""
         endpoint, beat = self._store.endpoint, self._store.durations.beat
-        self._heartbeat = Heartbeat(self._member, endpoint.connect, endpoint.token, beat, self._look)
+        self._heartbeat = Heartbeat(self._member, endpoint.connect, endpoint.token, beat, self._look, self._rank)
         self._alarm_watch.start()
         self._recovery.enter()
 
@@ -143,15 +147,17 @@ class Survivor:
         view, network = self._recovery.view, self._groups.network
         self._rebuilding.notices.collect()
         if self._recovery.is_unprotected:
-            network.barrier()
+            _meet(network)
             return
         try:
             end = self._store.board.end
-            end.reach(view)
+            network.ranks.sum(torch.zeros(1))
+            if self._rank.is_first:
+                end.reach(view)
             while not end.wait(view, LOOK):
                 self._alarm_watch.check()
         except StoreLost:
-            network.barrier()
+            _meet(network)
 
     def stop(self) -> None:
         """Give no more signs of life, and watch no more."""
@@ -244,6 +250,13 @@ class Survivor:
                 "learning_rate, or set clip"
             )
         self._spoiled.add(step)
+
+
+def _meet(network: Network) -> None:
+    """Wait for all ranks of all live servers."""
+    network.barrier()
+    network.ranks.sum(torch.zeros(1))
+    network.barrier()
 
 
 def _forget_frames(error: BaseException | None) -> None:

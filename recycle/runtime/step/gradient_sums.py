@@ -88,15 +88,16 @@ class GradientSums:
         """Whether all reduced gradients are finite numbers."""
         return self._reduced.are_finite()
 
-    def square(self, fits: bool) -> float:
-        """The stage's part of the squared norm; infinite where an addend was no finite number.
+    def square(self, fits: bool, first: bool = True) -> float:
+        """This rank's part of the squared norm; infinite where it is no finite number.
 
         Args:
             fits: what ``reduce`` returned; sums that are not right have no norm.
+            first: whether this is the first rank of its server.
         """
         if self._exact is not None and not self._exact.finite:
             return math.inf
-        return square(self._main.counted(self._reduced.views)) if fits else 0.0
+        return square(self._main.counted(self._reduced.views, first)) if fits else 0.0
 
     def parts(self) -> tuple[torch.Tensor, ...]:
         """What a step is made from, for who follows it: the reduced gradients and the bounds."""

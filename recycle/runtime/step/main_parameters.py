@@ -48,12 +48,20 @@ class MainParameters:
         optimizer.step()
         self.copy_back()
 
-    def counted(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients that count in a norm: where a parameter is another stage's as well, only one of the two does.
+    def counted(self, gradients: Sequence[torch.Tensor], first: bool = True) -> list[torch.Tensor]:
+        """The gradients that count in a norm: of a parameter that others have as well, only one counts.
 
-        Megatron marks those that do not.
+        Megatron marks those that another stage has too, and those of which each rank of a server has a part of its own.
+
+        Args:
+            gradients: one per main parameter, in their order.
+            first: whether this is the first rank of its server, with which those that all its ranks have are counted.
         """
-        return [each for model, each in zip(self._main, gradients, strict=True) if not getattr(model, "shared", False)]
+        return [
+            each
+            for model, each in zip(self._main, gradients, strict=True)
+            if not getattr(model, "shared", False) and (first or getattr(model, "tensor_model_parallel", False))
+        ]
 
     def copy_here(self) -> None:
         """Take the values of the model."""

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from recycle.control.view import SOLE, ServerRank
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks
@@ -141,6 +142,7 @@ class Trainee(NamedTuple):
         durable: its checkpoints; None where they are somebody else's.
         followed: its versions again; None where nobody can join.
         kept: copies in memory; None where there are none.
+        rank: which of its server's ranks this is the training of.
     """
 
     versions: Versioned
@@ -148,3 +150,4 @@ class Trainee(NamedTuple):
     durable: Durable | None = None
     followed: Followable | None = None
     kept: Kept | None = None
+    rank: ServerRank = SOLE

@@ -197,7 +197,8 @@ class TorchUpdate:
                 raise NotFinite(f"the gradient of stage {self._stage} is not finite")
             return
         guesses = self._validation.guesses
-        self._validation.tell(self.versions.newest, self.sums.square(fits), fits)
+        square = self.sums.square(fits, self._network.rank.is_first)
+        self._validation.tell(self.versions.newest, square, fits)
         self._verdict = None if guesses else self._validation.hear(guessed=False)
 
     def step(self) -> Redo:

@@ -74,8 +74,11 @@ class Validation:
             ConnectionLost: somebody is gone.
         """
         self._group = network.group("norm", network.view.servers)
+        self._ranks = network.ranks
         known = self._known.get(step - 1, self._nothing()).clone()
         self._group.maximum(known)
+        # Where an iteration was broken off, one plane may have heard what another has not.
+        network.ranks.maximum(known)
         self._asked = None
         self._known = {step - 1: known}
         verdict = None if UNKNOWN in known else self._judge(known)
@@ -98,14 +101,18 @@ class Validation:
 
         Args:
             step: the iteration.
-            square: the square of the stage's norm; anything but a finite number if its gradient is not finite.
-            fits: whether the stage has its sum.
+            square: the square of the stage's norm, or this rank's part of it; anything but a finite number if its
+                gradient is not finite.
+            fits: whether the stage has its sum, as far as this rank knows.
         """
         assert self._asked is None, "the verdict on the last gradient was not asked for"
         known = self._nothing()
         # The greatest of some values is not defined where one is no number.
-        known[self._stage] = square if math.isfinite(square) else math.inf
-        known[self._depth] = 0.0 if fits else 1.0
+        part = torch.tensor([square if math.isfinite(square) else math.inf, not fits], dtype=torch.float64)
+        self._ranks.sum(part)
+        square, unfit = part.tolist()
+        known[self._stage] = square
+        known[self._depth] = float(unfit > 0)
         # Where somebody dies meanwhile, what is under way ends as anything; and then this iteration is the last but
         # one that anybody can ask for.
         self._known = {each: self._known[each] for each in self._known if each >= step - 1} | {step: known.clone()}

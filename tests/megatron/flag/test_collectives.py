@@ -13,8 +13,7 @@ from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
 from recycle.job import Server
-from recycle.megatron.flag.collectives import content_of
-from recycle.megatron.flag.torch_calls import hand_over
+from recycle.megatron.flag.collectives import content_of, hand_over
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups

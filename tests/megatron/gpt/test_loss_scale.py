@@ -124,7 +124,6 @@ def test_a_run_that_stopped_goes_on_with_its_scale(tmp_path):
     [
         ({"bf16": True}, {}, "fp16 and bf16 are both on: .* turn one off"),
         ({"min_loss_scale": 2.0**30}, {}, r"initial_loss_scale is 4.1943e\+06: .* min_loss_scale"),
-        ({"exact": False}, {"tensor_parallel": 2}, "fp16 is on: an overflow on one tensor-parallel rank"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, changes, settings, message):

@@ -30,7 +30,7 @@ def make_stage(store, number, changes):
     ours = {key: value for key, value in changes.items() if hasattr(OPTIONS, key)}
     options = msgspec.structs.replace(OPTIONS, layers=DEPTH, **ours)
     config = transformer_config(options, DEPTH, **{key: changes[key] for key in changes.keys() - ours})
-    groups = join_server(store, Server(0, number), DEPTH)
+    groups = join_server(Server(0, number), DEPTH)
     model = build_stage(options, config, number, DEPTH, groups)
     return MegatronStage(model, Place(number, DEPTH), SHAPE, 4, forward_step, text(options))
 

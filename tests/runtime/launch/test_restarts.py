@@ -3,9 +3,8 @@
 import pytest
 
 from recycle.control.agent import DONE, FENCED, LEFT, STOPPED
-from recycle.control.view import Member
 from recycle.job import Server
-from recycle.runtime.launch.restarts import HOUR, Restarts, has_crashed, serve_again
+from recycle.runtime.launch.restarts import HOUR, Restarts, has_crashed
 
 ONE, OTHER = Server(0, 1), Server(1, 1)
 
@@ -33,24 +32,3 @@ def test_an_end_that_was_meant_is_no_crash(status):
 @pytest.mark.parametrize("status", [-9, -11, 1, 2])
 def test_any_other_end_is_one(status):
     assert has_crashed(status)
-
-
-@pytest.mark.parametrize(
-    ("statuses", "lives", "said"),
-    [([0], [0], 0), ([-9, 0], [0, 1], 0), ([-9, 1, FENCED], [0, 1, 2], 0), ([1, 1, 1, 0], [0, 1, 2], 1)],
-)
-def test_who_crashes_serves_again_in_another_life(statuses, lives, said):
-    served, told, left = [], [], list(statuses)
-
-    def serve(member):
-        served.append(member.incarnation)
-        return left.pop(0)
-
-    status = serve_again(serve, Member(ONE, 0), lambda: Member(ONE, served[-1] + 1), Restarts(2), told.append)
-    assert status == statuses[len(lives) - 1]
-    assert served == lives
-    assert len(told) == said
-
-
-def test_in_a_run_that_is_over_nobody_serves_again():
-    assert serve_again(lambda _: -9, Member(ONE, 0), lambda: None, Restarts(2), print) == -9

@@ -13,6 +13,7 @@ from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.joinfile import JoinFile
 from recycle.control.messages import Verdict
+from recycle.control.participant import Participant
 from recycle.control.view import Member, View
 from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
@@ -104,7 +105,7 @@ def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_else
         while not giving.wait(DURATIONS.beat):
             count += 1
             for member in THEIRS:
-                launched.board.beats.settle(member, f"host of {member}")
+                launched.board.beats.settle(Participant(member), f"host of {member}")
                 launched.board.beats.give(f"host of {member}", count)
 
     thread = threading.Thread(target=give_signs)

@@ -35,6 +35,7 @@ class OneAtATime:
     """A machine that proposes at an error, and notes what it is told; no event may come while it is at work."""
 
     me = leader = FIRST_MEMBER
+    leads = True
     view = BEGUN.view
 
     def __init__(self):
@@ -118,9 +119,9 @@ def test_who_leads_hears_everything_once_and_of_joiners_that_are_alive():
     failures.publish_death(died(gone))
     failures.publish_report(report(gone))
     assert talk.look() == [
-        Reported(f"report/0/{SECOND}", report(SECOND)),
+        Reported(f"report/0/{SECOND}/0", report(SECOND)),
         Died(f"death/{FOURTH}", died(FOURTH)),
-        JoinReady(f"join/0/{JOINER}", report(JOINER)),
+        JoinReady(f"join/0/{JOINER}/0", report(JOINER)),
     ]
     assert talk.look() == []
 
@@ -161,7 +162,7 @@ def test_a_death_behind_the_entry_that_decided_is_left_to_the_members_of_the_nex
     talk.board.failures.publish_report(report(SECOND))
     talk.board.failures.tell_death(0, died(THIRD))
     events = talk.gathering.look(talk.machine)
-    assert next(events) == Reported(f"report/0/{SECOND}", report(SECOND))
+    assert next(events) == Reported(f"report/0/{SECOND}/0", report(SECOND))
     stored = talk.gathering.propose(BEGUN.view, NEXT)
     assert stored.heard == 1
     assert talk.board.failures.unheard(stored) == (died(THIRD),)
@@ -173,7 +174,7 @@ def test_who_does_not_answer_in_time_is_overdue_again_and_again(monkeypatch):
     assert talk.look() == []
     monkeypatch.setattr("recycle.runtime.recover.gathering.time.monotonic", lambda: float("inf"))
     heard = talk.look()
-    assert Reported(f"report/0/{FIRST_MEMBER}", report(FIRST_MEMBER)) in heard
+    assert Reported(f"report/0/{FIRST_MEMBER}/0", report(FIRST_MEMBER)) in heard
     late = [each for each in [*heard, *talk.look()] if isinstance(each, Overdue)]
     assert [each.member for each in late] == [THIRD, FOURTH] * 2
     assert len({each.id for each in late}) == 4

@@ -9,14 +9,14 @@ from datetime import timedelta
 import torch
 from torch.distributed import PrefixStore, Store
 
-from recycle.control.view import View
+from recycle.control.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups, neighbours
 from recycle.runtime.net.gloo.groups import GlooGroup, make_backend
 from recycle.runtime.net.gloo.links import GlooLink
 from recycle.runtime.net.gloo.sockets import Connections, open_sockets
 from recycle.runtime.net.gloo.transfers import Waits
-from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.network import Alone, Group, NetworkOptions
 
 
 class GlooNetwork:
@@ -27,7 +27,7 @@ class GlooNetwork:
         view: the live servers.
         server: which of them this rank belongs to.
         options: how they meet.
-        tensor_rank: the place of this rank in its server.
+        rank: which of the server's.
         check: raises when this view is over; None where views never end.
         partners: whom this rank sends to or receives from.
 
@@ -41,13 +41,14 @@ class GlooNetwork:
         view: View,
         server: Server,
         options: NetworkOptions,
-        tensor_rank: int,
+        rank: ServerRank,
         check: Callable[[], None] | None,
         partners: Collection[Server],
     ) -> None:
         self.view = view
         self.server = server
-        self._store = PrefixStore(f"epoch/{view.epoch}/tensor/{tensor_rank}", store)
+        self.rank = rank
+        self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
         self._options = options
         self._keep = frozenset(options.keep_ports)
         self._check = check or _nothing
@@ -60,9 +61,16 @@ class GlooNetwork:
         peers = self._make_group(f"stage/{server.stage}", view.peers(server.stage))
         links = {view.rank(each) for each in partners if each != server}
         self._everybody = everybody._replace(partners=links.union(everybody.partners))
-        self._connect([self._everybody, peers], options.rebuild_timeout)
+        groups = [self._everybody, peers]
+        self.ranks: Group = Alone()
+        if rank.size > 1:
+            meeting = PrefixStore(f"epoch/{view.epoch}/server/{server}", store)
+            groups.append(self._make_group_at(meeting, rank.number, rank.size))
+        self._connect(groups, options.rebuild_timeout)
         self.all = GlooGroup(everybody.backend, self._check)
         self.peers = GlooGroup(peers.backend, self._check)
+        if rank.size > 1:
+            self.ranks = GlooGroup(groups[-1].backend, self._check)
         self._links = {view.servers[place]: self._make_link(place) for place in self._everybody.partners}
 
     def group(self, name: str, servers: Sequence[Server]) -> GlooGroup:
@@ -95,8 +103,9 @@ class GlooNetwork:
         return GlooLink(self._everybody.backend, rank, peer, self.view.epoch, timeout, self._waits)
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> LazyGroup:
-        store = PrefixStore(name, self._store)
-        rank, size = servers.index(self.server), len(servers)
+        return self._make_group_at(PrefixStore(name, self._store), servers.index(self.server), len(servers))
+
+    def _make_group_at(self, store: Store, rank: int, size: int) -> LazyGroup:
         return LazyGroup(store, make_backend(store, rank, size, self._options), rank, neighbours(rank, size))
 
     def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from recycle.control.view import SOLE, ServerRank
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.sockets import cut_connections
 from recycle.runtime.net.network import Network
@@ -216,8 +217,14 @@ def _one_for_all_epochs() -> Ends:
     return Ends(make, connect_pair)
 
 
-def _one_plane(*arguments: Any, tensor_rank: int = 0, **keywords: Any) -> Any:
+def _one_plane(*arguments: Any, rank: ServerRank = SOLE, **keywords: Any) -> Any:
     return connect(*arguments, **keywords)
+
+
+def _ranks_of_all_servers(*arguments: Any, **keywords: Any) -> Any:
+    network = connect(*arguments, **keywords)
+    network.ranks = network.all
+    return network
 
 
 def _hoarding() -> Ends:
@@ -292,5 +299,7 @@ MUTANTS: dict[str, Ends] = {
     "what_is_not_its_own_is_left_alone": altered(unblock=_cut_everything),
     "a_private_link_is_given_up": Ends(connect, _stubborn_pair),
     "a_view_of_one_needs_nobody": Ends(_at_least_two, connect_pair),
+    "the_ranks_of_a_server_meet": Ends(_ranks_of_all_servers, connect_pair),
+    "the_ranks_of_a_server_are_given_up": Ends(_stubborn, connect_pair),
 }
 """By the rule that each breaks."""

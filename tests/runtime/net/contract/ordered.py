@@ -20,7 +20,7 @@ from uuid import uuid4
 import torch
 from torch.distributed import PrefixStore, Store
 
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.network import NetworkOptions
@@ -210,15 +210,22 @@ class OrderedLink:
 class Meeting:
     """Makes groups and links, and gives them up."""
 
-    def __init__(self, library: Library, store: Store, options: NetworkOptions, check: Callable[[], None]) -> None:
+    def __init__(
+        self, library: Library, store: Store, options: NetworkOptions, check: Callable[[], None], plane: str = ""
+    ) -> None:
         self._library = library
+        self._plane = plane
         self._store = store
         self._options = options
         self._check = check
         self._joined: list[Communicator] = []
 
     def group(self, name: str, rank: int, size: int) -> OrderedGroup:
-        """Come to a group; ``meet`` waits for the others."""
+        """Come to a group of this plane; ``meet`` waits for the others."""
+        return self.group_at(f"{self._plane}/{name}", rank, size)
+
+    def group_at(self, name: str, rank: int, size: int) -> OrderedGroup:
+        """Come to a group of ranks of any planes."""
         self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
         return OrderedGroup(self._joined[-1], self._options.transfer_timeout)
 
@@ -246,14 +253,18 @@ class Meeting:
 class OrderedNetwork:
     """See Network."""
 
-    def __init__(self, meeting: Meeting, view: View, server: Server, partners: Collection[Server]) -> None:
+    def __init__(
+        self, meeting: Meeting, view: View, server: Server, rank: ServerRank, partners: Collection[Server]
+    ) -> None:
         self.view = view
         self.server = server
+        self.rank = rank
         self._meeting = meeting
         self._rank = view.rank(server)
         self.all = meeting.group("all", self._rank, len(view.servers))
         peers = view.peers(server.stage)
         self.peers = meeting.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self.ranks = meeting.group_at(f"epoch/{view.epoch}/server/{server}", rank.number, rank.size)
         self._links = {each: meeting.link(self._rank, view.rank(each)) for each in partners if each != server}
         meeting.meet()
 
@@ -301,13 +312,12 @@ def ends_over(library: Library) -> Ends:
         view: View,
         server: Server,
         options: NetworkOptions,
-        tensor_rank: int = 0,
+        rank: ServerRank = SOLE,
         check: Callable[[], None] = lambda: None,
         partners: Collection[Server] | None = None,
     ) -> OrderedNetwork:
-        place = PrefixStore(f"epoch/{view.epoch}/tensor/{tensor_rank}", store)
-        meeting = Meeting(library, place, options, check)
-        return OrderedNetwork(meeting, view, server, view.servers if partners is None else partners)
+        meeting = Meeting(library, store, options, check, f"epoch/{view.epoch}/rank/{rank.number}")
+        return OrderedNetwork(meeting, view, server, rank, view.servers if partners is None else partners)
 
     def connect_pair(store: Store, first: bool, options: NetworkOptions) -> OrderedPrivateLink:
         return OrderedPrivateLink(Meeting(library, store, options, lambda: None), first)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from recycle.control.view import ServerRank
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted, ViewBroken
 from recycle.runtime.net.network import Network
@@ -386,13 +387,21 @@ def nothing_crosses_from_view_to_view(rank):
         assert torch.equal(received, filled(2))
 
 
+def _stay(rank: Rank) -> None:
+    """Until all four are here: others may still connect to this one."""
+    rank.say("done")
+    rank.hear("done", *range(4))
+
+
 @rule(23, count=4)
 def planes_never_meet(rank):
     """The ranks of one server form a network each, with those of the same place in other servers."""
     rank.server = SERVERS[rank.number % 2]
     total = filled(rank.number)
-    pair(rank, tensor_rank=rank.number // 2).all.sum(total)
+    network = rank.connect(SERVERS[:2], rank=ServerRank(rank.number // 2, 2))
+    network.all.sum(total)
     assert int(total[0]) == (1 if rank.number < 2 else 5)
+    _stay(rank)
 
 
 @rule(24)
@@ -477,3 +486,30 @@ def a_view_of_one_needs_nobody(rank):
     network.peers.maximum(total)
     network.barrier()
     assert torch.equal(total, torch.ones(4))
+
+
+@rule(29, count=4)
+def the_ranks_of_a_server_meet(rank):
+    """Those of each server have a group of their own."""
+    rank.server = SERVERS[rank.number // 2]
+    total = filled(rank.number)
+    network = rank.connect(SERVERS[:2], rank=ServerRank(rank.number % 2, 2))
+    network.ranks.sum(total)
+    assert int(total[0]) == (1 if rank.number < 2 else 5)
+    _stay(rank)
+
+
+@rule(30)
+def the_ranks_of_a_server_are_given_up(rank):
+    """As all others are: one of them may be dead, and another one wait for it."""
+    rank.server = SERVERS[0]
+    network = rank.connect(SERVERS[:1], rank=ServerRank(rank.number, 2))
+    network.ranks.sum(torch.zeros(4))
+    if rank.number == 0:
+        rank.alarm.set()
+        threading.Timer(0.1, network.unblock).start()
+        with pytest.raises(ViewBroken):
+            network.ranks.sum(torch.zeros(4))
+        rank.say("freed")
+    else:
+        rank.hear("freed", 0)

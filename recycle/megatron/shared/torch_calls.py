@@ -1,28 +1,35 @@
-"""What torch calls of a process group, in terms of a server's collectives."""
+"""What torch calls of a process group, in terms of two calls that somebody carries out."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from recycle.job import Server
-from recycle.megatron.flag.collectives import Collectives
 from recycle.runtime.errors import RunError
-from recycle.runtime.net.process_groups import ReplaceableGroup
+
+
+class Carrier(Protocol):
+    """Carries out what the ranks of a process group do together."""
+
+    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        """The sum, product, minimum or maximum of what all put in."""
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What all put in."""
 
 
 class Calls(NamedTuple):
     """The calls of one process group.
 
     Attributes:
-        collectives: of the server; they carry the calls out.
-        servers: by their rank in the group.
-        rank: of this server in the group.
+        carrier: carries them out.
+        rank: of this process in the group.
+        size: how many ranks the group has.
     """
 
-    collectives: Collectives
-    servers: tuple[Server, ...]
+    carrier: Carrier
     rank: int
+    size: int
 
     def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> None:
         """Carry out a call.
@@ -38,55 +45,31 @@ class Calls(NamedTuple):
             )
         action(self, *arguments, **keywords)
 
-    @property
-    def size(self) -> int:
-        """How many ranks the group has."""
-        return len(self.servers)
-
-    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """The sum, product, minimum or maximum of what all put in."""
-        return self.collectives.reduce(self.servers, tensor, how)
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """What all put in."""
-        return self.collectives.gather(self.servers, tensor)
-
-
-def hand_over(group: ReplaceableGroup, collectives: Collectives, servers: tuple[Server, ...]) -> None:
-    """From now on, the calls of a process group survive the death of members.
-
-    Args:
-        group: it.
-        collectives: of this server.
-        servers: by their rank in the group.
-    """
-    group.hand_over(servers, Calls(collectives, servers, group.rank()).carry_out)
-
 
 # As torch calls a process group: with lists of one tensor.
 
 
 def _allreduce(group: Calls, tensors: list[torch.Tensor], opts: Any) -> None:
     (tensor,) = tensors
-    tensor.copy_(group.reduce(tensor, opts.reduceOp))
+    tensor.copy_(group.carrier.reduce(tensor, opts.reduceOp))
 
 
 def _broadcast(group: Calls, tensors: list[torch.Tensor], opts: Any) -> None:
     (tensor,) = tensors
-    tensor.copy_(group.gather(tensor)[opts.rootRank])
+    tensor.copy_(group.carrier.gather(tensor)[opts.rootRank])
 
 
 def _all_gather(group: Calls, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], _: Any) -> None:
-    for output, found in zip(outputs[0], group.gather(inputs[0]), strict=True):
+    for output, found in zip(outputs[0], group.carrier.gather(inputs[0]), strict=True):
         output.copy_(found)
 
 
 def _all_gather_single(group: Calls, output: torch.Tensor, tensor: torch.Tensor, _: Any) -> None:
-    output.view(-1).copy_(torch.stack(group.gather(tensor)).view(-1))
+    output.view(-1).copy_(torch.stack(group.carrier.gather(tensor)).view(-1))
 
 
 def _gather(group: Calls, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> None:
-    found = group.gather(inputs[0])
+    found = group.carrier.gather(inputs[0])
     if opts.rootRank == group.rank:
         _ = [output.copy_(each) for output, each in zip(outputs[0], found, strict=True)]
 
@@ -96,7 +79,7 @@ def _scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.
     knows = opts.rootRank == group.rank
     parts = torch.stack(inputs[0] if knows else [output] * group.size)
     content = torch.cat([parts.view(-1).view(torch.uint8), torch.tensor([knows], dtype=torch.uint8)])
-    found = group.gather(content)[opts.rootRank]
+    found = group.carrier.gather(content)[opts.rootRank]
     if not found[-1]:
         raise RunError(
             f"torch.distributed: rank {opts.rootRank} of a group is dead, and nobody else knows what it scatters; "
@@ -106,7 +89,7 @@ def _scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.
 
 
 def _barrier(group: Calls, opts: Any) -> None:
-    group.gather(torch.zeros(1))
+    group.carrier.gather(torch.zeros(1))
 
 
 ACTIONS: Mapping[str, Callable[..., None]] = {

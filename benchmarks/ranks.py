@@ -1,0 +1,140 @@
+"""Kills of single ranks of tensor-parallel servers, from outside and at any moment: TP 2 x PP 2 x DP 3, 12 processes.
+
+Usage: python -m benchmarks.ranks [--kills 20] [--seed 0] [--exact]
+
+Every kill meets a whole view: a server that has lost a rank is started again with both. The losses are compared with
+those of a run that nobody disturbs: within 1e-5 of them, or with --exact to the bit.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from harness.examples import paper_job
+from recycle.cli.model import quiet
+from recycle.plan.mode import Mode
+from recycle.record.recording import DeathLine, IterationLine, ViewLine
+from recycle.record.reporting import Event
+
+SERVERS, RANKS = 6, 2
+FIRST, APART = 3, 8
+"""Iterations before the first kill, and from one to the next, if the view is whole by then."""
+
+ALLOWED = 1e-5
+
+
+class Killer:
+    """Kills a rank of a server whenever the view is whole and the last kill is long enough ago.
+
+    Args:
+        kills: how many.
+        seed: of the choice of victims and moments.
+
+    Attributes:
+        killed: the titles of the victims.
+        deaths: what became of their servers, by server and incarnation.
+        losses: of each iteration.
+    """
+
+    def __init__(self, kills: int, seed: int) -> None:
+        self.killed: list[str] = []
+        self.deaths: dict[tuple[str, int], str] = {}
+        self.losses: dict[int, list[float]] = {}
+        self._kills = kills
+        self._source = random.Random(seed)
+        self._view: ViewLine | None = None
+        self._next = FIRST
+
+    def watch(self, event: Event) -> None:
+        """Take note of what happens in the run, and kill."""
+        if isinstance(event, ViewLine):
+            self._view = event
+            self._next = max(self._next, event.step + FIRST)
+        elif isinstance(event, DeathLine):
+            self.deaths[event.server, event.incarnation] = event.reason
+        elif isinstance(event, IterationLine):
+            if event.losses:
+                self.losses[event.step] = event.losses
+            if event.step >= self._next:
+                self._kill(event.step)
+
+    def _kill(self, step: int) -> None:
+        view = self._view
+        if len(self.killed) == self._kills or view is None or len(view.servers) < SERVERS:
+            return
+        title = f"{self._source.choice(view.servers)} rank {self._source.randrange(RANKS)}"
+        pid = find_own(title)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            self.killed.append(title)
+            self._next = step + APART
+
+
+def find_own(title: str) -> int | None:
+    """The worker with a title among the processes below this one."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and _read(folder / "cmdline").strip("\0 ") == f"recycle: {title}":
+            pid = int(folder.name)
+            parent = pid
+            while parent > 1 and parent != os.getpid():
+                parent = int((_read(Path(f"/proc/{parent}/stat")).rpartition(")")[2].split() or ["", "0"])[1])
+            if parent == os.getpid():
+                return pid
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--exact", action="store_true")
+    arguments = parser.parse_args()
+    quiet()
+    from recycle.control.durations import Durations
+    from recycle.faults.menu import Faults
+    from recycle.megatron.gpt.model import ModelOptions
+    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.training import train
+    from recycle.planner.source import plan_maker
+
+    job = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
+    make = plan_maker(job, Mode())
+    model = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, clip=0.5, exact=arguments.exact)
+    durations = Durations(beat=1.0, silence=10.0)
+    losses = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for kills in (0, arguments.kills):
+            killer = Killer(kills, arguments.seed)
+            folder = Path(temporary) / str(kills)
+            # A server takes some iterations to come back.
+            steps = FIRST + 2 * APART * arguments.kills
+            run = Run(make(()), model, steps, folder, tensor_parallel=RANKS, durations=durations, restarts=1000)
+            train(run, killer.watch, make, Faults(()))
+            losses.append(killer.losses)
+    whole, broken = losses
+    for title, reason in zip(killer.killed, killer.deaths.values(), strict=False):
+        print(f"{title}: its server {reason}")
+    same = sum(whole[step] == broken.get(step) for step in whole)
+    worst = max(abs(a - b) / a for step in whole for a, b in zip(whole[step], broken[step], strict=True))
+    print(
+        f"{len(killer.killed)} of {arguments.kills} kills, {len(killer.deaths)} servers dead and the run kept; of "
+        f"{len(whole)} iterations {same} have equal losses to the bit, the others are within {worst:.1e}; "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
+    kept = worst <= (0.0 if arguments.exact else ALLOWED)
+    return int(not kept or not arguments.kills == len(killer.killed) == len(killer.deaths))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

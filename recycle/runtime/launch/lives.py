@@ -1,0 +1,88 @@
+"""The lives of a server whose process was started apart: after each, what comes next."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from recycle.control.agent import DONE, FENCED
+from recycle.control.board import Board
+from recycle.control.errors import StoreLost
+from recycle.control.view import Member
+from recycle.runtime.launch.outcome import was_kept
+from recycle.runtime.launch.restarts import Restarts, has_crashed
+from recycle.runtime.net.endpoint import Endpoint
+
+
+class Lives:
+    """Finds the next life of a server in a run that is going on.
+
+    A server of several ranks comes back with all of them: the one that crashed decides that there is a next life, and
+    the others, which end without having failed, wait for that.
+
+    Args:
+        endpoint: of the run's store.
+        ranks: of a server.
+        beat: seconds between two looks.
+        told_to_end: whether somebody wants this process to end.
+    """
+
+    def __init__(self, endpoint: Endpoint, ranks: int, beat: float, told_to_end: Callable[[], bool]) -> None:
+        self._endpoint = endpoint
+        self._ranks = ranks
+        self._beat = beat
+        self._told_to_end = told_to_end
+
+    def may_follow(self) -> bool:
+        """Whether the run goes on, so that another life makes sense."""
+        with suppress(StoreLost):
+            return not self._told_to_end() and was_kept(self._board()) is None
+        return False
+
+    def after_crash(self, member: Member) -> Member | None:
+        """The life after one that has crashed here; None without a store."""
+        with suppress(StoreLost):
+            return self._board().joining.next_life(member)
+        return None
+
+    def after_others(self, member: Member) -> Member | None:
+        """The life after one that another rank has ended, once that rank is started again; None if it never is."""
+        with suppress(StoreLost):
+            board = self._board()
+            while self._ranks > 1 and not self._told_to_end() and was_kept(board) is None:
+                if (life := board.joining.decided_life(member)) is not None:
+                    return life
+                time.sleep(self._beat)
+        return None
+
+    def _board(self) -> Board:
+        return Board(self._endpoint.connect(), self._endpoint.token)
+
+
+def serve_again(
+    serve: Callable[[Member], int], member: Member, lives: Lives, restarts: Restarts, say: Callable[[str], None]
+) -> int:
+    """Serve, and start again after a crash, as often as that may be.
+
+    Args:
+        serve: serves as a member, and gives the status with which its worker has ended.
+        member: the first life.
+        lives: finds the next ones.
+        restarts: counts.
+        say: tells the user that there is no other.
+
+    Returns:
+        The status with which the last worker has ended.
+    """
+    life: Member | None = member
+    status = DONE
+    while life is not None:
+        last, life = life, None
+        status = serve(last)
+        if status == FENCED:
+            life = lives.after_others(last)
+        elif has_crashed(status) and lives.may_follow():
+            if restarts.allow(member.server, time.monotonic()):
+                life = lives.after_crash(last)
+            elif refusal := restarts.refusal(member.server):
+                say(refusal)
+    return status

@@ -1,0 +1,95 @@
+"""After each life of a server, what comes next."""
+
+import threading
+
+import pytest
+
+from harness.memory_store import MemoryStore
+from recycle.control.agent import DONE, FENCED
+from recycle.control.board import Board
+from recycle.control.messages import Verdict
+from recycle.control.view import Member, View
+from recycle.job import Server
+from recycle.runtime.launch.lives import Lives, serve_again
+from recycle.runtime.launch.restarts import Restarts
+
+ONE, OTHER = Server(0, 1), Server(1, 1)
+FIRST = Member(ONE, 0)
+BEGUN = Verdict(0, (str(FIRST), str(Member(OTHER, 0))), 0)
+
+
+class Run:
+    """A run that goes on, and where its store is."""
+
+    token = "token"
+
+    def __init__(self):
+        self.store = MemoryStore()
+        self.board = Board(self.store, self.token)
+        self.board.verdicts.propose(BEGUN)
+
+    def connect(self):
+        return self.store.clone()
+
+    def lives(self, ranks=1):
+        return Lives(self, ranks, 0.01, lambda: False)
+
+
+class Served:
+    """Serves with some ends, one after another."""
+
+    def __init__(self, *statuses):
+        self.incarnations = []
+        self.said = []
+        self._left = list(statuses)
+
+    def __call__(self, member):
+        self.incarnations.append(member.incarnation)
+        return self._left.pop(0)
+
+    def again(self, lives, limit=2):
+        return serve_again(self, FIRST, lives, Restarts(limit), self.said.append)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "lives", "said"),
+    [([0], [0], 0), ([-9, 0], [0, 1], 0), ([-9, 1, FENCED], [0, 1, 2], 0), ([1, 1, 1, 0], [0, 1, 2], 1)],
+)
+def test_who_crashes_serves_again_in_another_life(statuses, lives, said):
+    served = Served(*statuses)
+    assert served.again(Run().lives()) == statuses[len(lives) - 1]
+    assert served.incarnations == lives
+    assert len(served.said) == said
+
+
+def test_in_a_run_that_is_over_nobody_serves_again():
+    run = Run()
+    run.board.end.reach(View(0, ()))
+    run.board.end.reach(View(0, BEGUN.view.members))
+    served = Served(-9)
+    assert served.again(run.lives()) == -9
+    assert served.incarnations == [0]
+
+
+def test_all_ranks_of_a_server_come_back_in_the_same_life():
+    run = Run()
+    Board(run.connect(), run.token).joining.new_incarnation(ONE)  # somebody else's
+    crashed, other = Served(-9, DONE), Served(FENCED, DONE)
+    waiting = threading.Thread(target=other.again, args=(run.lives(ranks=2),))
+    waiting.start()
+    crashed.again(run.lives(ranks=2))
+    waiting.join(20)
+    assert crashed.incarnations == other.incarnations == [0, 2]
+
+
+def test_who_waits_for_a_rank_that_never_comes_back_ends_with_the_run():
+    run = Run()
+    crashed, other = Served(-9), Served(FENCED)
+    crashed.again(run.lives(ranks=2), limit=0)
+    waiting = threading.Thread(target=other.again, args=(run.lives(ranks=2),))
+    waiting.start()
+    run.board.end.reach(View(0, BEGUN.view.members[:1]))
+    run.board.end.reach(BEGUN.view)
+    waiting.join(20)
+    assert not waiting.is_alive()
+    assert other.incarnations == [0]

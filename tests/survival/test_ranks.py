@@ -1,0 +1,121 @@
+"""Servers of several ranks: one that loses a rank is dead, all the others go on, and it comes back whole."""
+
+import os
+import signal
+import subprocess
+
+import msgspec
+import pytest
+
+from harness.examples import QUICK, paper_job
+from harness.started import TRAIN, Started, by_hand
+from recycle.control.tcp_store import listen
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.server import GptServer
+from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.record.recording import DeathLine
+from tests.survival.trained import DURATIONS, MODEL, Trained
+
+pytestmark = pytest.mark.timeout(150)
+JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
+CLIPPED = msgspec.structs.replace(MODEL, clip=0.5)
+
+
+class SplitRun(Trained):
+    """A run whose servers have two ranks each."""
+
+    @staticmethod
+    def make(dead):
+        return make_plan(JOB, dead, Mode(), QUICK)
+
+    @staticmethod
+    def describe(folder, iterations, model=CLIPPED, **options):
+        return Run(SplitRun.make(()), model, iterations, folder, durations=DURATIONS, tensor_parallel=2, **options)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_text():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+        yield
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return SplitRun(tmp_path_factory.mktemp("reference") / "run")
+
+
+@pytest.fixture
+def doom(monkeypatch, tmp_path):
+    """Kill a rank of a server, once, at the beginning of its n-th collective, while the other one is in it."""
+    create, reduce = GptServer.__init__, RankCollectives.reduce
+    doomed, calls = {}, []
+
+    def created(server, run, place, *arguments, **keywords):
+        create(server, run, place, *arguments, **keywords)
+        server._collectives.server = str(place)
+
+    def counted(collectives, tensor, how):
+        calls.append(how)
+        if doomed.get((collectives.server, collectives.rank.number)) == len(calls) and not (tmp_path / "done").exists():
+            (tmp_path / "done").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reduce(collectives, tensor, how)
+
+    monkeypatch.setattr(GptServer, "__init__", created)
+    monkeypatch.setattr(RankCollectives, "reduce", counted)
+    return doomed
+
+
+@pytest.mark.parametrize(("server", "rank", "call"), [("W0_0", 0, 40), ("W1_1", 1, 75)])
+def test_who_loses_a_rank_is_dead_and_the_losses_stay_as_they_are(tmp_path, reference, doom, server, rank, call):
+    doom[server, rank] = call
+    run = SplitRun(tmp_path / "run")
+    run.require_same(reference)
+    assert [len(each.servers) for each in run.views] == [4, 3], run.story
+    (death,) = {(each.server, each.reason) for each in run.of(DeathLine)}
+    assert death == (server, f"has lost rank {rank}, which was killed by signal 9 (SIGKILL)")
+
+
+def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
+    exact = msgspec.structs.replace(CLIPPED, exact=True)
+    whole = SplitRun(tmp_path / "whole", model=exact, iterations=5)
+    doom["W1_0", 0] = 40
+    broken = SplitRun(tmp_path / "broken", model=exact, iterations=5)
+    assert [len(each.servers) for each in broken.views] == [4, 3], broken.story
+    assert broken.losses() == whole.losses()
+
+
+def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom):
+    doom["W1_0", 1] = 40
+    run = SplitRun(tmp_path / "run", restarts=1)
+    run.require_same(reference)
+    assert [len(each.servers) for each in run.views] == [4, 3, 4], run.story
+
+
+@pytest.fixture
+def apart(tmp_path):
+    """The four processes of two servers, started apart, and ended at the end of the test."""
+    with listen() as taken:
+        port = taken.getsockname()[1]
+    (tmp_path / "model.toml").write_text("layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n")
+    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--tensor-parallel", "2"]
+    folders = ["--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
+    words = [*TRAIN, "train", *size, *folders, "--iterations", "20000", "--restarts", "1"]
+    processes = [Started(words, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
+    yield processes
+    for each in processes:
+        each.kill()
+
+
+def test_ranks_that_were_started_apart_come_back_together(apart):
+    apart[0].wait_for("iteration 5/")
+    for place, server in ((3, "W1_0"), (1, "W0_0")):
+        worker = ["pkill", "-KILL", "-P", str(apart[place].process.pid), "-f", f"recycle: {server} rank 1"]
+        subprocess.run(worker, check=True)
+        apart[0].wait_for(f"{server} (incarnation 1) is back: 2 of 2 servers")
+    for each in apart:
+        each.process.terminate()
+    assert {each.ended() for each in apart} == {128 + signal.SIGTERM}
