@@ -110,6 +110,7 @@ def apart(tmp_path):
         each.kill()
 
 
+@pytest.mark.timeout(400)
 def test_ranks_that_were_started_apart_come_back_together(apart):
     apart[0].wait_for("iteration 5/")
     for place, server in ((3, "W1_0"), (1, "W0_0")):
