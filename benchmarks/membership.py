@@ -92,7 +92,7 @@ def measure(count: int, processes: int, victims: str) -> Change:
     context = multiprocessing.get_context("spawn")
     listener = listen()
     port = listener.getsockname()[1]
-    server = context.Process(target=_serve, args=(listener,), daemon=True)
+    server = context.Process(target=serve_store, args=(listener,), daemon=True)
     server.start()
     board = Board(TorchStore("127.0.0.1", port), TOKEN)
     board.verdicts.propose(verdict)
@@ -126,7 +126,8 @@ def processor_of(process: BaseProcess) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _serve(listener: socket.socket) -> None:
+def serve_store(listener: socket.socket) -> None:
+    """Serve a store, until this process is killed."""
     served = serve(listener)
     signal.pause()
     del served

@@ -82,7 +82,7 @@ class Speaker:
         self._begun: Verdict | Opening | None = None
         self._epoch: int | None = None
         self._homes: dict[Participant, str] = {}
-        self._look_for_homes = 0.0
+        self._look_for_homes, self._pause = 0.0, 0.0
         self._ring: tuple[str, ...] = ()
         self._gone: set[str] = set()
 
@@ -145,13 +145,15 @@ class Speaker:
             self._excused &= everybody
             self._gone.clear()
             self._homes = {each: home for each, home in self._homes.items() if each in everybody}
-            self._look_for_homes = 0.0
+            self._pause = self._silence / 4
+            # Who is in a view has been somewhere; at the start, all are still on their way.
+            self._look_for_homes = now if isinstance(self._begun, Verdict) else now + self._pause
             self._ring = ring(self._all(), self._homes)
-        unknown = self._strays()
-        # At the start there are many, who come by and by.
-        if unknown and (isinstance(self._begun, Verdict) or now >= self._look_for_homes):
+        unknown = self._strays() if now >= self._look_for_homes else ()
+        if unknown:
             self._homes |= board.beats.homes(unknown)
-            self._look_for_homes = now + self._silence
+            # Thousands may be on their way, and as many hosts look for them.
+            self._look_for_homes, self._pause = now + self._pause, 2 * self._pause
             self._ring = ring(self._all(), self._homes)
 
     def _strays(self) -> list[Participant]:
