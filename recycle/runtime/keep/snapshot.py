@@ -28,7 +28,9 @@ class Snapshot:
         self._lock = threading.Lock()
         self._deliveries: list[Delivery] = []
         self._given_up = False
-        self._error: KeeperLost | None = KeeperLost(f"{part} was not sent to its end")
+        # What was sent to its end, and what each keeper has to say that has not got it.
+        self._sent: list[Delivery] = []
+        self._errors: list[KeeperLost] = []
         self._thread = threading.Thread(target=self._run, name=str(part), daemon=True)
         self._thread.start()
 
@@ -36,14 +38,19 @@ class Snapshot:
         """Wait until it has arrived, and say that it is right.
 
         Raises:
-            KeeperLost: a keeper has not got it.
+            KeeperLost: a keeper has not got it; those that can be reached have.
         """
         self._thread.join()
-        if self._error is not None:
-            self.give_up()
-            raise self._error
+        for each in self._sent:
+            try:
+                each.commit()
+            except KeeperLost as error:
+                self._errors.append(error)
         for each in self._deliveries:
-            each.commit()
+            each.give_up()
+        if self._errors:
+            raise self._errors[0]
+        assert len(self._sent) == len(self._keepers), f"{self._part} was not sent to its end"
 
     def give_up(self) -> None:
         """The version is about to change, or was not right; no tensor is read after this."""
@@ -56,14 +63,14 @@ class Snapshot:
     def _run(self) -> None:
         wanted = range_of(self._part, count_bytes(self._state))
         head = describe_state(self._part.version, self._state)
-        try:
-            for keeper in self._keepers:
+        for keeper in self._keepers:
+            try:
                 delivery = keeper.offer(self._part, head, len(wanted))
                 with self._lock:
                     self._deliveries.append(delivery)
                     if self._given_up:
                         delivery.give_up()
                 delivery.write(bytes_of(self._state, wanted))
-            self._error = None
-        except KeeperLost as error:
-            self._error = error
+                self._sent.append(delivery)
+            except KeeperLost as error:
+                self._errors.append(error)

@@ -184,3 +184,12 @@ def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
         peer.iterate()
     assert len(begun) == 1
     assert len(peer.warnings) == 1
+
+
+def test_one_keeper_of_two_is_enough(keepers):
+    lost = KeeperClient(keeper_address(new_token()), new_token(), "lost")
+    for server in PEERS:
+        peer = Peer([lost, keepers[1]], server)
+        peer.iterate()
+        assert ["no keeper can be reached" in each for each in peer.warnings] == [True]
+    assert same(peer.keeping.fetch(0), Stage(0).state())
