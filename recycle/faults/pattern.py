@@ -8,7 +8,7 @@ from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 
 _TEXT = re.compile(
-    r"(?P<stage>\d{1,6})(?:'(?P<chunk>\d{1,3}))?"
+    r"(?P<stage>\d{1,6})"
     r"(?P<op>[A-Z]+(?:_[A-Z])?)"
     r"(?:(?P<home>\d{1,6})(?:\.(?P<micro_batch>\d{1,6})(?:(?P<way>[<>])(?P<peer>W\d{1,6}_\d{1,6}))?)?)?",
     re.ASCII,
@@ -25,7 +25,6 @@ class InstructionPattern(NamedTuple):
     Attributes:
         op: what it does.
         stage: of which stage.
-        chunk: of which model chunk.
         home: whose micro-batch.
         micro_batch: its number in its home pipeline.
         peer: the server at the other end of a transfer.
@@ -33,14 +32,12 @@ class InstructionPattern(NamedTuple):
 
     op: Op
     stage: int
-    chunk: int = 0
     home: int | None = None
     micro_batch: int | None = None
     peer: Server | None = None
 
     def __str__(self) -> str:
-        text = f"{self.stage}'{self.chunk}" if self.chunk else f"{self.stage}"
-        text += self.op.value
+        text = f"{self.stage}{self.op.value}"
         if self.home is not None:
             text += f"{self.home}"
         if self.micro_batch is not None:
@@ -71,14 +68,13 @@ class InstructionPattern(NamedTuple):
             )
         home, micro_batch = (int(match[name]) if match[name] else None for name in ("home", "micro_batch"))
         peer = Server.parse(match["peer"]) if match["peer"] else None
-        return cls(op, int(match["stage"]), int(match["chunk"] or 0), home, micro_batch, peer)
+        return cls(op, int(match["stage"]), home, micro_batch, peer)
 
     def matches(self, instruction: Instruction) -> bool:
         """Whether an instruction is one of those that are meant."""
         return (
             instruction.op is self.op
             and instruction.stage == self.stage
-            and instruction.chunk == self.chunk
             and self.home in (None, instruction.home)
             and self.micro_batch in (None, instruction.micro_batch)
             and self.peer in (None, instruction.peer)

@@ -100,10 +100,6 @@ def _instructions(plan: Plan) -> Iterator[Violation]:
             if instruction.stage not in held[server.stage]:
                 mine = " and ".join(map(job.chunk_text, held[server.stage]))
                 wrong = f"{instruction} is of {job.chunk_text(instruction.stage)}, and {server} holds {mine}"
-            elif instruction.chunk:
-                wrong = (
-                    f"{instruction} names model chunk {instruction.chunk}, and a server of this job holds chunk 0 only"
-                )
             elif op is Op.REDUCE or op is Op.STEP:
                 if plan.form == "compute":
                     wrong = f"{instruction} has no place in a plan of compute form"

@@ -69,7 +69,7 @@ _UPDATES = frozenset((Op.REDUCE, Op.STEP))
 _WAYS = {op: ">" if op.is_send else "<" for op in _PARTNERS}
 _BY_NAME = dict(Op.__members__)
 _TEXT = re.compile(
-    r"(?P<stage>\d{1,6})(?:'(?P<chunk>\d{1,3}))?"
+    r"(?P<stage>\d{1,6})"
     r"(?P<op>[A-Z]+(?:_[A-Z])?)"
     r"(?:(?P<home>\d{1,6})\.(?P<micro_batch>\d{1,6})(?:(?P<way>[<>])(?P<peer>W\d{1,6}_\d{1,6}))?)?"
 )
@@ -83,11 +83,10 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         op: what is done.
-        stage: the stage it is done for.
+        stage: the stage it is done for; the chunk, where servers hold several.
         home: the pipeline whose data the micro-batch is, wherever it is executed; -1 for REDUCE and STEP.
         micro_batch: its number in its home pipeline; -1 for REDUCE and STEP.
         peer: the server at the other end of a transfer, None otherwise.
-        chunk: which of a server's model chunks of the stage; 0 where a server holds one. Written ``2'1F0.0``.
     """
 
     op: Op
@@ -95,13 +94,11 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
     home: int = -1
     micro_batch: int = -1
     peer: Server | None = None
-    chunk: int = 0
 
     def __str__(self) -> str:
-        where = f"{self.stage}'{self.chunk}" if self.chunk else f"{self.stage}"
         if self.op.is_update:
-            return f"{where}{self.op.value}"
-        text = f"{where}{self.op.value}{self.home}.{self.micro_batch}"
+            return f"{self.stage}{self.op.value}"
+        text = f"{self.stage}{self.op.value}{self.home}.{self.micro_batch}"
         if self.peer is None:
             return text
         return f"{text}{'>' if self.op.is_send else '<'}{self.peer}"
@@ -116,7 +113,7 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
         match = _TEXT.fullmatch(text)
         if match is None:
             raise PlanFileError(f"instruction {text!r}: expected a form like 2F1.5, 2SEND_F1.5>W0_3 or 2STEP")
-        stage, chunk, name, home, micro_batch, way, peer = match.groups()
+        stage, name, home, micro_batch, way, peer = match.groups()
         op = _BY_NAME.get(name)
         if op is None:
             raise PlanFileError(f"instruction {text!r}: expected a form like 2F1.5, 2SEND_F1.5>W0_3 or 2STEP")
@@ -128,6 +125,6 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
             hint = f"needs a server behind {expected}" if expected else "names no other server"
             raise PlanFileError(f"instruction {text!r}: {op.value} {hint}")
         if home is None:
-            return cls(op, int(stage), chunk=int(chunk or 0))
+            return cls(op, int(stage))
         other = Server.parse(peer) if way else None
-        return cls(op, int(stage), int(home), int(micro_batch), other, int(chunk or 0))
+        return cls(op, int(stage), int(home), int(micro_batch), other)

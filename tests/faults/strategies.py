@@ -15,7 +15,7 @@ lengths = st.none() | seconds.filter(bool)
 @st.composite
 def patterns(draw):
     op = draw(st.sampled_from(Op))
-    fields = {"op": op, "stage": draw(st.integers(0, 99)), "chunk": draw(st.integers(0, 2))}
+    fields = {"op": op, "stage": draw(st.integers(0, 99))}
     if not op.is_update:
         depth = draw(st.integers(0, 3 if op.is_transfer else 2))
         values = (st.integers(0, 99), st.integers(0, 99), servers)

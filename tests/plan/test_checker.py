@@ -149,7 +149,6 @@ def test_a_dead_server_has_no_program_and_a_live_one_has():
         ("0F0.0", "1F0.0", "is of stage 1, and W0_0 holds stage 0"),
         ("0F0.0", "0F0.6", "there is no micro-batch 0.6"),
         ("0F0.0", "0F3.0", "there is no micro-batch 3.0"),
-        ("0F0.0", "0'1F0.0", "names model chunk 1"),
         ("0SEND_F0.0>W0_1", "0SEND_F0.0>W1_2", "W1_2 is no live server"),
     ],
 )

@@ -13,11 +13,11 @@ servers = st.builds(Server, numbers, numbers)
 @st.composite
 def any_instruction(draw):
     op = draw(st.sampled_from(Op))
-    stage, chunk = draw(numbers), draw(st.integers(0, 999))
+    stage = draw(numbers)
     if op.is_update:
-        return Instruction(op, stage, chunk=chunk)
+        return Instruction(op, stage)
     peer = draw(servers) if op.is_transfer else None
-    return Instruction(op, stage, draw(numbers), draw(numbers), peer, chunk)
+    return Instruction(op, stage, draw(numbers), draw(numbers), peer)
 
 
 @given(any_instruction())
@@ -33,7 +33,6 @@ def test_text_form_round_trips(instruction):
         (Instruction(Op.SEND_F, 2, 1, 5, Server(0, 3)), "2SEND_F1.5>W0_3"),
         (Instruction(Op.RECV_B, 2, 1, 5, Server(0, 3)), "2RECV_B1.5<W0_3"),
         (Instruction(Op.STEP, 2), "2STEP"),
-        (Instruction(Op.F, 2, 1, 5, chunk=1), "2'1F1.5"),
     ],
 )
 def test_text_forms(instruction, text):
