@@ -2,8 +2,9 @@
 
 The plan is 64 pipelines x 16 stages x 64 micro-batches with one dead server, about 200,000 boxes. Reported are the time
 to make the page with ``recycle show``, its size, and, measured in the page by headless Chromium, the time from the
-start of its loading to its first drawing, and from a zoom step to the frame behind the one that shows it, over steps
-from the whole to a few boxes and back.
+start of its loading to its first drawing, from a zoom step to the frame behind the one that shows it, over steps from
+the whole to a few boxes and back, both with bands and with a row per server, and the time of searches for the last
+server, an instruction and a micro-batch, until what they find is drawn.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from harness.browser import chromium, missing
 from recycle.job import Job, Server, Stage
@@ -28,6 +30,13 @@ const start = performance.now();
 schedule.zoom(factor);
 requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start)));
 """
+SEARCH = """
+const start = performance.now();
+const found = schedule.find(arguments[0]);
+if (!found) throw new Error('it is not found');
+return performance.now() - start;
+"""
+SEARCHED = ("W63_15", "15F63.63", "40.31")
 FIRST = "return performance.getEntriesByName('first draw')[0].startTime"
 STEPS = 20
 RUN = "from recycle.cli import main; main()"
@@ -44,18 +53,22 @@ def measure(page: Path, screenshot: Path | None) -> dict[str, float]:
     with chromium() as browser:
         browser.get(page.as_uri())
         first = browser.execute_script(FIRST)
-        steps = []
-        for factor in [0.8] * STEPS + [1.25] * STEPS:
-            steps.append(browser.execute_async_script(ZOOM, factor))
-        if screenshot:
-            browser.save_screenshot(str(screenshot))
-    steps.sort()
-    return {"first draw": first, "zoom step, median": steps[len(steps) // 2], "zoom step, longest": steps[-1]}
+        figures = {"first draw": first}
+        for shown in ("bands", "rows"):
+            steps = [browser.execute_async_script(ZOOM, factor) for factor in [0.8] * STEPS + [1.25] * STEPS]
+            figures[f"zoom step with {shown}, median"] = median(steps)
+            figures[f"zoom step with {shown}, longest"] = max(steps)
+            if screenshot:
+                browser.save_screenshot(str(screenshot.with_stem(f"{screenshot.stem}-{shown}")))
+            browser.execute_script("document.getElementById('folded').click()")
+        for wanted in SEARCHED:
+            figures[f"search for {wanted}"] = browser.execute_script(SEARCH, wanted)
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--screenshot", type=Path, help="save what is seen at the end")
+    parser.add_argument("--screenshot", type=Path, help="save what is seen at the end, with bands and with rows")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         plan, page = Path(folder) / "plan.json", Path(folder) / "page.html"

@@ -91,6 +91,7 @@ class WatchedRun:
         self._spans: dict[int, list[SpanLine]] = {}
         self._others: list[Line] = []
         self._waiting: list[Line] = []
+        self._known: Job | None = None
         self._version = 0
 
     def look(self) -> None:
@@ -197,5 +198,8 @@ class WatchedRun:
         return tuple(states)
 
     def _job(self) -> Job | None:
+        # A plan is long, and its job never changes.
         path = self.folder / PLAN
-        return load_plan(path).job if path.exists() else None
+        if self._known is None and path.exists():
+            self._known = load_plan(path).job
+        return self._known

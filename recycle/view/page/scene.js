@@ -134,16 +134,27 @@ export class Scene {
     this.from = 0;
     this.top = 0;
     this.perPixel = this.end / Math.max(50, this.width - this.left - this.right - 12);
-    this.rowHeight = this.folded ? READABLE : 26;
-    this.fittedBand = 60;
-    this.layout();
-    const least = this.show.memory ? 12 : 1;
-    while (this.length > this.height - AXIS && (this.folded ? this.fittedBand > 12 : this.rowHeight > least)) {
-      if (this.folded) this.fittedBand--;
-      else this.rowHeight--;
-      this.layout();
+    if (this.folded) {
+      this.rowHeight = READABLE;
+      this.enlarge('fittedBand', 12, 60);
+    } else {
+      this.enlarge('rowHeight', this.show.memory ? 12 : 1, 26);
     }
     this.fitted = this.rowHeight;
+  }
+
+  // Give one of the heights its largest value with which all rows are in sight, or the least.
+  enlarge(name, least, most) {
+    let [low, high] = [least, most];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      this[name] = middle;
+      this.layout();
+      if (this.length <= this.height - AXIS) low = middle;
+      else high = middle - 1;
+    }
+    this[name] = low;
+    this.layout();
   }
 
   // Whether there are more rows than can be told apart.
