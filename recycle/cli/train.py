@@ -21,7 +21,7 @@ from recycle.cli.options import (
 )
 from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
-from recycle.faults.menu import Faults
+from recycle.faults.menu import Faults, Kind
 from recycle.faults.random_faults import random_faults
 from recycle.files import write_whole
 from recycle.job import Job, Server
@@ -32,6 +32,7 @@ from recycle.view.losses import draw_losses
 from recycle.wording import throughput_text, units
 
 if TYPE_CHECKING:
+    from recycle.control.etcd_cluster import EtcdCluster
     from recycle.megatron.gpt.run import Run
     from recycle.runtime.launch.meeting import RollCall
     from recycle.runtime.launch.start import Start
@@ -113,6 +114,13 @@ RESTARTS = 3
     help="The address or the network interface of this machine to which its servers bind; by default the one from "
     "which it reaches the first host, or 127.0.0.1 where there is only one.",
 )
+@click.option(
+    "--store",
+    envvar="RECYCLE_STORE",
+    help="Where servers agree on who is alive: etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT,...[/NAME], or etcds:// "
+    "with ?ca=FILE&cert=FILE&key=FILE. By default the run serves a store of its own, on its first host. RECYCLE_STORE "
+    "in the environment says the same, and keeps a password out of the list of processes.",
+)
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
@@ -144,6 +152,7 @@ def command(
     silence: float,
     start_within: float,
     address: str | None,
+    store: str | None,
     unprotected: bool,
     exact: bool,
     fp16: bool,
@@ -169,12 +178,18 @@ def command(
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
     from recycle.control.durations import Durations
+    from recycle.runtime.launch.claiming import claimed
     from recycle.runtime.launch.start import choose_address, find_start
 
     protected = not (unprotected or tensor_parallel > 1)
+    if store is not None and not protected:
+        raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
     start = find_start(os.environ)
     host = choose_address(address, start)
-    meeting = None if start is None else meet(start, host, start_within)
+    cluster = click.get_current_context().with_resource(
+        claimed(store, start, str(output.resolve()), silence, start_within)
+    )
+    meeting = None if start is None else meet(start, host, start_within, cluster)
     if meeting is not None and meeting.start.rank > 0 and protected:
         attend(output, meeting)
         return
@@ -187,6 +202,10 @@ def command(
         model = load_model(model_file)
         model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
         faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
+        if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
+            raise UserError(
+                "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"
+            )
         durations = Durations(beat=silence / 6, silence=silence, start=start_within, answer=max(30.0, 2 * silence))
         if protected and catalogue is None:
             catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
@@ -207,12 +226,13 @@ def command(
             keep=keep,
             resume_from=resume_from,
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
+            cluster=cluster,
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
         )
         train_and_show(run, faults, meeting)
 
 
-def meet(start: "Start", address: str, patience: float) -> "RollCall":
+def meet(start: "Start", address: str, patience: float, cluster: "EtcdCluster | None") -> "RollCall":
     """This process's part in the meeting of those that were started with it.
 
     Raises:
@@ -222,7 +242,7 @@ def meet(start: "Start", address: str, patience: float) -> "RollCall":
     from recycle.runtime.launch.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    return RollCall(start, address, patience)
+    return RollCall(start, address, patience, cluster)
 
 
 def attend(folder: Path, meeting: "RollCall") -> None:

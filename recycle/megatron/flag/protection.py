@@ -22,6 +22,7 @@ from recycle.runtime.launch.hosted import HostedStore
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.meeting_store import meeting_over
 
 BEAT, SILENCE = 0.5, 15.0
 """Seconds between two signs of life, and without any after which a server is dead though its agent does not say so."""
@@ -113,7 +114,7 @@ def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:
 def _endpoint(start: Start) -> Endpoint:
     """A corner of torchrun's store, in which the first rank has left the token."""
     endpoint = Endpoint(start.host, start.port, "", choose_address(None, start), f"{start.prefix}/members")
-    store = endpoint.connect().torch_store
+    store = meeting_over(endpoint.connect())
     if start.rank == 0:
         store.set("token", new_token())
     return endpoint._replace(token=store.get("token").decode())

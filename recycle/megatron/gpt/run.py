@@ -7,6 +7,7 @@ import msgspec
 import torch
 
 from recycle.control.durations import Durations
+from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.model import ModelOptions
@@ -17,8 +18,8 @@ from recycle.runtime.step.checkpoint import KEPT
 from recycle.version import __version__
 
 PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
-# They have files of their own, or are where the files are.
-NOT_SAVED = ("plan", "waiting", "folder")
+# They have files of their own, are where the files are, or are not for everybody to read.
+NOT_SAVED = ("plan", "waiting", "folder", "cluster")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -42,6 +43,7 @@ class Run(msgspec.Struct, frozen=True):
         resume_from: a checkpoint or the run of one to go on from, as long as this run has none of its own.
         restarts: how often a server that has crashed is started again, within an hour.
         waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
+        cluster: where the store is in etcd; None where the run has a store of its own.
     """
 
     plan: Plan
@@ -61,6 +63,7 @@ class Run(msgspec.Struct, frozen=True):
     resume_from: Path | None = None
     restarts: int = 0
     waiting: Plan | None = None
+    cluster: EtcdCluster | None = None
 
     @property
     def events(self) -> Path:

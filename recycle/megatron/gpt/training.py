@@ -36,12 +36,14 @@ from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.apart import join
+from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run, was_kept
 from recycle.runtime.launch.report_channel import connect_to_launcher
 from recycle.runtime.launch.restarts import Restarts, serve_again
+from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
 from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
@@ -152,6 +154,7 @@ def _train_protected(
         durable=lambda: bool(checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
+        cluster=run.cluster,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
@@ -194,6 +197,7 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
     meeting.leave(status)
+    end_for_first(meeting, endpoint, View.of(run.plan).servers)
     if signals.number and status:
         raise EndedBySignal(f"{signals.name}: {member.server} has left the run", signals.number)
     return status
@@ -243,7 +247,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     path = run.folder / JOIN_FILE
     door = JoinFile.read(path)
     text = load_text(run.text, run.model)
-    endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix)
+    endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix, door.cluster)
     try:
         board = Board(endpoint.connect(3.0), door.token)
         description, verdict = board.description(), board.verdicts.newest()
@@ -285,7 +289,8 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(str(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+    lost = partial(say_launcher_lost, door.endpoint, run.events)
+    send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid(), lost)
 
     def survive() -> int:
         run_on_cpu()
@@ -305,8 +310,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
                 fired.write(fault, time_ns)
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
-            ports = (door.endpoint.port, door.watch[1])
-            hooks.append(Injector(mine, tell, lambda: trained.gradients, ports))
+            hooks.append(Injector(mine, tell, lambda: trained.gradients, (*door.endpoint.ports, door.watch[1])))
         survivor = Survivor(
             member,
             run.plan.job,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from recycle.control.durations import Durations
+from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.view import Member, View
 from recycle.faults.menu import Faults
 from recycle.job import Job
@@ -40,6 +41,7 @@ class Setting(NamedTuple):
         durable: whether there is a checkpoint by now.
         restarts: how often a server that has crashed is started again, within an hour.
         meeting: where the launcher meets those of the servers that it does not start; None where it starts all.
+        cluster: where the store is in etcd; None where it is torchrun's, or the launcher serves it.
     """
 
     job: Job
@@ -54,6 +56,7 @@ class Setting(NamedTuple):
     durable: Callable[[], bool]
     restarts: int = 0
     meeting: RollCall | None = None
+    cluster: EtcdCluster | None = None
 
     @property
     def own(self) -> tuple[Member, ...]:
@@ -67,4 +70,6 @@ class Setting(NamedTuple):
             port: of a store that the launcher serves alone.
             token: the run's.
         """
-        return Endpoint(self.host, port, token, self.host) if self.meeting is None else self.meeting.endpoint(token)
+        if self.meeting is not None:
+            return self.meeting.endpoint(token)
+        return Endpoint(self.host, port, token, self.host, cluster=self.cluster)

@@ -68,7 +68,7 @@ class Groups:
             timedelta(seconds=store.durations.transfer),
             timedelta(seconds=store.durations.rebuild),
             store.endpoint.address,
-            [store.endpoint.port],
+            store.endpoint.ports,
         )
         network = connect(store.meeting(), view, self._member.server, options, check=watch.check, partners=partners)
         self._network = network
