@@ -1,9 +1,9 @@
 """The board: what the members read and write in the store, by meaning, a part for each subject.
 
-Every method raises StoreLost when the store is gone, and every one that reads raises ControlError when what it finds
-was not made with the run's token.
+Every method raises StoreLost when the store is gone. What was not made with the run's token counts as not there.
 """
 
+import time
 from collections.abc import Collection, Iterable
 
 from recycle.control import keys
@@ -13,6 +13,9 @@ from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Server
+
+STRANGE = 0.1
+"""Seconds between two looks for an alarm where a stranger has written something in its place."""
 
 
 class Board:
@@ -45,8 +48,13 @@ class Board:
         return self._sealed.write_once(keys.RUN, description)
 
     def description(self) -> Description | None:
-        """What the run is."""
-        return self._sealed.read(keys.RUN, Description)
+        """What the run is.
+
+        Raises:
+            ControlError: it was not described with this token.
+        """
+        described = self._sealed.plain.get(keys.RUN)
+        return None if described is None else self._sealed.unseal(keys.RUN, described, Description)
 
     def declare_dead(self, death: Death, source: str) -> None:
         """Tell everybody who needs to know that a member is dead, and be heard.
@@ -109,12 +117,13 @@ class VerdictBoard:
         """
         sealed, store = self._sealed, self._sealed.plain
         before = store.get(keys.VIEW)
-        if before is not None:
-            newest = sealed.unseal(keys.VIEW, before, Verdict)
-            if newest.epoch >= verdict.epoch:
-                return newest
+        newest = sealed.find(keys.VIEW, before, Verdict)
+        if newest is not None and newest.epoch >= verdict.epoch:
+            return newest
         after = store.compare_set(keys.VIEW, before or b"", sealed.seal(keys.VIEW, verdict))
-        stored = sealed.unseal(keys.VIEW, after, Verdict)
+        stored = sealed.find(keys.VIEW, after, Verdict)
+        if stored is None:
+            return self.propose(verdict)
         store.set(keys.bell(stored.epoch), b"")
         return stored
 
@@ -132,7 +141,11 @@ class VerdictBoard:
         if stored is None:
             return None
         if self._read_last is None or self._read_last[0] != stored:
-            self._read_last = stored, self._sealed.unseal(keys.VIEW, stored, Verdict)
+            found = self._sealed.find(keys.VIEW, stored, Verdict)
+            if found is not None:
+                self._read_last = stored, found
+        if self._read_last is None:
+            return None
         newest = self._read_last[1]
         return newest if newest.epoch >= epoch else None
 
@@ -166,7 +179,12 @@ class FailureBoard:
 
     def wait_alarm(self, epoch: int, timeout: float) -> Alarm | None:
         """The same, after it was raised or a time in seconds is over. The connection is busy for that long."""
-        return self.alarm(epoch) if self._sealed.plain.wait(keys.alarm(epoch), timeout) else None
+        if not self._sealed.plain.wait(keys.alarm(epoch), timeout):
+            return None
+        alarm = self.alarm(epoch)
+        if alarm is None:
+            time.sleep(min(timeout, STRANGE))  # a stranger's; nobody can wait for another one in its place
+        return alarm
 
     def log(self, epoch: int) -> Log[Report | Death]:
         """What was told in an epoch."""

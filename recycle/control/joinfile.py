@@ -1,5 +1,6 @@
 """The join file: where a run's store is, and the token without which nobody can take part."""
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -15,6 +16,11 @@ from recycle.files import read_bytes, write_whole
 def new_token() -> str:
     """A secret for one run."""
     return secrets.token_hex(32)
+
+
+def digest_of(token: str) -> str:
+    """What tells tokens apart where strangers can read it."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ import torch
 from recycle.control.agent import run_agent
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JoinFile
+from recycle.control.joinfile import JoinFile, digest_of
 from recycle.control.messages import differs
 from recycle.control.view import Member, View
 from recycle.errors import EndedBySignal, RunFailed
@@ -176,8 +176,7 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         EndedBySignal: this process was told to end.
     """
     admission = meeting.attend()
-    endpoint = meeting.endpoint(admission.token)
-    _require_shared(folder, admission.token, meeting.start.host)
+    endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
     text = load_text(run.text, run.model)
     _require_same(run.fingerprint(text.fingerprint), endpoint)
@@ -203,13 +202,15 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
     return status
 
 
-def _require_shared(folder: Path, token: str, first: str) -> None:
+def _shared_token(folder: Path, digest: str, first: str) -> str:
     path = folder / JOIN_FILE
-    if not path.exists() or JoinFile.read(path).token != token:
+    token = JoinFile.read(path).token if path.exists() else ""
+    if digest_of(token) != digest:
         raise RunError(
             f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
             "that all hosts share"
         )
+    return token
 
 
 def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.elastic.utils.store import _barrier_nonblocking
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
+from recycle.control.joinfile import digest_of
 from recycle.control.messages import differs
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
@@ -51,12 +52,12 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the first process answers all others.
 
     Attributes:
-        token: the run's.
+        digest: of the run's token, which is in the run's folder and not here, where strangers may read.
         watch: where the first process listens.
         refusal: why there is no run; empty if there is one.
     """
 
-    token: str
+    digest: str
     watch: tuple[str, int]
     refusal: str = ""
 
@@ -134,7 +135,7 @@ class RollCall:
             token: the run's.
             watch: where this process listens.
         """
-        self._write("admission", Welcome(token, watch))
+        self._write("admission", Welcome(digest_of(token), watch))
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
