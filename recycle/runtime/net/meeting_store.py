@@ -69,12 +69,6 @@ class MeetingStore(Meeting):
         with self._lock:
             return self._store.add(key, amount)
 
-    def delete_key(self, key: str) -> bool:
-        """Delete a key; whether it was there is not known."""
-        with self._lock:
-            self._store.delete(key)
-        return True
-
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""
         with self._lock:
