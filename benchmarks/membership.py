@@ -1,41 +1,40 @@
 """How long a view change takes, and what it asks of the store, with many members: the protocol alone, without training.
 
 Usage: python -m benchmarks.membership [--members 256 1024] [--processes 8] [--victims first|last]
+       [--store embedded|etcd]
 
 Machine, board and gathering are the real ones, and so is the store that they meet in, which a process of its own
-serves. The members are threads of a few processes, and so are the hosts that they are said to be on: one host of 8
-servers dies, which one agent says of each. The time is counted from right before the first of these deaths is told
-until the last survivor has the verdict and would build its groups.
+serves, or three members of etcd on this machine. The members are threads of a few processes, and so are the hosts that
+they are said to be on: one host of 8 servers dies, which one agent says of each. The time is counted from right before
+the first of these deaths is told until the last survivor has the verdict and would build its groups.
 """
 
 import argparse
 import multiprocessing
 import os
-import signal
-import socket
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.stores import STORES, Served, served
 from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Verdict
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Job
 
 HOST = 8
 DURATIONS = Durations(silence=60.0, answer=120.0)
-PATIENCE = 120.0
 
 
 class Change(NamedTuple):
@@ -53,7 +52,12 @@ class Change(NamedTuple):
 
 
 def run_members(
-    members: Sequence[Member], job: Job, port: int, verdict: Verdict, ready: Barrier, channel: Connection
+    members: Sequence[Member],
+    job: Job,
+    connect: Callable[[], Store],
+    verdict: Verdict,
+    ready: Barrier,
+    channel: Connection,
 ) -> None:
     """Be some members, a thread each, in one view change."""
     costs: list[Cost] = []
@@ -61,7 +65,7 @@ def run_members(
 
     def work(member: Member) -> None:
         # Each by itself: some names are looked up for seconds where no name server answers.
-        one = BareMember(member, job, TorchStore("127.0.0.1", port, PATIENCE), DURATIONS)
+        one = BareMember(member, job, connect(), DURATIONS)
         one.begin(verdict)
         begun.wait()
         costs.append(one.change_view())
@@ -77,13 +81,14 @@ def run_members(
     channel.send_bytes(msgspec.json.encode((time.process_time() - before, costs)))
 
 
-def measure(count: int, processes: int, victims: str) -> Change:
+def measure(count: int, processes: int, victims: str, store: Served) -> Change:
     """One view change.
 
     Args:
         count: how many members there are, the victims included.
         processes: how many they share.
         victims: whether the first host dies, with who leads, or the last one.
+        store: where they meet.
     """
     job = paper_job(pipelines=count // HOST, stages=HOST, micro_batches=2)
     view = View.among(job.servers())
@@ -91,17 +96,13 @@ def measure(count: int, processes: int, victims: str) -> Change:
     dead = view.members[:HOST] if victims == "first" else view.members[-HOST:]
     alive = [each for each in view.members if each not in set(dead)]
     context = multiprocessing.get_context("spawn")
-    listener = listen()
-    port = listener.getsockname()[1]
-    server = context.Process(target=_serve, args=(listener,), daemon=True)
-    server.start()
-    board = Board(TorchStore("127.0.0.1", port), TOKEN)
+    board = Board(store.connect(), TOKEN)
     board.verdicts.propose(verdict)
     ready = context.Barrier(processes + 1)
     channels, started = [], []
     for number in range(processes):
         ours, theirs = context.Pipe(duplex=False)
-        arguments: tuple[Any, ...] = (alive[number::processes], job, port, verdict, ready, theirs)
+        arguments: tuple[Any, ...] = (alive[number::processes], job, store.connect, verdict, ready, theirs)
         process = context.Process(target=run_members, args=arguments, daemon=True)
         process.start()
         channels.append(ours)
@@ -116,15 +117,7 @@ def measure(count: int, processes: int, victims: str) -> Change:
     costs = [each for _, found in told for each in found]
     for process in started:
         process.join()
-    server.kill()
-    server.join()
     return Change(max(each.decided for each in costs) - begin, sum(spent for spent, _ in told), costs)
-
-
-def _serve(listener: socket.socket) -> None:
-    served = serve(listener)
-    signal.pause()
-    del served
 
 
 def main() -> int:
@@ -132,11 +125,13 @@ def main() -> int:
     parser.add_argument("--members", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--victims", choices=["first", "last"], default="last")
+    parser.add_argument("--store", choices=STORES, default=STORES[0])
     arguments = parser.parse_args()
     print(f"the {arguments.victims} host of {HOST} dies; {arguments.processes} processes; per survivor: median (most)")
     print("members | all decided | processor | requests      | bytes read, view aside")
     for count in arguments.members:
-        seconds, processor, costs = measure(count, arguments.processes, arguments.victims)
+        with served(arguments.store) as store:
+            seconds, processor, costs = measure(count, arguments.processes, arguments.victims, store)
         requests, read = sorted(each.requests for each in costs), sorted(each.read - each.view for each in costs)
         asked = f"{statistics.median(requests):.0f} ({requests[-1]})"
         got = f"{statistics.median(read):.0f} ({read[-1]}); the view {max(each.view for each in costs)}"
