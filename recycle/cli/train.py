@@ -19,6 +19,7 @@ from recycle.cli.options import (
     parse_seconds,
     parse_servers,
 )
+from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults, Kind
@@ -32,7 +33,6 @@ from recycle.view.losses import draw_losses
 from recycle.wording import throughput_text, units
 
 if TYPE_CHECKING:
-    from recycle.control.etcd_cluster import EtcdCluster
     from recycle.megatron.gpt.run import Run
     from recycle.runtime.launch.meeting import RollCall
     from recycle.runtime.launch.start import Start
@@ -116,9 +116,9 @@ RESTARTS = 3
 )
 @click.option(
     "--store",
-    envvar="RECYCLE_STORE",
+    envvar=VARIABLE,
     help="Where servers agree on who is alive: etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT,...[/NAME], or etcds:// "
-    "with ?ca=FILE&cert=FILE&key=FILE. By default the run serves a store of its own, on its first host. RECYCLE_STORE "
+    f"with ?ca=FILE&cert=FILE&key=FILE. By default the run serves a store of its own, on its first host. {VARIABLE} "
     "in the environment says the same, and keeps a password out of the list of processes.",
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
@@ -232,7 +232,7 @@ def command(
         train_and_show(run, faults, meeting)
 
 
-def meet(start: "Start", address: str, patience: float, cluster: "EtcdCluster | None") -> "RollCall":
+def meet(start: "Start", address: str, patience: float, cluster: EtcdCluster | None) -> "RollCall":
     """This process's part in the meeting of those that were started with it.
 
     Raises:

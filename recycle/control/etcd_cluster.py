@@ -11,6 +11,9 @@ PORT = 2379
 ROOT = "/recycle"
 """Above the keys of all runs."""
 
+VARIABLE = "RECYCLE_STORE"
+"""Of the environment, for a cluster whose password no list of processes is to show."""
+
 MARK = "open"
 """The name, below a start of a run, of the key that says that it counts."""
 

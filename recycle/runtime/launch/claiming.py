@@ -16,9 +16,6 @@ from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
 
-VARIABLE = "RECYCLE_STORE"
-"""Of the environment, for a store whose password no list of processes is to show."""
-
 
 @contextmanager
 def claimed(
@@ -54,6 +51,22 @@ def claimed(
         yield claim.cluster
     finally:
         claim.release()
+
+
+def part(meeting: RollCall, status: int, endpoint: Endpoint, servers: Sequence[Server]) -> None:
+    """Take leave at the end of a run that nobody supervises.
+
+    Args:
+        meeting: with the other processes.
+        status: with which this one ends.
+        endpoint: of the store.
+        servers: of all processes, by rank.
+    """
+    meeting.leave(status)
+    if meeting.start.rank == 0:
+        meeting.dismiss()
+    else:
+        end_for_first(meeting, endpoint, servers)
 
 
 def end_for_first(meeting: RollCall, endpoint: Endpoint, servers: Sequence[Server]) -> None:
