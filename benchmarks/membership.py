@@ -1,10 +1,12 @@
 """How long a view change takes, and what it asks of the store, with many members: the protocol alone, without training.
 
 Usage: python -m benchmarks.membership [--members 256 1024] [--processes 2] [--victims first|last]
+       [--store embedded|etcd]
 
 Machine, board and gathering are the real ones, and so is the store that they meet in, which a process of its own
-serves. One host of 8 servers dies, which one agent says of each. The time is counted from right before the first of
-these deaths is told until the last survivor has the verdict and would build its groups.
+serves, or three members of etcd on this machine. One host of 8 servers dies, which one agent says of each. The time is
+counted from right before the first of these deaths is told until the last survivor has the verdict and would build its
+groups.
 
 A few processes stand for the members, each with a connection of its own, and go through them one by one: first all
 halt, then all hear of the verdict. Who leads is in a process of its own. So nothing is counted that members would not
@@ -14,34 +16,30 @@ do in processes of their own, as threads that wait for each other would.
 import argparse
 import multiprocessing
 import os
-import signal
-import socket
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.stores import STORES, Served, served
 from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Verdict
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Job
 
 HOST = 8
 DURATIONS = Durations(silence=60.0, answer=120.0)
-PATIENCE = 120.0
 
 
 class Change(NamedTuple):
@@ -60,11 +58,13 @@ class Change(NamedTuple):
     costs: list[Cost]
 
 
-def run_members(members: Sequence[Member], job: Job, port: int, ready: Barrier, channel: Connection) -> None:
+def run_members(
+    members: Sequence[Member], job: Job, connect: Callable[[], Store], ready: Barrier, channel: Connection
+) -> None:
     """Be some members in one view change."""
     with ThreadPoolExecutor(64) as pool:
         # At once: some names are looked up for seconds where no name server answers.
-        connections = list(pool.map(lambda _: TorchStore("127.0.0.1", port, PATIENCE), members))
+        connections = list(pool.map(lambda _: connect(), members))
     bare = [BareMember(*each, DURATIONS) for each in zip(members, repeat(job), connections, strict=False)]
     for one in bare:
         one.begin()
@@ -76,13 +76,14 @@ def run_members(members: Sequence[Member], job: Job, port: int, ready: Barrier, 
     channel.send_bytes(msgspec.json.encode((time.process_time() - before, costs)))
 
 
-def measure(count: int, processes: int, victims: str) -> Change:
+def measure(count: int, processes: int, victims: str, store: Served) -> Change:
     """One view change.
 
     Args:
         count: how many members there are, the victims included.
         processes: how many they share.
         victims: whether the first host dies, with who leads, or the last one.
+        store: where they meet.
     """
     job = paper_job(pipelines=count // HOST, stages=HOST, micro_batches=2)
     view = View.among(job.servers())
@@ -90,47 +91,28 @@ def measure(count: int, processes: int, victims: str) -> Change:
     dead = view.members[:HOST] if victims == "first" else view.members[-HOST:]
     alive = [each for each in view.members if each not in set(dead)]
     context = multiprocessing.get_context("spawn")
-    listener = listen()
-    port = listener.getsockname()[1]
-    server = context.Process(target=serve_store, args=(listener,), daemon=True)
-    server.start()
-    board = Board(TorchStore("127.0.0.1", port), TOKEN)
+    board = Board(store.connect(), TOKEN)
     board.verdicts.propose(verdict)
     ready = context.Barrier(processes + 2)
     channels, started = [], []
     for some in (alive[:1], *(alive[1 + number :: processes] for number in range(processes))):
         ours, theirs = context.Pipe(duplex=False)
-        arguments: tuple[Any, ...] = (some, job, port, ready, theirs)
+        arguments: tuple[Any, ...] = (some, job, store.connect, ready, theirs)
         process = context.Process(target=run_members, args=arguments, daemon=True)
         process.start()
         channels.append(ours)
         started.append(process)
     ready.wait()
-    server_before = processor_of(server)
+    server_before = store.processor()
     begin = time.monotonic()
     for member in dead:
         board.declare_dead(Death(str(member), "was lost with its host", "agent", begin), "agent")
     told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[float, list[Cost]]) for channel in channels]
     costs = [each for _, found in told for each in found]
-    server_used = processor_of(server) - server_before
+    server_used = store.processor() - server_before
     for process in started:
         process.join()
-    server.kill()
-    server.join()
     return Change(max(each.decided for each in costs) - begin, sum(spent for spent, _ in told), server_used, costs)
-
-
-def processor_of(process: BaseProcess) -> float:
-    """Seconds of the processor that a process has used."""
-    fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def serve_store(listener: socket.socket) -> None:
-    """Serve a store, until this process is killed."""
-    served = serve(listener)
-    signal.pause()
-    del served
 
 
 def main() -> int:
@@ -138,11 +120,13 @@ def main() -> int:
     parser.add_argument("--members", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--victims", choices=["first", "last"], default="last")
+    parser.add_argument("--store", choices=STORES, default=STORES[0])
     arguments = parser.parse_args()
     print(f"the {arguments.victims} host of {HOST} dies; {arguments.processes} processes; per survivor: median (most)")
     print("members | all decided | processor: members, store | requests      | bytes read, view aside")
     for count in arguments.members:
-        seconds, processor, server, costs = measure(count, arguments.processes, arguments.victims)
+        with served(arguments.store) as store:
+            seconds, processor, server, costs = measure(count, arguments.processes, arguments.victims, store)
         requests, read = sorted(each.requests for each in costs), sorted(each.read - each.view for each in costs)
         asked = f"{statistics.median(requests):.0f} ({requests[-1]})"
         got = f"{statistics.median(read):.0f} ({read[-1]}); the view {max(each.view for each in costs)}"

@@ -96,6 +96,9 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
         ([*SMALL, "--model", SCHEDULES / "none.toml"], r"none\.toml: cannot be read"),
         ([*SMALL, "--model", SCHEDULES / "paper.toml"], r"this is a job file, and a model file is needed: docs/train"),
         ([*SMALL, "--model", SCHEDULES.parent / "pyproject.toml"], r"unknown field .*; the keys are layers, hidden"),
+        ([*SMALL, "--store", "http://host"], "store 'http://host': give etcd://HOST:PORT"),
+        ([*SMALL, "--store", "etcd://127.0.0.1:1"], "etcd at 127.0.0.1:1 does not answer.*see whether it runs there"),
+        ([*SMALL, "--store", "etcd://host", "--unprotected"], "--store: it is for a run that survives failures"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, arguments, message):

@@ -13,9 +13,10 @@ from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import JobCommand, describe_dead, describe_job, job_options, load_legal_plan
 from recycle.cli.parameters import COPIES, DURATION, SERVERS, Count
+from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
-from recycle.faults.menu import Faults
+from recycle.faults.menu import Faults, Kind
 from recycle.faults.random_faults import random_faults
 from recycle.files import write_whole
 from recycle.job import Job, Server
@@ -124,6 +125,13 @@ RESTARTS = 3
     help="Have N hosts keep every iteration's state in memory, so that the loss of all servers of a stage costs one "
     "iteration; a run on one machine has one host.",
 )
+@click.option(
+    "--store",
+    envvar=VARIABLE,
+    help="Where servers agree on who is alive: etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT,...[/NAME], or etcds:// "
+    f"with ?ca=FILE&cert=FILE&key=FILE. By default the run serves a store of its own, on its first host. {VARIABLE} "
+    "in the environment says the same, and keeps a password out of the list of processes.",
+)
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
@@ -156,6 +164,7 @@ def command(
     start_within: float,
     address: str | None,
     copies: int,
+    store: str | None,
     unprotected: bool,
     exact: bool,
     fp16: bool,
@@ -181,15 +190,21 @@ def command(
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
     from recycle.control.durations import Durations
+    from recycle.runtime.launch.claiming import claimed
     from recycle.runtime.launch.start import choose_address, find_start
 
     protected = not unprotected
+    if store is not None and not protected:
+        raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
     start = find_start(os.environ)
     if copies and (not protected or start is not None):
         why = "these processes were started apart" if protected else "a run without protection survives no failure"
         raise UserError(f"--keep-in-memory copies={copies}: {why}; leave it off, or start one command on one machine")
     host = choose_address(address, start)
-    meeting = None if start is None else meet(start, host, start_within)
+    cluster = click.get_current_context().with_resource(
+        claimed(store, start, str(output.resolve()), silence, start_within)
+    )
+    meeting = None if start is None else meet(start, host, start_within, cluster)
     if meeting is not None and meeting.start.rank > 0 and protected:
         attend(output, meeting)
         return
@@ -204,6 +219,10 @@ def command(
         model = load_model(model_file)
         model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
         faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
+        if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
+            raise UserError(
+                "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"
+            )
         answer = max(30.0, 2 * silence, 2 * hang)
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
         if protected and catalogue is None:
@@ -225,6 +244,7 @@ def command(
             keep=keep,
             resume_from=resume_from,
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
+            cluster=cluster,
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
             copies=copies,
         )
@@ -238,7 +258,7 @@ def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 
-def meet(start: "Start", address: str, patience: float) -> "RollCall":
+def meet(start: "Start", address: str, patience: float, cluster: EtcdCluster | None) -> "RollCall":
     """This process's part in the meeting of those that were started with it.
 
     Raises:
@@ -248,7 +268,7 @@ def meet(start: "Start", address: str, patience: float) -> "RollCall":
     from recycle.runtime.launch.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    return RollCall(start, address, patience)
+    return RollCall(start, address, patience, cluster)
 
 
 def attend(folder: Path, meeting: "RollCall") -> None:

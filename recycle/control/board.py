@@ -1,9 +1,9 @@
 """The board: what the members read and write in the store, by meaning, a part for each subject.
 
-Every method raises StoreLost when the store is gone, and every one that reads raises ControlError when what it finds
-was not made with the run's token.
+Every method raises StoreLost when the store is gone. What was not made with the run's token counts as not there.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
@@ -18,6 +18,9 @@ from recycle.job import Server
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+
+STRANGE = 0.1
+"""Seconds between two looks for an alarm where a stranger has written something in its place."""
 
 
 class Board:
@@ -50,8 +53,13 @@ class Board:
         return self._sealed.write_once(keys.RUN, description)
 
     def description(self) -> Description | None:
-        """What the run is."""
-        return self._sealed.read(keys.RUN, Description)
+        """What the run is.
+
+        Raises:
+            ControlError: it was not described with this token.
+        """
+        described = self._sealed.plain.get(keys.RUN)
+        return None if described is None else self._sealed.unseal(keys.RUN, described, Description)
 
     def declare_dead(self, death: Death, source: str) -> None:
         """Tell everybody who needs to know that a member is dead, and be heard.
@@ -118,12 +126,13 @@ class VerdictBoard:
         """
         sealed, store = self._sealed, self._sealed.plain
         before = store.get(keys.VIEW)
-        if before is not None:
-            newest = sealed.unseal(keys.VIEW, before, Verdict)
-            if newest.epoch >= verdict.epoch:
-                return newest
+        newest = sealed.find(keys.VIEW, before, Verdict)
+        if newest is not None and newest.epoch >= verdict.epoch:
+            return newest
         after = store.compare_set(keys.VIEW, before or b"", sealed.seal(keys.VIEW, verdict))
-        stored = sealed.unseal(keys.VIEW, after, Verdict)
+        stored = sealed.find(keys.VIEW, after, Verdict)
+        if stored is None:
+            return self.propose(verdict)
         self.announce(stored.epoch)
         store.set(keys.bell(stored.epoch), b"")
         return stored
@@ -168,7 +177,11 @@ class VerdictBoard:
         if stored is None:
             return None
         if self._read_last is None or self._read_last[0] != stored:
-            self._read_last = stored, self._sealed.unseal(keys.VIEW, stored, Verdict)
+            found = self._sealed.find(keys.VIEW, stored, Verdict)
+            if found is not None:
+                self._read_last = stored, found
+        if self._read_last is None:
+            return None
         newest = self._read_last[1]
         return newest if newest.epoch >= epoch else None
 
@@ -202,7 +215,12 @@ class FailureBoard:
 
     def wait_alarm(self, epoch: int, timeout: float) -> Alarm | None:
         """The same, after it was raised or a time in seconds is over. The connection is busy for that long."""
-        return self.alarm(epoch) if self._sealed.plain.wait(keys.alarm(epoch), timeout) else None
+        if not self._sealed.plain.wait(keys.alarm(epoch), timeout):
+            return None
+        alarm = self.alarm(epoch)
+        if alarm is None:
+            time.sleep(min(timeout, STRANGE))  # a stranger's; nobody can wait for another one in its place
+        return alarm
 
     def log(self, epoch: int) -> Log[Report | Death]:
         """What was told in an epoch."""
@@ -294,11 +312,9 @@ class BeatBoard:
     def _read(self, wanted: Mapping[_K, str], form: type[_T]) -> dict[_K, _T]:
         """What is stored under some keys, without those where nothing is."""
         stored = self._sealed.plain.get_many(list(wanted.values())) if wanted else []
-        return {
-            each: self._sealed.unseal(key, found, form)
-            for (each, key), found in zip(wanted.items(), stored, strict=True)
-            if found is not None
-        }
+        pairs = zip(wanted.items(), stored, strict=True)
+        read = {each: self._sealed.find(key, found, form) for (each, key), found in pairs}
+        return {each: content for each, content in read.items() if content is not None}
 
 
 class JoinBoard:

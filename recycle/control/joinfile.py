@@ -1,5 +1,6 @@
 """The join file: where a run's store is, and the token without which nobody can take part."""
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Self
 import msgspec
 
 from recycle.control.errors import ControlError
+from recycle.control.etcd_cluster import EtcdCluster
 from recycle.files import read_bytes, write_whole
 
 
@@ -16,15 +18,21 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
+def digest_of(token: str) -> str:
+    """What tells tokens apart where strangers can read it."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
 class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a process needs to take part in a run.
 
     Attributes:
-        host: where the store is served.
-        port: on which port.
+        host: where the launcher is, and the store that it serves.
+        port: of that store.
         watch: the port at which the launcher listens on the same host.
         token: the run's secret.
         prefix: of the run's keys, in a store that is not its alone.
+        cluster: where the store is in etcd, and how that lets one in; None where the run serves its own.
     """
 
     host: str
@@ -32,6 +40,7 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watch: int
     token: str
     prefix: str = ""
+    cluster: EtcdCluster | None = None
 
     def write(self, path: Path) -> None:
         """Write the file so that nobody but its owner can read it, at no moment.

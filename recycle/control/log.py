@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from recycle.control.errors import ControlError
 from recycle.control.sealed_store import SealedStore
 
 _T = TypeVar("_T")
@@ -53,10 +52,7 @@ class Log(Generic[_T]):
         }
 
     def _entry(self, number: int, sealed: bytes) -> _T | None:
-        try:
-            return self._sealed.unseal(self._key(number), sealed, self._form)
-        except ControlError:
-            return None
+        return self._sealed.find(self._key(number), sealed, self._form)
 
     def _key(self, number: int) -> str:
         return f"{self._name}/{number}"

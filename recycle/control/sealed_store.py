@@ -1,7 +1,12 @@
-"""Typed and sealed access to the store over one connection."""
+"""Typed and sealed access to the store over one connection.
 
+Whoever reaches the store can write to it. What lacks the run's seal counts as not there, and ends nobody.
+"""
+
+import logging
 from typing import TypeVar
 
+from recycle.control.errors import ControlError
 from recycle.control.messages import seal, unseal
 from recycle.control.store import Store
 
@@ -22,11 +27,11 @@ class SealedStore:
     def __init__(self, store: Store, token: str) -> None:
         self.plain = store
         self._token = token
+        self._has_warned = False
 
     def read(self, key: str, form: type[_T]) -> _T | None:
-        """What is stored, or None where nothing is."""
-        sealed = self.plain.get(key)
-        return None if sealed is None else self.unseal(key, sealed, form)
+        """What is stored, or None where nothing is that has the run's seal."""
+        return self.find(key, self.plain.get(key), form)
 
     def write(self, key: str, content: object) -> None:
         """Store something, whatever is there."""
@@ -34,12 +39,35 @@ class SealedStore:
 
     def write_once(self, key: str, content: _T) -> _T:
         """Store something where nothing is; gives what was stored first."""
-        stored = self.plain.compare_set(key, b"", self.seal(key, content))
-        return self.unseal(key, stored, type(content))
+        expected, sealed = b"", self.seal(key, content)
+        while True:
+            stored = self.plain.compare_set(key, expected, sealed)
+            found = self.find(key, stored, type(content))
+            if found is not None:
+                return found
+            expected = stored
 
     def seal(self, key: str, content: object) -> bytes:
         """See ``messages.seal``."""
         return seal(self._token, key, content)
+
+    def find(self, key: str, sealed: bytes | None, form: type[_T]) -> _T | None:
+        """Decode what was found under a key; None, with a warning, for what lacks the run's seal.
+
+        Args:
+            key: which.
+            sealed: what was found there; None or empty if nothing was.
+            form: what it must be.
+        """
+        try:
+            return self.unseal(key, sealed, form) if sealed else None
+        except ControlError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                logging.getLogger(__name__).warning(
+                    "recycle: a stranger writes to the store, and is ignored: %s", error
+                )
+            return None
 
     def unseal(self, key: str, sealed: bytes, form: type[_T]) -> _T:
         """See ``messages.unseal``."""

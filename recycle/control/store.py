@@ -37,7 +37,7 @@ class Store(Protocol):
         """
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter, which starts at 0, in one step; gives the sum."""
+        """Add 1 to a counter, which starts at 0, or 0 to look at it; gives the sum."""
 
     def delete(self, key: str) -> None:
         """Delete a key, if it exists."""

@@ -3,19 +3,41 @@
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
+from harness.etcd import etcd, missing
 from harness.memory_store import MemoryStore
+from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.etcd_store import EtcdStore
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore, listen, serve
 
 
-@pytest.fixture(params=["memory", "torch"])
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[EtcdCluster]:
+    if why_not := missing():
+        pytest.skip(why_not)
+    with etcd() as served:
+        yield served.cluster
+
+
+@pytest.fixture
+def keys(cluster: EtcdCluster) -> EtcdCluster:
+    """Of a run that no other test knows."""
+    return msgspec.structs.replace(cluster, run=uuid.uuid4().hex)
+
+
+@pytest.fixture(params=["memory", "torch", "etcd"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "memory":
         yield MemoryStore()
+        return
+    if request.param == "etcd":
+        yield EtcdStore(request.getfixturevalue("keys"))
         return
     listener = listen()
     host, port = listener.getsockname()

@@ -258,14 +258,37 @@ def test_requests_to_join_are_listed_and_foreign_ones_are_not(store: Store, boar
 
 def test_who_lacks_the_token_is_not_believed(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(0))
-    stranger = Board(store.clone(), "another token")
-    with pytest.raises(ControlError, match="was not made with this run's token"):
-        stranger.verdicts.propose(verdict(1, 5, C))
-    with pytest.raises(ControlError, match="was not made with this run's token"):
-        stranger.verdicts.newest()
+    board.describe(Description({}, paper_job()))
     assert board.verdicts.newest() == verdict(0)
+    stranger = Board(store.clone(), "another token")
+    assert stranger.verdicts.newest() is None
+    with pytest.raises(ControlError, match="was not made with this run's token"):
+        stranger.description()
+    stranger.verdicts.propose(verdict(7, 5, C))
     stranger.failures.publish_report(Report(str(A), 0, 5, 5))
+    assert board.verdicts.newest() == verdict(0)
     assert read(board, 0) == []
+    # What was there before is replaced where it has to be right.
+    assert board.verdicts.propose(verdict(1, 5, C)) == verdict(1, 5, C)
+    assert board.verdicts.newest(1) == verdict(1, 5, C)
+
+
+def test_garbage_in_every_place_counts_as_nothing_there(
+    store: Store, board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    for key in ("view", "opening", "run", f"death/{A}", f"beat/{A}", "epoch/0/alarm", f"epoch/0/plan/{A}"):
+        store.set(key, b"garbage")
+    assert board.verdicts.newest() is None
+    assert board.verdicts.opening() is None
+    assert board.failures.wait_alarm(0, 0.2) is None
+    assert board.failures.death(A) is None
+    assert board.plans.find(0, A) is None
+    assert board.beats.counts([A]) == {A: 0}
+    assert sum("a stranger writes to the store, and is ignored" in each for each in caplog.messages) == 1
+    death = Death(str(A), "died", "agent", 0.0)
+    assert board.failures.publish_death(death) == board.failures.death(A) == death
+    assert board.failures.raise_alarm(0, "it died", "agent") == board.failures.alarm(0)
+    assert board.describe(Description({}, paper_job())) == board.description()
 
 
 def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:

@@ -1,10 +1,12 @@
 """What recycle adds to the command line of a Megatron training script."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from recycle.control.etcd_cluster import VARIABLE
 from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Server
@@ -26,6 +28,7 @@ class Flags(NamedTuple):
         budget: seconds for making a plan.
         staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
         exact: whether sums of gradients have the same bits whoever is alive.
+        store: where servers agree on who is alive in etcd; None for the store with which they were started.
     """
 
     on: bool
@@ -34,6 +37,7 @@ class Flags(NamedTuple):
     budget: float
     staggered: bool = False
     exact: bool = False
+    store: str | None = None
 
 
 def owns_steps(flags: Flags) -> bool:
@@ -61,6 +65,11 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     group.add_argument(
         "--recycle-exact", action="store_true", help="Failures change no bit of what is trained; costs time and memory."
     )
+    group.add_argument(
+        "--recycle-store",
+        help="Where servers agree on who is alive, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
+        f"{VARIABLE} in the environment says the same, and is not printed with Megatron's arguments.",
+    )
     return parser
 
 
@@ -81,7 +90,8 @@ def read_flags(values: argparse.Namespace) -> Flags:
         raise UserError(f"--recycle-budget: {error}") from error
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
-    return Flags(on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact)
+    store = values.recycle_store or os.environ.get(VARIABLE)
+    return Flags(on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact, store)
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

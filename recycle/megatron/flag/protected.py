@@ -9,7 +9,6 @@ import msgspec
 import torch
 
 from recycle.control.board import Board
-from recycle.control.errors import StoreLost
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
@@ -24,7 +23,7 @@ from recycle.record.reporting import ConsoleReporter
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.launch.saying import is_first_to_say
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.plans import Plans
@@ -274,11 +273,3 @@ class ProtectedExecution:
     def _ready(self) -> Steps:
         assert self._steps is not None, "no schedule has begun"
         return self._steps
-
-
-def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
-    """Whether no other process has said a text yet; true where the store that knows is lost."""
-    try:
-        return endpoint.connect(DURATIONS.hang).add(f"said/{text}", 1) == 1
-    except StoreLost:
-        return True

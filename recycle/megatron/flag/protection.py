@@ -7,10 +7,12 @@ ends everything when one of its processes fails, sees no failure as long as the 
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import NamedTuple
 
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
+from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.joinfile import new_token
 from recycle.control.view import Member
 from recycle.errors import UserError
@@ -18,10 +20,13 @@ from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
-from recycle.runtime.launch.hosted import HostedStore
+from recycle.runtime.launch.claiming import claimed, part
+from recycle.runtime.launch.hosted import PATIENCE, HostedStore
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.meeting_store import meeting_over
 
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
@@ -33,12 +38,16 @@ class Protection(NamedTuple):
     Attributes:
         servers: all, by their rank.
         endpoint: where the run's store is.
-        hosted: that store, where it is not torchrun's.
+        hosted: the store at the first rank, where torchrun has none.
+        meeting: with the other ranks in etcd; None where the run's store is torchrun's or the first rank's.
+        keys: there; they are deleted when this is closed.
     """
 
     servers: tuple[Server, ...]
     endpoint: Endpoint
     hosted: HostedStore | None = None
+    meeting: RollCall | None = None
+    keys: AbstractContextManager[object] = nullcontext()
 
     def serve(self, rank: int, work: Callable[[], None]) -> int:
         """Do a rank's work under an agent, and end with the run.
@@ -61,6 +70,9 @@ class Protection(NamedTuple):
         endpoint = self.endpoint
         status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, DURATIONS)
         status = end_with_run(endpoint, status, DURATIONS.beat, lambda: bool(told_to_end))
+        with self.keys:
+            if self.meeting is not None:
+                part(self.meeting, status, endpoint, self.servers)
         if self.hosted is not None:
             self.hosted.leave(status, endpoint.address)
         return status
@@ -75,7 +87,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         environment: torchrun's, srun's, or set by hand.
 
     Raises:
-        UserError: the address of the store cannot be used.
+        UserError: the store cannot be used.
     """
     start = find_start(environment)
     if start is None:
@@ -87,8 +99,12 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     problem = unprotected(line.shape, line.ranks[0], flags.dead)
     if problem:
         return problem
+    keys = ExitStack()
+    cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
     hosted = None if start.served else HostedStore(start)
-    return Protection(servers_of(line.shape, line.pipelines_last), _endpoint(start), hosted)
+    endpoint = _endpoint(start, cluster)
+    meeting = None if cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
+    return Protection(servers_of(line.shape, line.pipelines_last), endpoint, hosted, meeting, keys)
 
 
 def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:
@@ -109,10 +125,10 @@ def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:
     )
 
 
-def _endpoint(start: Start) -> Endpoint:
-    """A corner of torchrun's store, in which the first rank has left the token."""
-    endpoint = Endpoint(start.host, start.port, "", choose_address(None, start), f"{start.prefix}/members")
-    store = endpoint.connect().torch_store
+def _endpoint(start: Start, cluster: EtcdCluster | None) -> Endpoint:
+    """A corner of the store, in which the first rank has left the token."""
+    endpoint = Endpoint(start.host, start.port, "", choose_address(None, start), f"{start.prefix}/members", cluster)
+    store = meeting_over(endpoint.connect())
     if start.rank == 0:
         store.set("token", new_token())
     return endpoint._replace(token=store.get("token").decode())

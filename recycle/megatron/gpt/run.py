@@ -7,6 +7,7 @@ import msgspec
 import torch
 
 from recycle.control.durations import Durations
+from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.model import ModelOptions
@@ -17,8 +18,8 @@ from recycle.runtime.step.checkpoint import KEPT
 from recycle.version import __version__
 
 PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
-# They have files of their own, or are where the files are.
-NOT_SAVED = ("plan", "waiting", "folder")
+# They have files of their own, are where the files are, or are not for everybody to read.
+NOT_SAVED = ("plan", "waiting", "folder", "cluster")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -43,6 +44,7 @@ class Run(msgspec.Struct, frozen=True):
         restarts: how often a server that has crashed is started again, within an hour.
         waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
         copies: how many hosts' keepers hold each version in memory; 0 for none.
+        cluster: where the store is in etcd; None where the run has a store of its own.
     """
 
     plan: Plan
@@ -63,6 +65,7 @@ class Run(msgspec.Struct, frozen=True):
     restarts: int = 0
     waiting: Plan | None = None
     copies: int = 0
+    cluster: EtcdCluster | None = None
 
     @property
     def ranks(self) -> int:

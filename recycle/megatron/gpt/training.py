@@ -13,7 +13,7 @@ import torch
 from recycle.control.agent import run_agent
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JoinFile
+from recycle.control.joinfile import JoinFile, digest_of
 from recycle.control.messages import differs
 from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal, RunFailed
@@ -37,6 +37,7 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.apart import join
+from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall
@@ -44,6 +45,7 @@ from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.report_channel import connect_to_launcher
 from recycle.runtime.launch.restarts import Restarts
+from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
 from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
@@ -146,6 +148,7 @@ def _train_protected(
         meeting=meeting,
         keeper_limit=keeper_limit(run),
         ranks=run.ranks,
+        cluster=run.cluster,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
@@ -167,8 +170,7 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         EndedBySignal: this process was told to end.
     """
     admission = meeting.attend()
-    endpoint = meeting.endpoint(admission.token)
-    _require_shared(folder, admission.token, meeting.start.host)
+    endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
     text = load_text(run.text, run.model)
     _require_same(run.fingerprint(text.fingerprint), endpoint)
@@ -187,18 +189,21 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
     meeting.leave(status)
+    end_for_first(meeting, endpoint, View.of(run.plan).servers)
     if signals.number and status:
         raise EndedBySignal(f"{signals.name}: {member.server} has left the run", signals.number)
     return status
 
 
-def _require_shared(folder: Path, token: str, first: str) -> None:
+def _shared_token(folder: Path, digest: str, first: str) -> str:
     path = folder / JOIN_FILE
-    if not path.exists() or JoinFile.read(path).token != token:
+    token = JoinFile.read(path).token if path.exists() else ""
+    if digest_of(token) != digest:
         raise RunError(
             f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
             "that all hosts share"
         )
+    return token
 
 
 def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
@@ -227,7 +232,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     path = run.folder / JOIN_FILE
     door = JoinFile.read(path)
     text = load_text(run.text, run.model)
-    endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix)
+    endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix, door.cluster)
     try:
         board = Board(endpoint.connect(3.0), door.token)
         description, verdict = board.description(), board.verdicts.newest()
@@ -272,7 +277,8 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    send = connect_to_launcher(door.watch, door.endpoint.token, door.rank.of(member), os.getpid())
+    lost = partial(say_launcher_lost, door.endpoint, run.events)
+    send = connect_to_launcher(door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost)
 
     def survive() -> int:
         run_on_cpu()
@@ -294,8 +300,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
                 fired.write(fault, time_ns)
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
-            ports = (door.endpoint.port, door.watch[1])
-            hooks.append(Injector(mine, tell, lambda: trained.gradients, ports))
+            hooks.append(Injector(mine, tell, lambda: trained.gradients, (*door.endpoint.ports, door.watch[1])))
         keeping = make_keeping(run, trained, member.server, door.endpoint.token, reporter)
         hooks += [keeping] if keeping is not None else []
         survivor = Survivor(

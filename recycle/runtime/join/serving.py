@@ -28,6 +28,7 @@ from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.join.handover import send_state
 from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.meeting_store import meeting_over
 from recycle.runtime.net.network import NetworkOptions, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
@@ -80,7 +81,7 @@ class Meeting(NamedTuple):
         """
         store = self.endpoint.connect(self.durations.rebuild)
         Board(store, self.endpoint.token).joining.offer(self.epoch, self.joiner, self.attempt, self.rank)
-        return self._pair(store.torch_store, True, check)
+        return self._pair(meeting_over(store), True, check)
 
     def accept(self, store: torch.distributed.Store, check: Callable[[], None]) -> PrivateLink:
         """Connect to who calls.
@@ -99,7 +100,7 @@ class Meeting(NamedTuple):
         store.set_timeout(rebuild)
         place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.rank}/{self.attempt}", store)
         transfer = timedelta(seconds=self.durations.transfer)
-        options = NetworkOptions(transfer, rebuild, self.endpoint.address, [self.endpoint.port])
+        options = NetworkOptions(transfer, rebuild, self.endpoint.address, self.endpoint.ports)
         return connect_pair(place, first, options, check)
 
 

@@ -13,7 +13,11 @@ from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import _barrier_nonblocking
 
 from recycle.control.errors import ControlError, StoreLost
+from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.etcd_store import EtcdStore
+from recycle.control.joinfile import digest_of
 from recycle.control.messages import differs
+from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
 from recycle.errors import UserError
 from recycle.runtime.errors import RunError
@@ -48,12 +52,12 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the first process answers all others.
 
     Attributes:
-        token: the run's.
+        digest: of the run's token, which is in the run's folder and not here, where strangers may read.
         watch: where the first process listens.
         refusal: why there is no run; empty if there is one.
     """
 
-    token: str
+    digest: str
     watch: tuple[str, int]
     refusal: str = ""
 
@@ -70,23 +74,26 @@ class RollCall:
         start: how it was started.
         address: where others reach this machine.
         patience: how long to wait for the others, in seconds.
+        cluster: where the processes meet in etcd; None for the store at the first of them.
 
     Attributes:
         start: as above.
         address: as above.
+        cluster: as above.
     """
 
-    def __init__(self, start: Start, address: str, patience: float) -> None:
+    def __init__(self, start: Start, address: str, patience: float, cluster: EtcdCluster | None = None) -> None:
         self.start = start
         self.address = address
+        self.cluster = cluster
         self._patience = patience
-        self._store: TorchStore | None = None
+        self._store: Store | None = None
         self._hellos: list[Hello] = []
 
     def endpoint(self, token: str) -> Endpoint:
         """Where the run's store is."""
         start = self.start
-        return Endpoint(start.host, start.port, token, self.address, f"{start.prefix}/members")
+        return Endpoint(start.host, start.port, token, self.address, f"{start.prefix}/members", self.cluster)
 
     # The first process.
 
@@ -109,11 +116,17 @@ class RollCall:
         Args:
             stages: of each process's server, by rank.
         """
-        lonely = lonely_stages(stages, [each.host for each in self._hellos])
-        return [
+        hosts = [each.host for each in self._hellos]
+        found = [
             f"all servers of stage {stage} are on {host}, whose loss ends the run: start ranks in another order"
-            for stage, host in lonely.items()
+            for stage, host in lonely_stages(stages, hosts).items()
         ]
+        if self.cluster is None and len(set(hosts)) > 1:
+            found.append(
+                f"the store is on {hosts[0]}: when that host is lost the others train on, and end with the next "
+                "failure; with --store etcd://HOST:PORT,... any host may be lost"
+            )
+        return found
 
     def admit(self, token: str, watch: tuple[str, int]) -> None:
         """Let all others in.
@@ -122,7 +135,7 @@ class RollCall:
             token: the run's.
             watch: where this process listens.
         """
-        self._write("admission", Welcome(token, watch))
+        self._write("admission", Welcome(digest_of(token), watch))
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
@@ -131,7 +144,7 @@ class RollCall:
             yield
         except UserError as error:
             # Where this process has to make the store first, there may be none.
-            if self.start.served:
+            if self.start.served or self.cluster is not None:
                 self.refuse(str(error))
             raise
 
@@ -212,6 +225,12 @@ class RollCall:
         with suppress(ControlError, StoreLost):
             self._write(f"left/{self.start.rank}", status)
 
+    def first_has_left(self) -> bool:
+        """Whether the first process has, at the end of the run, within a moment."""
+        with suppress(ControlError, StoreLost):
+            return self._reach().wait("left/0", FAREWELL)
+        return False
+
     # All.
 
     def _greet(self) -> None:
@@ -229,12 +248,12 @@ class RollCall:
                 return None
         return store.get(key)
 
-    def _reach(self) -> TorchStore:
-        if self._store is None:
-            start = self.start
-            self._store = await_store(
-                lambda: TorchStore(start.host, start.port, prefix=f"{start.prefix}/start"), start, self._patience
-            )
+    def _reach(self) -> Store:
+        start, prefix = self.start, f"{self.start.prefix}/start"
+        if self._store is None and self.cluster is not None:
+            self._store = EtcdStore(self.cluster, prefix, near=self.address)
+        elif self._store is None:
+            self._store = await_store(lambda: TorchStore(start.host, start.port, prefix=prefix), start, self._patience)
         return self._store
 
 

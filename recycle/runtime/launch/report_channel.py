@@ -3,9 +3,11 @@
 It is apart from the store, so that a lost store keeps nobody from seeing how the run goes on.
 """
 
+import os
 import queue
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -18,6 +20,10 @@ from recycle.runtime.launch.messages import HelloMessage, Message, Send, decode,
 
 LONGEST_HELLO = 200
 """Bytes of the first message; nobody's name is longer."""
+
+
+LONGEST_SILENCE = 10_000
+"""Milliseconds for which the launcher may not acknowledge what was sent."""
 
 
 class Received(NamedTuple):
@@ -93,7 +99,9 @@ class ReportInbox:
                 message = decode(connection.recv_bytes())
 
 
-def connect_to_launcher(address: tuple[str, int], token: str, name: str, pid: int) -> Send:
+def connect_to_launcher(
+    address: tuple[str, int], token: str, name: str, pid: int, lost: Callable[[], None] = lambda: None
+) -> Send:
     """A function that sends messages to the launcher, and does nothing once the launcher is gone.
 
     Args:
@@ -101,12 +109,16 @@ def connect_to_launcher(address: tuple[str, int], token: str, name: str, pid: in
         token: the run's.
         name: of the member that speaks.
         pid: of this process.
+        lost: called once, when the launcher is gone.
 
     Raises:
         ControlError: it cannot be reached, or the token is of another run.
     """
     try:
         connection = Client(address, authkey=token.encode())
+        # A host that has lost the network takes nothing and says nothing; training must not wait for it.
+        with socket.socket(fileno=os.dup(connection.fileno())) as below:
+            below.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LONGEST_SILENCE)
         connection.send_bytes(encode(HelloMessage(name, pid)))
     except (OSError, EOFError, AuthenticationError) as error:
         raise ControlError(
@@ -115,9 +127,12 @@ def connect_to_launcher(address: tuple[str, int], token: str, name: str, pid: in
         ) from error
 
     def send(message: Message) -> None:
+        if connection.closed:
+            return  # training does not depend on being watched
         try:
             connection.send_bytes(encode(message))
         except OSError:
-            return  # training does not depend on being watched
+            connection.close()
+            lost()
 
     return send

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from recycle.control.durations import Durations
+from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.participant import Participant
 from recycle.control.view import SOLE, ServerRank, View
 from recycle.faults.menu import Faults
@@ -45,6 +46,7 @@ class Setting(NamedTuple):
         meeting: where the launcher meets those of the processes that it does not start; None where it starts all.
         keeper_limit: the most bytes that this host's keeper may hold; 0 for no keeper.
         ranks: of each server.
+        cluster: where the store is in etcd; None where it is torchrun's, or the launcher serves it.
     """
 
     job: Job
@@ -61,6 +63,7 @@ class Setting(NamedTuple):
     meeting: RollCall | None = None
     keeper_limit: int = 0
     ranks: int = 1
+    cluster: EtcdCluster | None = None
 
     @property
     def everybody(self) -> tuple[Participant, ...]:
@@ -79,4 +82,6 @@ class Setting(NamedTuple):
             port: of a store that the launcher serves alone.
             token: the run's.
         """
-        return Endpoint(self.host, port, token, self.host) if self.meeting is None else self.meeting.endpoint(token)
+        if self.meeting is not None:
+            return self.meeting.endpoint(token)
+        return Endpoint(self.host, port, token, self.host, cluster=self.cluster)

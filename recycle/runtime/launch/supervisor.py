@@ -141,7 +141,9 @@ class Supervisor:
     def _open_store(self) -> None:
         """Have a store, and all processes of the run at it."""
         meeting = self._setting.meeting
-        if meeting is not None and meeting.start.served:
+        if self._setting.cluster is not None:
+            self._port = 0
+        elif meeting is not None and meeting.start.served:
             self._port = meeting.start.port
         else:
             if meeting is not None:
@@ -195,7 +197,8 @@ class Supervisor:
         if not self._began:
             self._board.verdicts.open(Opening.of(setting.view, setting.restore))
         endpoint = setting.endpoint(self._port, self._token)
-        door = JoinFile(setting.host, endpoint.port, self._inbox.address[1], self._token, endpoint.prefix)
+        watch = self._inbox.address[1]
+        door = JoinFile(setting.host, endpoint.port, watch, self._token, endpoint.prefix, setting.cluster)
         door.write(setting.folder / JOIN_FILE)
 
     def _hear(self, received: Received) -> None:
@@ -324,11 +327,14 @@ class Supervisor:
 
     def _start_replacement(self, server: Server) -> None:
         """Start a new life of a server."""
-        if self._board is None or self._store_due is not None:
+        try:
+            if self._board is None or self._store_due is not None:
+                raise StoreLost("its process is gone")
+            life = Member(server, self._board.joining.new_incarnation(server))
+        except StoreLost:
             text = f"{server} cannot be replaced while the store is lost"
             self._tell(InstantLine("warning", now(), str(server), text))
             return
-        life = Member(server, self._board.joining.new_incarnation(server))
         for each in Participant.all_of(life, self._setting.ranks):
             self._fork_server.start_server(str(each), self._port)
 

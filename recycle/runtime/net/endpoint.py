@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.etcd_store import EtcdStore
+from recycle.control.store import Store
 from recycle.control.tcp_store import LOOPBACK, TorchStore
 
 
@@ -9,11 +12,12 @@ class Endpoint(NamedTuple):
     """Where the run's store is, and how to be let in.
 
     Attributes:
-        host: of the store.
-        port: of the store.
+        host: of the store, where the run serves its own.
+        port: of that store.
         token: the run's.
         address: of this machine, where other servers reach it.
         prefix: of the run's keys, in a store that is not its alone.
+        cluster: where the store is in etcd; None where the run serves its own.
     """
 
     host: str
@@ -21,14 +25,22 @@ class Endpoint(NamedTuple):
     token: str
     address: str = LOOPBACK
     prefix: str = ""
+    cluster: EtcdCluster | None = None
 
-    def connect(self, patience: float = 30.0) -> TorchStore:
+    @property
+    def ports(self) -> frozenset[int]:
+        """Of the store, on whichever machines."""
+        return frozenset([self.port] if self.cluster is None else [port for _, port in self.cluster.members])
+
+    def connect(self, patience: float = 30.0) -> Store:
         """A connection to the store.
 
         Args:
-            patience: how long to try, in seconds.
+            patience: how long to try, in seconds; etcd's own changes take time, so there it is fixed.
 
         Raises:
             StoreLost: it does not answer.
         """
+        if self.cluster is not None:
+            return EtcdStore(self.cluster, self.prefix, near=self.address)
         return TorchStore(self.host, self.port, patience, self.prefix)

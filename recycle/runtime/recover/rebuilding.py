@@ -72,7 +72,7 @@ class Groups:
             timedelta(seconds=store.durations.transfer),
             timedelta(seconds=store.durations.rebuild),
             store.endpoint.address,
-            [store.endpoint.port],
+            store.endpoint.ports,
         )
         network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners)
         self._network = network

@@ -2,13 +2,15 @@
 
 from datetime import timedelta
 
-from torch.distributed import Store
+from torch.distributed import Store as Meeting
 
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import Verdict
+from recycle.control.store import Store
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.meeting_store import meeting_over
 
 
 class StoreConnection:
@@ -30,14 +32,12 @@ class StoreConnection:
     def __init__(self, endpoint: Endpoint, durations: Durations) -> None:
         self.endpoint = endpoint
         self.durations = durations
-        self._store = endpoint.connect()
-        self.board = Board(self._store, endpoint.token)
+        self._take(endpoint.connect())
 
-    def meeting(self) -> Store:
-        """Where groups are built: torch's own store, waiting for nobody longer than a rebuild may take."""
-        store = self._store.torch_store
-        store.set_timeout(timedelta(seconds=self.durations.rebuild))
-        return store
+    def meeting(self) -> Meeting:
+        """Where groups are built: the store as torch sees it, waiting for nobody longer than a rebuild may take."""
+        self._meeting.set_timeout(timedelta(seconds=self.durations.rebuild))
+        return self._meeting
 
     def renew(self, verdict: Verdict) -> Verdict | None:
         """Connect again after a loss, to a store that may be new and empty.
@@ -50,9 +50,13 @@ class StoreConnection:
         """
         try:
             store = self.endpoint.connect(self.durations.silence)
-            board = Board(store, self.endpoint.token)
-            stored = board.verdicts.propose(verdict)
+            stored = Board(store, self.endpoint.token).verdicts.propose(verdict)
         except StoreLost:
             return None
-        self._store, self.board = store, board
+        self._take(store)
         return stored
+
+    def _take(self, store: Store) -> None:
+        self.board = Board(store, self.endpoint.token)
+        # Groups go on using it, and do not keep it.
+        self._meeting = meeting_over(store)

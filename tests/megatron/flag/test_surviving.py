@@ -8,8 +8,11 @@ import sys
 
 import pytest
 
+from harness.etcd import etcd
+from harness.etcd import missing as missing_etcd
 from harness.flag_runs import VARIABLES, children, kill, make_dataset, needs_training, printed, train, words_of
 from harness.started import Started, by_hand
+from recycle.control.etcd_store import EtcdStore
 from recycle.control.tcp_store import listen
 
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
@@ -114,3 +117,23 @@ def test_started_by_hand_a_death_changes_nothing_and_all_processes_end_well(data
     survived = printed("".join(rank.output for rank in ranks))
     assert len(deaths(survived)) == 1
     assert losses(survived) == stock
+
+
+@pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
+def test_with_etcd_the_first_process_may_die_and_the_store_with_it(dataset, stock):
+    with listen() as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", *words_of(dataset, *ON, iterations=LENGTH)]
+    with etcd() as served:
+        store = {"RECYCLE_STORE": served.url}
+        ranks = [Started(words, None, VARIABLES | store | by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
+        try:
+            ranks[3].wait_for(" iteration        3/", 600)
+            ranks[0].kill()
+            assert [rank.ended(600) for rank in ranks[1:]] == [0] * 3, "".join(rank.output for rank in ranks)[-8000:]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        survived = printed("".join(rank.output for rank in ranks))
+        assert losses(survived) == stock
+        assert EtcdStore(served.cluster).newest_change() == 0

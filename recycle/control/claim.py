@@ -1,0 +1,169 @@
+"""Which run of a name is the one that goes on in an etcd cluster: two must never share their keys.
+
+Below the name of a run, each start of it has keys of its own. Which start counts is said by a claim, and that its run
+goes on by keys that change: the claim itself, which its owner renews, or the signs of life of those who train, which
+outlive the owner.
+"""
+
+import os
+import secrets
+import signal
+import time
+from contextlib import suppress
+
+import msgspec
+
+from recycle.control.agent import die_with_parent
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.etcd_cluster import MARK, EtcdCluster
+from recycle.control.etcd_store import EtcdStore
+
+RENEWAL = 1.0
+"""Seconds between two renewals of a claim."""
+
+LOOK = 0.1
+"""Seconds between two looks for one."""
+
+_KEY = "claim"
+
+
+class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said in the store.
+
+    Attributes:
+        scope: of the keys of the start that counts.
+        origin: what its processes have in common, so that they know it for theirs.
+        renewed: how often.
+    """
+
+    scope: str
+    origin: str
+    renewed: int = 0
+
+
+class HeldClaim:
+    """A claim of this process, which a process below it renews; so this one may fork at any time.
+
+    Args:
+        cluster: with the name of the run.
+        origin: what the processes of this start have in common.
+        silence: seconds without a sign of life after which a run has ended.
+
+    Attributes:
+        cluster: with the scope of this start.
+
+    Raises:
+        ControlError: a run of that name goes on, or etcd cannot be used.
+    """
+
+    def __init__(self, cluster: EtcdCluster, origin: str, silence: float) -> None:
+        claim = Claim(secrets.token_hex(8), origin)
+        _take(cluster, claim, silence)
+        self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
+        self._process = _renew_below(cluster, claim)
+
+    def release(self) -> None:
+        """At the end of the run: delete its keys."""
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+        forget(self.cluster)
+
+
+def _take(cluster: EtcdCluster, claim: Claim, silence: float) -> None:
+    store, encoded = reach(cluster), msgspec.json.encode(claim)
+    found = store.compare_set(_KEY, b"", encoded)
+    if _scope(found) != claim.scope:
+        before = store.newest_change()
+        time.sleep(max(silence, 2 * RENEWAL))
+        if store.newest_change() != before or _scope(store.compare_set(_KEY, found, encoded)) != claim.scope:
+            raise _taken(cluster)
+        store.delete_all(lambda key: key != _KEY)
+    store.set(f"{claim.scope}/{MARK}", b"")
+
+
+def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluster:
+    """The keys of a start that another of its processes has claimed.
+
+    Args:
+        cluster: with the name of the run.
+        origin: what the processes of the start have in common.
+        patience: how long to wait for it, in seconds.
+
+    Returns:
+        The cluster, with the scope of the start.
+
+    Raises:
+        ControlError: nobody has claimed it, another run has the name, or etcd cannot be used.
+    """
+    store, deadline = reach(cluster), time.monotonic() + patience
+    # What was left by a run that has ended is never renewed.
+    first = store.get(_KEY)
+    while time.monotonic() < deadline:
+        found = store.get(_KEY)
+        if found is not None and found != first:
+            claim = msgspec.json.decode(found, type=Claim)
+            if claim.origin != origin:
+                raise _taken(cluster)
+            return msgspec.structs.replace(cluster, scope=claim.scope)
+        time.sleep(LOOK)
+    raise ControlError(
+        f"{cluster}: the first process has not begun run {cluster.run!r} within {patience:g} s: see what it says, and "
+        "whether all were given the same --store"
+    )
+
+
+def forget(cluster: EtcdCluster) -> None:
+    """Delete all keys of a run that has ended; where etcd is lost, whoever takes the name next does so."""
+    with suppress(ControlError, StoreLost):
+        store = EtcdStore(msgspec.structs.replace(cluster, scope=""))
+        store.delete_all(lambda key: key.startswith(f"{cluster.scope}/"))
+        claim = store.get(_KEY)
+        if claim is not None and _scope(claim) == cluster.scope:
+            store.delete(_KEY)
+
+
+def reach(cluster: EtcdCluster) -> EtcdStore:
+    """A connection at the start of a run, when it is the user's error that there is none.
+
+    Raises:
+        ControlError: etcd cannot be used.
+    """
+    try:
+        return EtcdStore(cluster)
+    except StoreLost as error:
+        raise ControlError(f"store: {error}") from error
+
+
+def _scope(stored: bytes) -> str:
+    return msgspec.json.decode(stored, type=Claim).scope
+
+
+def _taken(cluster: EtcdCluster) -> ControlError:
+    return ControlError(
+        f"{cluster}: a run named {cluster.run!r} goes on there; give this one another name after the hosts of --store "
+        "(etcd://HOST:PORT/NAME)"
+    )
+
+
+def _renew_below(cluster: EtcdCluster, claim: Claim) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with_parent()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        _renew(cluster, claim)
+    finally:
+        os._exit(0)
+
+
+def _renew(cluster: EtcdCluster, claim: Claim) -> None:
+    store: EtcdStore | None = None
+    while True:
+        stored, claim = msgspec.json.encode(claim), msgspec.structs.replace(claim, renewed=claim.renewed + 1)
+        with suppress(StoreLost):
+            store = store or EtcdStore(cluster)
+            if _scope(store.compare_set(_KEY, stored, msgspec.json.encode(claim)) or stored) != claim.scope:
+                return  # others took the run for dead
+        time.sleep(RENEWAL)

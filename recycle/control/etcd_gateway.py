@@ -1,0 +1,234 @@
+"""Requests to etcd through the JSON gateway that each of its members has; where one fails, the next is asked.
+
+There are libraries for this gateway, and none that goes on with another member, takes a password and limits how long
+a watch may be silent; these three are most of what is here.
+"""
+
+import itertools
+import random
+import ssl
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+
+import msgspec
+
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.etcd_cluster import EtcdCluster
+
+PATIENCE = 8.0
+"""Seconds until nobody's answer is the store's loss. A change of etcd's leader takes two."""
+
+ANSWER, LONGEST_ANSWER = 0.5, 4.0
+"""Seconds for one member's answer, before the next one is asked: at first, and at last. They double with each round, so
+that a dead member costs little, and busy ones are given time."""
+
+PAUSE = 0.1
+"""Seconds between two rounds through the members."""
+
+Json = dict[str, Any]
+
+_UNAVAILABLE = {1, 2, 4, 8, 10, 13, 14}
+"""The statuses of gRPC with which another member, or the same one later, may do better."""
+
+_UNAUTHENTICATED = 16
+_NEW_TOKEN = ("invalid auth token", "revision of auth store is old")
+
+
+class _Unavailable(Exception):
+    """A member has answered that it cannot do this now."""
+
+
+class Gateway:
+    """A connection to a cluster, for one thread; it is at one member at a time.
+
+    Args:
+        cluster: where it is.
+        patience: seconds until nobody's answer is the store's loss.
+        near: an address; a member there is asked first, because it is lost together with who asks it.
+    """
+
+    def __init__(self, cluster: EtcdCluster, patience: float = PATIENCE, near: str = "") -> None:
+        self._connection: HTTPConnection | None = None
+        self._cluster = cluster
+        self._patience = patience
+        members = random.sample(cluster.members, len(cluster.members))
+        self._members = itertools.cycle(sorted(members, key=lambda each: each[0] != near))
+        self._member = next(self._members)
+        self._context = _tls_context(cluster)
+        self._token = ""
+
+    @property
+    def member(self) -> tuple[str, int]:
+        """Which member is asked next."""
+        return self._member
+
+    def call(self, method: str, request: Mapping[str, object]) -> Json:
+        """Make a request, of one member after the other until one answers; so it may be carried out twice.
+
+        Args:
+            method: the path of it in the gateway.
+            request: its arguments.
+
+        Raises:
+            StoreLost: nobody answers.
+            ControlError: etcd does not let this user in, or do this.
+        """
+        begin, silent = time.monotonic(), False
+        for attempt in itertools.count(1):
+            try:
+                self._limit(min(ANSWER * 2 ** ((attempt - 1) // len(self._cluster.members)), LONGEST_ANSWER))
+                self._authenticate()
+                return self._ask(method, request)
+            except (OSError, HTTPException, _Unavailable, msgspec.DecodeError) as error:
+                self.close()
+                silent |= isinstance(error, (TimeoutError, _Unavailable))
+                if time.monotonic() - begin > self._patience:
+                    raise StoreLost(f"{self._cluster} does not answer: {_why(error, silent)}") from error
+                self._member = next(self._members)
+                if attempt % len(self._cluster.members) == 0:
+                    time.sleep(PAUSE)
+        raise AssertionError("attempts do not end")
+
+    def open_watch(self, request: Mapping[str, object]) -> "Watch":
+        """Begin to watch at the present member.
+
+        Args:
+            request: what is watched.
+
+        Raises:
+            OSError: the member does not answer.
+            HTTPException: it does not answer as it should.
+        """
+        connection = self._connect(ANSWER)
+        connection.request("POST", "/v3/watch", msgspec.json.encode({"create_request": request}), self._headers())
+        return Watch(connection, self._member)
+
+    def close(self) -> None:
+        """Close the connection to the present member."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _limit(self, seconds: float) -> None:
+        """Wait so long for the next answers."""
+        if self._connection is None:
+            self._connection = self._connect(seconds)
+        elif self._connection.sock is not None and self._connection.timeout != seconds:
+            self._connection.timeout = seconds
+            self._connection.sock.settimeout(seconds)
+
+    def _authenticate(self) -> None:
+        if self._cluster.user and not self._token:
+            who = {"name": self._cluster.user, "password": self._cluster.password}
+            self._token = self._ask("auth/authenticate", who)["token"]
+
+    def _ask(self, method: str, request: Mapping[str, object]) -> Json:
+        assert self._connection is not None, "its time is limited first"
+        self._connection.request("POST", f"/v3/{method}", msgspec.json.encode(request), self._headers())
+        response = self._connection.getresponse()
+        answer = msgspec.json.decode(response.read(), type=Json)
+        if response.status != 200:
+            self._refuse(answer.get("code", 0), str(answer.get("error", response.reason)))
+        return answer
+
+    def _refuse(self, code: int, text: str) -> None:
+        if code == _UNAUTHENTICATED or any(each in text for each in _NEW_TOKEN):
+            self._token = ""
+            raise _Unavailable(text)
+        if code in _UNAVAILABLE:
+            raise _Unavailable(text)
+        remedy = "see what etcd's log says"
+        if "user name is empty" in text:
+            text, remedy = "it asks for a user and a password", "give etcd://USER:PASSWORD@..."
+        elif "authentication failed" in text:
+            text, remedy = f"user {self._cluster.user!r} or the password is wrong", "give etcd://USER:PASSWORD@..."
+        elif "permission denied" in text:
+            text = f"user {self._cluster.user!r} may not use keys below {self._cluster.prefix}"
+            remedy = "grant a role with readwrite there"
+        elif "too large" in text:
+            remedy = "start its members with a larger --max-request-bytes"
+        raise ControlError(f"{self._cluster}: {text}; {remedy}")
+
+    def _connect(self, seconds: float) -> HTTPConnection:
+        host, port = self._member
+        if self._context is None:
+            return HTTPConnection(host, port, timeout=seconds)
+        return HTTPSConnection(host, port, timeout=seconds, context=self._context)
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": self._token} if self._token else {}
+
+
+class Watch:
+    """A watch that ends with the first event.
+
+    Args:
+        connection: with the request under way.
+        member: of the cluster that it is at.
+    """
+
+    def __init__(self, connection: HTTPConnection, member: tuple[str, int]) -> None:
+        self.member = member
+        self._connection = connection
+        self._heard = b""
+
+    def wait(self, timeout: float) -> bool:
+        """Whether there was an event, after one was heard or a time in seconds is over.
+
+        Raises:
+            OSError: the watch has ended.
+        """
+        deadline = time.monotonic() + timeout
+        socket = self._connection.sock
+        # What is heard is not decoded: that there is an event is all that counts, and nothing before it has this word.
+        while b'"events"' not in self._heard:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            socket.settimeout(left)
+            with suppress(TimeoutError):
+                heard = socket.recv(1 << 16)
+                if not heard or b'"error"' in heard or b'"canceled"' in heard:
+                    raise ConnectionError("the watch has ended")
+                self._heard += heard
+        return True
+
+    def close(self) -> None:
+        """End it."""
+        self._connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _tls_context(cluster: EtcdCluster) -> ssl.SSLContext | None:
+    if not cluster.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=cluster.authorities or None)
+        if cluster.certificate:
+            context.load_cert_chain(cluster.certificate, cluster.key or None)
+    except OSError as error:
+        files = ", ".join(filter(None, (cluster.authorities, cluster.certificate, cluster.key)))
+        raise ControlError(f"{files}: cannot be used for TLS: {error}; give PEM files that can be read") from error
+    return context
+
+
+def _why(error: Exception, silent: bool) -> str:
+    """What may be wrong.
+
+    Args:
+        error: the last one.
+        silent: whether any member is there that cannot answer.
+    """
+    if silent:
+        return f"{error}; more than half of its members must be alive and reach each other"
+    if isinstance(error, ssl.SSLError):
+        return f"{error.reason or error}; see whether ca, cert and key are those of this cluster"
+    return f"{error}; see whether it runs there, and whether it takes TLS (etcds://) or not (etcd://)"

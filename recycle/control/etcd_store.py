@@ -1,0 +1,223 @@
+"""The store in an etcd cluster, which outlives any machine of the run and decides by a majority of its members."""
+
+import time
+import uuid
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from http.client import HTTPException
+from itertools import islice
+
+from recycle.control.errors import StoreLost
+from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.etcd_gateway import PATIENCE, Gateway, Json, Watch
+
+LONGEST_WATCH = 1.0
+"""Seconds until it is looked whether a watch has missed something: at a member that is lost, it hears nothing."""
+
+BATCH = 128
+"""How many operations etcd takes in one request."""
+
+LISTED = 10_000
+"""How many keys are listed with one request."""
+
+
+class EtcdStore:
+    """A connection to the keys of a run; see Store. It must not be used on both sides of a fork.
+
+    Where the cluster has the scope of a start of a run, nothing can be decided there once that start does not count any
+    more: who was cut off while the others came to the end must not find an empty store, and go on alone.
+
+    Requests may be carried out twice, where a member was lost before it could answer: so each is made such that this
+    changes nothing.
+
+    Args:
+        cluster: where etcd is, and which keys are meant.
+        prefix: of all keys, below the run's.
+        patience: seconds until nobody's answer is the store's loss.
+        near: an address; etcd's member there is asked first.
+
+    Raises:
+        StoreLost: nobody answers, or the start of the run does not count any more.
+        ControlError: etcd does not let this user in.
+    """
+
+    def __init__(self, cluster: EtcdCluster, prefix: str = "", patience: float = PATIENCE, near: str = "") -> None:
+        self._cluster = cluster
+        self._below = prefix
+        self._patience = patience
+        self._near = near
+        self._prefix = f"{cluster.prefix}{prefix}/" if prefix else cluster.prefix
+        self._gateway = Gateway(cluster, patience, near)
+        self._watch: tuple[str, Watch] | None = None
+        self._mark = _text(cluster.mark.encode())
+        self._require_open(self._gateway.call("kv/range", {"key": self._mark}))
+
+    def set(self, key: str, value: bytes) -> None:
+        """See Store."""
+        self._gateway.call("kv/put", {"key": self._name(key), "value": _text(value)})
+
+    def get(self, key: str) -> bytes | None:
+        """See Store."""
+        return _value(self._find(key))
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        found: list[bytes | None] = []
+        for batch in _batches(keys):
+            reads = [{"request_range": {"key": self._name(key)}} for key in batch]
+            answer = self._gateway.call("kv/txn", {"success": reads})
+            found += [_value(each["response_range"]) for each in answer["responses"]]
+        return found
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """See Store."""
+        name = self._name(key)
+        # What has never been created was created by revision 0.
+        there = (
+            {"target": "VALUE", "value": _text(expected)} if expected else {"target": "CREATE", "create_revision": "0"}
+        )
+        open_ = {"key": self._mark, "result": "GREATER", "target": "CREATE", "create_revision": "0"}
+        answer = self._gateway.call(
+            "kv/txn",
+            {
+                "compare": [{"key": name, "result": "EQUAL", **there}, *([open_] if self._cluster.scope else [])],
+                "success": [{"request_put": {"key": name, "value": _text(desired)}}],
+                "failure": [{"request_range": {"key": each}} for each in (name, self._mark)],
+            },
+        )
+        if answer.get("succeeded"):
+            return desired
+        found, mark = (each["response_range"] for each in answer["responses"])
+        self._require_open(mark)
+        return _value(found) or b""
+
+    def wait(self, key: str, timeout: float) -> bool:
+        """See Store."""
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self._find(key)
+            if _value(found) is not None:
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._await_event(key, int(found["header"]["revision"]), min(left, LONGEST_WATCH))
+
+    def add(self, key: str, amount: int) -> int:
+        """See Store; the amount is 0 or 1."""
+        assert amount in (0, 1), "etcd counts how often a key was set"
+        if not amount:
+            return _count(self._find(key))
+        name, mark = self._name(key), self._name(f"{key}/{uuid.uuid4().hex}")
+        # The mark keeps a request that is made again from counting again.
+        answer = self._gateway.call(
+            "kv/txn",
+            {
+                "compare": [{"key": mark, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
+                "success": [
+                    *({"request_put": {"key": each, "value": ""}} for each in (mark, name)),
+                    {"request_range": {"key": name}},
+                ],
+                "failure": [{"request_range": {"key": mark}}],
+            },
+        )
+        found = answer["responses"][-1]["response_range"]
+        if not answer.get("succeeded"):
+            counted = found["kvs"][0]["create_revision"]
+            found = self._gateway.call("kv/range", {"key": name, "revision": counted})
+        return _count(found)
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        self._gateway.call("kv/deleterange", {"key": self._name(key)})
+
+    def delete_all(self, outlived: Callable[[str], bool]) -> None:
+        """See Store."""
+        # Not by ranges: somebody may set a key between two of these in the meantime.
+        for batch in _batches([key for key in self._keys() if outlived(key)]):
+            deletions = [{"request_delete_range": {"key": self._name(key)}} for key in batch]
+            self._gateway.call("kv/txn", {"success": deletions})
+
+    def newest_change(self) -> int:
+        """A number that is greater whenever a key was set since it was asked for."""
+        order = {"sort_order": "DESCEND", "sort_target": "MOD", "limit": "1", "keys_only": True}
+        found = self._gateway.call("kv/range", {**self._all(), **order})
+        return int(found["kvs"][0]["mod_revision"]) if "kvs" in found else 0
+
+    def clone(self) -> "EtcdStore":
+        """See Store."""
+        return EtcdStore(self._cluster, self._below, self._patience, self._near)
+
+    def _require_open(self, mark: Json) -> None:
+        if self._cluster.scope and _value(mark) is None:
+            raise StoreLost(f"{self._cluster}: this start of run {self._cluster.run!r} has ended")
+
+    def _find(self, key: str) -> Json:
+        return self._gateway.call("kv/range", {"key": self._name(key)})
+
+    def _keys(self) -> Iterator[str]:
+        """All keys, in their order."""
+        span, more = self._all(), True
+        while more:
+            found = self._gateway.call("kv/range", {**span, "limit": str(LISTED), "keys_only": True})
+            names = [b64decode(each["key"]) for each in found.get("kvs", ())]
+            yield from (name.decode().removeprefix(self._prefix) for name in names)
+            more = found.get("more", False)
+            if more:
+                span["key"] = _text(names[-1] + b"\0")
+
+    def _all(self) -> dict[str, str]:
+        """The range of all keys."""
+        return {"key": self._name(""), "range_end": _text(self._prefix[:-1].encode() + b"0")}  # 0 comes after /
+
+    def _await_event(self, key: str, revision: int, timeout: float) -> None:
+        """Wait until a key may have been set after a revision, or a time in seconds is over."""
+        try:
+            watch = self._watching(key, revision)
+            if not watch.wait(timeout):
+                return
+        except (OSError, HTTPException):
+            # The next request finds a member that answers; where all do, there is no hurry.
+            time.sleep(min(timeout, 0.05))
+        self._stop_watching()
+
+    def _watching(self, key: str, revision: int) -> Watch:
+        """A watch of a key; the same as the last time, as long as it is where requests are answered."""
+        if self._watch is not None:
+            watched, watch = self._watch
+            if watched == key and watch.member == self._gateway.member:
+                return watch
+            self._stop_watching()
+        request = {"key": self._name(key), "start_revision": str(revision + 1), "filters": ["NODELETE"]}
+        watch = self._gateway.open_watch(request)
+        self._watch = key, watch
+        return watch
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            with suppress(OSError):
+                self._watch[1].close()
+            self._watch = None
+
+    def _name(self, key: str) -> str:
+        return _text(f"{self._prefix}{key}".encode())
+
+
+def _text(value: bytes) -> str:
+    """Bytes as the gateway takes them."""
+    return b64encode(value).decode()
+
+
+def _value(found: Json) -> bytes | None:
+    return b64decode(found["kvs"][0].get("value", "")) if "kvs" in found else None
+
+
+def _count(found: Json) -> int:
+    return int(found["kvs"][0]["version"]) if "kvs" in found else 0
+
+
+def _batches(keys: Sequence[str]) -> Iterator[list[str]]:
+    rest = iter(keys)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

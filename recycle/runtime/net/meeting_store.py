@@ -1,0 +1,92 @@
+"""Torch's view of the run's store: where process groups meet."""
+
+import threading
+from datetime import timedelta
+
+from torch.distributed import DistStoreError
+from torch.distributed import Store as Meeting
+
+from recycle.control.store import Store
+from recycle.control.tcp_store import TorchStore
+
+
+def meeting_over(store: Store) -> Meeting:
+    """What process groups can be built on, in the same store.
+
+    Args:
+        store: a connection, which has to be kept as long as groups connect over it.
+    """
+    return store.torch_store if isinstance(store, TorchStore) else MeetingStore(store)
+
+
+class MeetingStore(Meeting):
+    """A store of torch's that keeps everything in one of ours, as far as process groups ask for it.
+
+    Args:
+        store: a connection; it is in use whenever this is.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        # Torch may ask from any thread.
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Store a value."""
+        with self._lock:
+            self._store.set(key, _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """The value, as soon as there is one.
+
+        Raises:
+            DistStoreError: there is none within the time-out.
+        """
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """The values, as soon as all are there.
+
+        Raises:
+            DistStoreError: they are not within the time-out.
+        """
+        while True:
+            with self._lock:
+                found = self._store.get_many(keys)
+            there = [each for each in found if each is not None]
+            if len(there) == len(keys):
+                return there
+            self.wait(keys)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Store a value if what is there is as expected; gives what is there then."""
+        with self._lock:
+            return self._store.compare_set(key, _bytes(expected), _bytes(desired))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter."""
+        with self._lock:
+            return self._store.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys are there."""
+        with self._lock:
+            return None not in self._store.get_many(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are there.
+
+        Raises:
+            DistStoreError: they are not within the time-out.
+        """
+        limit: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # the stubs lack it
+        for key in keys:
+            with self._lock:
+                there = self._store.wait(key, limit.total_seconds())
+            if not there:
+                raise DistStoreError(f"nobody has set {key} within {limit}")
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,63 @@
+import pytest
+
+from recycle.control.claim import HeldClaim, find_claim
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.etcd_store import EtcdStore
+
+SILENCE = 3.0
+
+
+def test_a_name_is_claimed_once_and_free_again_after_the_run(keys: EtcdCluster) -> None:
+    claim = HeldClaim(keys, "mine", SILENCE)
+    assert find_claim(keys, "mine", 30) == claim.cluster
+    EtcdStore(claim.cluster).set("a", b"1")
+    for attempt in (lambda: HeldClaim(keys, "other", SILENCE), lambda: find_claim(keys, "other", 30)):
+        with pytest.raises(ControlError, match=rf"a run named '{keys.run}' goes on there; give this one another name"):
+            attempt()
+    held = EtcdStore(claim.cluster)
+    held.set("view", b"1")
+    claim.release()
+    assert EtcdStore(keys).newest_change() == 0
+    # Who was cut off meanwhile does not take the store for an empty one.
+    for expected in (b"", b"1"):
+        with pytest.raises(StoreLost, match="has ended"):
+            held.compare_set("view", expected, b"2")
+    with pytest.raises(StoreLost, match="has ended"):
+        held.clone()
+    again = HeldClaim(keys, "other", SILENCE)
+    assert EtcdStore(again.cluster).get("a") is None
+    again.release()
+
+
+def test_what_a_run_has_left_that_was_killed_is_taken_over(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    store.set("claim", b'{"scope":"old","origin":"mine","renewed":7}')
+    store.set("old/death/W0_0#0", b"1")
+    with pytest.raises(ControlError, match=r"the first process has not begun run"):
+        find_claim(keys, "mine", 0.5)
+    claim = HeldClaim(keys, "mine", 0.5)
+    assert store.get("old/death/W0_0#0") is None
+    assert claim.cluster.scope != "old"
+    claim.release()
+
+
+def test_a_run_whose_first_process_is_gone_is_still_a_run(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = EtcdStore(keys)
+    stale = b'{"scope":"old","origin":"mine","renewed":7}'
+    store.set("claim", stale)
+    beats = iter(range(1, 100))
+
+    def sleep(_: float) -> None:
+        store.set("old/beat/W1_0#0", str(next(beats)).encode())
+
+    monkeypatch.setattr("recycle.control.claim.time.sleep", sleep)
+    with pytest.raises(ControlError, match=r"goes on there"):
+        HeldClaim(keys, "other", SILENCE)
+    assert store.get("claim") == stale
+
+
+def test_nobody_waits_for_etcd_that_is_not_there() -> None:
+    nobody = EtcdCluster((("127.0.0.1", 1),))
+    with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs there"):
+        HeldClaim(nobody, "mine", SILENCE)

@@ -1,0 +1,182 @@
+"""What etcd adds to the store's contract: members that are lost, users, and keys of several runs."""
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from harness.etcd import Etcd, await_answer, etcd, missing
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.etcd_gateway import Gateway
+from recycle.control.etcd_store import BATCH, EtcdStore
+
+needs_etcd = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+@pytest.fixture
+def three() -> Iterator[Etcd]:
+    with etcd(3) as served:
+        yield served
+
+
+@needs_etcd
+def test_nothing_is_lost_and_nobody_is_told_when_the_leader_dies(three: Etcd) -> None:
+    store = EtcdStore(three.cluster)
+    for number, kill in enumerate((False, True)):
+        store.set("a", f"{number}".encode())
+        leader = three.leader()
+        (leader.kill if kill else leader.pause)()
+        assert store.get("a") == f"{number}".encode()
+        assert store.add("n", 1) == number + 1
+        assert store.clone().compare_set("a", b"0", b"changed") == (b"1" if number else b"changed")
+        if not kill:
+            leader.go_on()
+            await_answer(three.cluster)
+
+
+@needs_etcd
+def test_a_wait_at_a_member_that_has_fallen_silent_still_ends(three: Etcd) -> None:
+    waiting = EtcdStore(three.cluster, near="127.0.0.1")
+    thread = threading.Thread(target=lambda: heard.append(waiting.wait("a", 60)))
+    heard: list[bool] = []
+    assert not waiting.wait("a", 0.2)
+    (member,) = [each for each in three.members if each.address == waiting._gateway.member]
+    thread.start()
+    member.pause()
+    EtcdStore(three.cluster).set("a", b"1")
+    thread.join(60)
+    assert heard == [True]
+
+
+@needs_etcd
+def test_without_a_majority_every_request_says_so_within_its_patience(three: Etcd) -> None:
+    store = EtcdStore(three.cluster, patience=1.0)
+    for member in three.members[:2]:
+        member.pause()
+    for request in (
+        lambda: store.set("a", b"1"),
+        lambda: store.get("a"),
+        lambda: store.get_many(["a"]),
+        lambda: store.compare_set("a", b"", b"1"),
+        lambda: store.wait("a", 1),
+        lambda: store.add("n", 1),
+        lambda: store.delete("a"),
+        lambda: store.delete_all(lambda _: True),
+    ):
+        with pytest.raises(StoreLost, match=r"more than half of its members must be alive"):
+            request()
+    for member in three.members:
+        member.kill()
+    with pytest.raises(StoreLost, match=r"see whether it runs there"):
+        EtcdStore(three.cluster, patience=0.5)
+
+
+@needs_etcd
+def test_a_request_that_is_made_again_counts_once(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = EtcdStore(keys), EtcdStore(keys)
+    call, interrupted = Gateway.call, []
+
+    def unanswered(gateway, method, request):
+        """The first answer is lost, and somebody else is heard before the request is made again."""
+        if not interrupted and method == "kv/txn":
+            interrupted.append(request)
+            call(gateway, method, request)
+            other.add("n", 1)
+        return call(gateway, method, request)
+
+    monkeypatch.setattr(Gateway, "call", unanswered)
+    assert one.add("n", 1) == 1
+    assert one.add("n", 0) == 2
+    interrupted.clear()
+    monkeypatch.setattr(other, "add", lambda *_: None)
+    assert one.compare_set("a", b"", b"mine") == b"mine"
+
+
+@needs_etcd
+def test_runs_do_not_see_each_other(keys: EtcdCluster) -> None:
+    # The name of one begins the name of the other.
+    stores = [EtcdStore(msgspec.structs.replace(keys, run=f"{keys.run}{end}")) for end in ("", "/b", "b")]
+    for number, store in enumerate(stores):
+        store.set("a", str(number).encode())
+    stores[0].delete_all(lambda _: True)
+    assert [store.get("a") for store in stores] == [None, b"1", b"2"]
+
+
+@needs_etcd
+def test_more_keys_than_etcd_takes_in_one_request(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    names = [f"epoch/{number}" for number in range(2 * BATCH + 1)]
+    for name in names:
+        store.set(name, name.encode())
+    assert store.get_many([*names, "none"]) == [*(name.encode() for name in names), None]
+    store.delete_all(lambda key: key != "epoch/7")
+    assert [name for name, found in zip(names, store.get_many(names), strict=True) if found] == ["epoch/7"]
+
+
+@needs_etcd
+def test_who_has_not_the_password_gets_one_line_with_a_remedy() -> None:
+    with etcd() as served:
+        served.demand_password("trainer", "se:cr@t")
+        hosts = served.url.partition("://")[2]
+        store = EtcdStore(EtcdCluster.parse(f"etcd://trainer:se%3Acr%40t@{hosts}/run"))
+        store.set("a", b"1")
+        assert store.wait("a", 1)
+        for who, said in (
+            ("", "it asks for a user and a password; give etcd://USER:PASSWORD@"),
+            ("trainer:wrong@", "user 'trainer' or the password is wrong"),
+        ):
+            with pytest.raises(ControlError, match=said) as caught:
+                EtcdStore(EtcdCluster.parse(f"etcd://{who}{hosts}"))
+            assert "\n" not in str(caught.value)
+            assert "wrong@" not in str(caught.value)
+
+
+@needs_etcd
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="this takes openssl")
+def test_connections_are_encrypted_and_certificates_looked_at(tmp_path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    files = ("--cert-file", str(certificate), "--key-file", str(key), "--client-cert-auth", "--trusted-ca-file")
+    with etcd(tls=(*files, str(certificate))) as served:
+        trusted = f"{served.url}?ca={certificate}&cert={certificate}&key={key}"
+        await_answer(EtcdCluster.parse(trusted))
+        store = EtcdStore(EtcdCluster.parse(trusted))
+        store.set("a", b"1")
+        assert store.wait("a", 1)
+        for url in (served.url, served.url.replace("etcds", "etcd"), f"{served.url}?ca={certificate}"):
+            with pytest.raises(StoreLost, match=r"see whether"):
+                EtcdStore(EtcdCluster.parse(url), patience=0.5)
+
+
+def test_a_cluster_is_read_from_what_a_user_says() -> None:
+    assert EtcdCluster.parse("etcd://h1:1,h2,[::1]:3/my%20run") == EtcdCluster(
+        (("h1", 1), ("h2", 2379), ("::1", 3)), run="my run"
+    )
+    read = EtcdCluster.parse("etcds://me:p%40ss@h:1?ca=/a&cert=/b&key=/c")
+    assert (read.user, read.password, read.tls) == ("me", "p@ss", True)
+    assert (read.authorities, read.certificate, read.key) == ("/a", "/b", "/c")
+    assert "p@ss" not in str(read)
+
+
+@pytest.mark.parametrize(
+    "text", ["h:1", "http://h:1", "etcd://", "etcd://h:x", "etcd://h:99999", "etcds://h?c=d", "etcd://h?ca=/a"]
+)
+def test_what_is_no_cluster_is_one_line(text: str) -> None:
+    with pytest.raises(ControlError, match=r"store .*(give|begin)"):
+        EtcdCluster.parse(text)
+
+
+def test_files_of_tls_that_cannot_be_read_are_one_line(tmp_path) -> None:
+    with pytest.raises(ControlError, match=r"none.pem: cannot be used for TLS"):
+        EtcdStore(EtcdCluster.parse(f"etcds://h?ca={tmp_path}/none.pem"))

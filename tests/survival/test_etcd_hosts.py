@@ -1,0 +1,74 @@
+"""Runs whose store is etcd with a member on each host: any host may die or be cut off, the first one included."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.etcd import etcd
+from harness.etcd import missing as etcd_missing
+from harness.hosts import hosts, missing
+from harness.started import TRAIN, Started, by_hand, losses, wait_until
+
+WHY_NOT = missing() or etcd_missing()
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
+
+MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+ITERATIONS = 60
+
+
+def words(folder, *more):
+    folder.mkdir(exist_ok=True)
+    (folder / "model.toml").write_text(MODEL)
+    size = ["--pipelines", "3", "--stages", "1", "--micro-batches", "2", "--iterations", str(ITERATIONS)]
+    return [*TRAIN, "train", *size, "--model", str(folder / "model.toml"), "--exact", "-o", str(folder / "run"), *more]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The losses of a run on one machine that nothing befell."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run = Started(words(folder))
+    assert run.ended() == 0, run.output
+    return losses(folder / "run")
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Three hosts, each with a member and a server, and the run's processes on them."""
+    with hosts(3) as three, etcd(3, hosts=three) as cluster:
+        arguments = words(tmp_path, "--store", cluster.url, "--checkpoint-every", "5")
+        ranks = [Started(arguments, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(three)]
+        ranks[0].wait_for("iteration 5/")
+        yield three, ranks, tmp_path / "run"
+        for rank in ranks:
+            rank.kill()
+
+
+def iterations(run: Path, server: str) -> int:
+    path = run / "events" / f"{server}.jsonl"
+    return path.read_bytes().count(b'"type":"iteration"') if path.exists() else 0
+
+
+def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, undisturbed):
+    three, ranks, run = served
+    three[0].crash()
+    for rank in ranks[1:]:
+        assert rank.ended() == 0, rank.output
+    said = ranks[1].output + ranks[2].output
+    assert said.count("the first process is gone; the run goes on") == 1, said
+    assert losses(run) == undisturbed
+
+
+def test_a_first_host_that_is_cut_off_with_its_member_trains_no_further(served, undisturbed):
+    three, ranks, run = served
+    three[0].pull_plug()
+    for rank in ranks[1:]:
+        assert rank.ended() == 0, rank.output
+    # It holds every stage, and half of all iterations were made without it.
+    assert iterations(run, "W0_0") < iterations(run, "W1_0")
+    assert losses(run) == undisturbed
+    before = iterations(run, "W0_0")
+    three[0].push_plug()
+    wait_until(lambda: ranks[0].process.poll() is not None)
+    assert ranks[0].process.returncode != 0
+    assert iterations(run, "W0_0") == before
