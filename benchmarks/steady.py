@@ -1,6 +1,6 @@
 """What signs of life ask of the store while nothing fails: requests per host and second, and the store's processor.
 
-Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 10]
+Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 10] [--store embedded|etcd]
 
 The hosts have 8 servers each. What one agent of each does in a beat is done with the real speaker over a connection of
 its own, and so is what the 8 workers ask: whether anybody wants to join. Their waits for an alarm, one request in two
@@ -9,47 +9,43 @@ they would last.
 """
 
 import argparse
-import multiprocessing
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.membership import HOST, PATIENCE, processor_of, serve_store
+from benchmarks.membership import HOST
+from benchmarks.stores import STORES, Served, served
 from harness.bare_members import TOKEN, CountingStore
 from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Verdict
+from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.speaker import Speaker
-from recycle.control.tcp_store import TorchStore, listen
 from recycle.control.view import View
 from recycle.runtime.recover.alarm_watch import CALM
 
 DURATIONS = Durations()
 
 
-def measure(count: int, beats: int) -> tuple[float, float]:
+def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
     """Requests per host and second, and how many cores the store uses."""
     members = View.among(paper_job(pipelines=count // HOST, stages=HOST, micro_batches=2).servers()).members
-    listener = listen()
-    port = listener.getsockname()[1]
-    server = multiprocessing.get_context("spawn").Process(target=serve_store, args=(listener,), daemon=True)
-    server.start()
-    Board(TorchStore("127.0.0.1", port), TOKEN).verdicts.propose(Verdict(0, tuple(map(str, members)), 7))
+    Board(served.connect(), TOKEN).verdicts.propose(Verdict(0, tuple(map(str, members)), 7))
     hosts = [members[place : place + HOST] for place in range(0, count, HOST)]
     with ThreadPoolExecutor(64) as pool:
         # At once: some names are looked up for seconds where no name server answers.
-        stores = [CountingStore(each) for each in pool.map(lambda _: TorchStore("127.0.0.1", port, PATIENCE), hosts)]
+        stores = [CountingStore(each) for each in pool.map(lambda _: served.connect(), hosts)]
     boards = [Board(store, TOKEN) for store in stores]
     for number, (board, own) in enumerate(zip(boards, hosts, strict=True)):
         for member in own:
-            board.beats.settle(member, f"host {number}")
+            board.beats.settle(Participant(member), f"host {number}")
     speakers = [Speaker(HostSocket(TOKEN), f"host {number}", DURATIONS) for number in range(len(hosts))]
     before = 0.0
     # In the first three, all get to know each other.
     for beat in range(beats + 3):
         if beat == 3:
-            before = processor_of(server)
+            before = served.processor()
             for store in stores:
                 store.clear()
         for board, speaker, own in zip(boards, speakers, hosts, strict=True):
@@ -58,9 +54,7 @@ def measure(count: int, beats: int) -> tuple[float, float]:
                 speaker.note(Sign(str(member), 1, "worker", beat))
                 board.joining.asked(0)
             speaker.look(board, beat * DURATIONS.beat)
-    used = processor_of(server) - before
-    server.kill()
-    server.join()
+    used = served.processor() - before
     seconds = beats * DURATIONS.beat
     waits = HOST / (CALM * DURATIONS.beat)
     return sum(store.requests for store in stores) / len(stores) / seconds + waits, used / seconds
@@ -70,10 +64,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--beats", type=int, default=10)
+    parser.add_argument("--store", choices=STORES, default=STORES[0])
     arguments = parser.parse_args()
     print(f"members | requests per host and second | cores of the store ({DURATIONS.beat:g} s between two beats)")
     for count in arguments.members:
-        requests, cores = measure(count, arguments.beats)
+        with served(arguments.store) as store:
+            requests, cores = measure(count, arguments.beats, store)
         print(f"{count:7} | {requests:28.1f} | {cores:.2f}", flush=True)
     return 0
 
