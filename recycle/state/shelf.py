@@ -64,17 +64,19 @@ class Shelf:
         """A part has come as a whole.
 
         Raises:
-            Refused: it is of a view that is over by now.
+            Refused: it is of a view that is over by now, and forgotten.
         """
         with self._lock:
+            # At once, so that it is never counted twice.
+            del self._coming[id(content.memory)]
             if is_late(self._held, part):
                 raise Refused(f"{part} is of a view that is over")
             self._held[part] = content
 
     def forget(self, memory: mmap.mmap) -> None:
-        """A part has come, or will not."""
+        """A part will not come."""
         with self._lock:
-            self._coming.pop(id(memory), None)
+            del self._coming[id(memory)]
 
     def drop(self, part: StatePart) -> None:
         """A part is not as it was put."""
