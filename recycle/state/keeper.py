@@ -97,7 +97,8 @@ def _take(offer: Offer, channel: Channel, shelf: Shelf) -> None:
         channel.send(Answer())
         channel.receive_into([memoryview(memory)])
         checksum = channel.receive(Commit).checksum
-        shelf.place(offer.part, Content(offer.head, memory, checksum))
-    finally:
+    except KeeperLost:
         shelf.forget(memory)
+        raise
+    shelf.place(offer.part, Content(offer.head, memory, checksum))
     channel.send(Answer())

@@ -35,6 +35,7 @@ class Shelf:
         self._lock = threading.Lock()
         self._held: dict[StatePart, Content] = {}
         self._coming: dict[int, int] = {}
+        self._spare: list[mmap.mmap] = []
 
     def make_room(self, part: StatePart, size: int) -> mmap.mmap:
         """Memory for a part that comes; what nobody can need any more makes room for it.
@@ -49,14 +50,16 @@ class Shelf:
         with self._lock:
             if is_late(self._held, part):
                 raise Refused(f"{part} is of a view that is over")
-            outdated = [self._held.pop(each).memory for each in find_outdated(self._held, part)]
-            # Memory that was in use already is much quicker to fill.
-            memory = next((each for each in outdated if len(each) == size), None)
-            del outdated
+            self._spare += [self._held.pop(each).memory for each in find_outdated(self._held, part)]
             taken = sum(len(each.memory) for each in self._held.values()) + sum(self._coming.values())
             if taken + size > self._limit:
                 raise Refused(f"{part} takes {size} bytes, and of {self._limit} that may be kept {taken} are taken")
-            memory = memory or mmap.mmap(-1, size)
+            # Memory that was in use already is much quicker to fill.
+            found = next((each for each in self._spare if len(each) == size), None)
+            self._spare = [each for each in self._spare if each is not found]
+            while self._spare and taken + size + sum(map(len, self._spare)) > self._limit:
+                self._spare.pop(0)
+            memory = mmap.mmap(-1, size) if found is None else found
             self._coming[id(memory)] = size
             return memory
 
@@ -64,17 +67,19 @@ class Shelf:
         """A part has come as a whole.
 
         Raises:
-            Refused: it is of a view that is over by now.
+            Refused: it is of a view that is over by now, and forgotten.
         """
         with self._lock:
+            # At once, so that it is never counted twice.
+            del self._coming[id(content.memory)]
             if is_late(self._held, part):
                 raise Refused(f"{part} is of a view that is over")
             self._held[part] = content
 
     def forget(self, memory: mmap.mmap) -> None:
-        """A part has come, or will not."""
+        """A part will not come."""
         with self._lock:
-            self._coming.pop(id(memory), None)
+            del self._coming[id(memory)]
 
     def drop(self, part: StatePart) -> None:
         """A part is not as it was put."""

@@ -12,7 +12,7 @@ from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.keeper import keeper_address, listen, serve
 from recycle.state.ladder import Copy, StatePart
-from recycle.state.shelf import Shelf
+from recycle.state.shelf import Content, Shelf
 
 MEBIBYTE = 1 << 20
 LIMIT = 8 * MEBIBYTE
@@ -192,3 +192,16 @@ def test_a_copy_that_has_changed_is_found_out_and_dropped(token, monkeypatch):
         client.drop(part())
         assert [each.part for each in client.copies()] == [part(number=1)]
         assert get(client, part(number=1))[1] == data
+
+
+def test_what_has_come_is_counted_once():
+    shelf = Shelf(2 * MEBIBYTE)
+    first = shelf.make_room(part(number=0), MEBIBYTE)
+    shelf.place(part(number=0), Content(b"", first, 0))
+    second = shelf.make_room(part(number=1), MEBIBYTE)
+    with pytest.raises(Refused, match=f"{2 * MEBIBYTE} are taken"):
+        shelf.make_room(part(stage=0), 1)
+    shelf.place(part(number=1), Content(b"", second, 0))
+    # The next version but two takes the memory of this one.
+    reused = [shelf.make_room(part(version=6, number=number), MEBIBYTE) for number in range(2)]
+    assert {id(each) for each in reused} == {id(first), id(second)}
