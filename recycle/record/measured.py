@@ -30,14 +30,14 @@ def held_memory(timeline: Timeline, job: Job) -> tuple[SampleLine, ...]:
     level = 0
     made: tuple[Server, int, int] | None = None
     for span in timeline.spans:
-        if span.lane != "compute" or span.server.stage >= len(changes):
+        if span.lane != "compute" or not 0 <= span.instruction.stage < len(changes):
             continue
         now = (span.server, bisect(views, span.start), span.iteration)
         if now != made:
             # What is left over is of micro-batches that nobody finished.
             level, made = 0, now
             samples.append(SampleLine(str(span.server), span.start, 0))
-        taken, freed = changes[span.server.stage][span.instruction.op]
+        taken, freed = changes[span.instruction.stage][span.instruction.op]
         if taken:
             samples.append(SampleLine(str(span.server), span.start, level + taken))
         if freed:
