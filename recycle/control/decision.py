@@ -104,6 +104,8 @@ def give_up(survey: Survey, lost: Lost) -> Verdict:
 
 def _admitted(survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member, Report]:
     """Of those who are ready to take a vacant place: for each server the life that was asked for first."""
+    if any(report.closed for report in survivors.values()):
+        return {}
     taken = {each.server for each in survivors}
     admitted: dict[Server, Member] = {}
     for joiner in sorted(survey.joiners):

@@ -52,6 +52,7 @@ class Halted(Event, frozen=True):
         oldest: as in Report.
         checkpoint: as in Report.
         stop: as in Report.
+        closed: as in Report.
     """
 
     epoch: int
@@ -59,6 +60,7 @@ class Halted(Event, frozen=True):
     oldest: int
     checkpoint: int | None = None
     stop: str = ""
+    closed: bool = False
 
 
 class Reported(Event, frozen=True):

@@ -155,7 +155,9 @@ class Machine:
         return ()
 
     def _halted(self, event: Halted) -> Actions:
-        report = Report(str(self.me), event.epoch, event.newest, event.oldest, event.checkpoint, event.stop)
+        report = Report(
+            str(self.me), event.epoch, event.newest, event.oldest, event.checkpoint, event.stop, event.closed
+        )
         if self.state is State.JOINING:
             return (PublishReport(report),)
         self.state = State.GATHERING

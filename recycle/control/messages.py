@@ -42,6 +42,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
         oldest: the oldest; the same, or one less.
         checkpoint: the newest durable checkpoint that it can read, as a step; None if there is none.
         stop: why the run cannot go on, as far as this member can see; empty if it can.
+        closed: whether it halted where nobody can be let in, because its state is not all that a joiner would need.
     """
 
     member: MemberName
@@ -50,6 +51,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     oldest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     checkpoint: Number | None = None
     stop: Line = ""
+    closed: bool = False
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
