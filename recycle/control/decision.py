@@ -103,6 +103,7 @@ def common_report(reports: Collection[Report]) -> Report:
         min(readable) if len(readable) == len(reports) else None,
         next((each.stop for each in reports if each.stop), ""),
         first.kept if len(reports) == 1 else (),
+        closed=any(each.closed for each in reports),
     )
 
 
@@ -128,6 +129,8 @@ def give_up(survey: Survey, lost: Lost) -> Verdict:
 
 def _admitted(survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member, Report]:
     """Of those who are ready to take a vacant place: for each server the life that was asked for first."""
+    if any(report.closed for report in survivors.values()):
+        return {}
     taken = {each.server for each in survivors}
     admitted: dict[Server, Member] = {}
     for joiner in sorted(survey.joiners):

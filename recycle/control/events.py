@@ -53,6 +53,7 @@ class Halted(Event, frozen=True):
         checkpoint: as in Report.
         stop: as in Report.
         kept: as in Report.
+        closed: as in Report.
     """
 
     epoch: int
@@ -61,6 +62,7 @@ class Halted(Event, frozen=True):
     checkpoint: int | None = None
     stop: str = ""
     kept: tuple[tuple[int, ...], ...] = ()
+    closed: bool = False
 
 
 class Reported(Event, frozen=True):

@@ -166,10 +166,8 @@ class Machine:
         return ()
 
     def _halted(self, event: Halted) -> Actions:
-        newest, oldest, checkpoint = event.newest, event.oldest, event.checkpoint
-        report = Report(
-            str(self.me), event.epoch, newest, oldest, checkpoint, event.stop, event.kept, self._rank.number
-        )
+        held = (event.newest, event.oldest, event.checkpoint)
+        report = Report(str(self.me), event.epoch, *held, event.stop, event.kept, self._rank.number, event.closed)
         if self.state is State.JOINING:
             return (PublishReport(report),)
         self.state = State.GATHERING

@@ -51,6 +51,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
         kept: the versions of every stage's state that are whole in keepers, as this member sees them, by stage; empty
             where there are none.
         rank: which rank of the server says so; what is true of all its ranks is true of the member.
+        closed: whether it halted where nobody can be let in, because its state is not all that a joiner would need.
     """
 
     member: MemberName
@@ -61,6 +62,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     stop: Line = ""
     kept: KeptVersions = ()
     rank: Number = 0
+    closed: bool = False
 
     def __post_init__(self) -> None:
         Member.parse(self.member)

@@ -163,3 +163,17 @@ def test_a_run_that_cannot_go_on_says_why() -> None:
     assert give_up(survey, Lost((0, 1), checkpoint=False)).stop.startswith("no live server of stages 0, 1 is left")
     assert give_up(survey, Lost((), checkpoint=False)).stop.startswith("no version of the state is held in every stage")
     assert (stop.epoch, stop.members) == (5, ("W0_0#0",))
+
+
+def test_nobody_is_let_in_while_a_survivor_is_where_its_state_is_not_all_that_there_is() -> None:
+    gone, *left = MEMBERS
+    joiner = Member(gone.server, 1)
+    reports = {each: report(each, 7, 7) for each in left}
+    joiners = {joiner: report(joiner, NOTHING, NOTHING)}
+    verdict = decide(JOB, Survey(VIEW, reports, {gone: death(gone)}, joiners))
+    assert isinstance(verdict, Verdict)
+    assert joiner in verdict.view.members
+    reports[left[0]] = Report(str(left[0]), 4, 7, 7, closed=True)
+    verdict = decide(JOB, Survey(VIEW, reports, {gone: death(gone)}, joiners))
+    assert isinstance(verdict, Verdict)
+    assert verdict.view.members == tuple(left)

@@ -117,7 +117,7 @@ class Joining:
 
     Args:
         member: who joins.
-        versions: of its state.
+        versions: of its state; None where it cannot follow, and comes with nothing.
         endpoint: of the store.
         durations: how long is waited for what.
         rank: of its server.
@@ -128,7 +128,7 @@ class Joining:
     """
 
     def __init__(
-        self, member: Member, versions: Followable, endpoint: Endpoint, durations: Durations, rank: int = 0
+        self, member: Member, versions: Followable | None, endpoint: Endpoint, durations: Durations, rank: int = 0
     ) -> None:
         self.ready = self.arrived = False
         self._rank = rank
@@ -147,19 +147,21 @@ class Joining:
         self.ready = self.arrived = False
         self._view = view
         self._tries = 0
-        self._ask(board)
+        if self._versions is not None:
+            self._ask(self._versions, board)
 
     def wait(self, board: Board) -> bool:
         """Wait for a beat, or until it is ready; says whether it is."""
-        follower = self._follower
-        assert follower is not None, "nothing was asked for"
-        if follower.wait(self._durations.beat):
+        follower, versions = self._follower, self._versions
+        if follower is None or versions is None:
+            self._come_with_nothing(board)
+        elif follower.wait(self._durations.beat):
             self._follower = None
             self.arrived = follower.arrived
             if self.arrived:
                 self.ready = True
             elif self._tries < ATTEMPTS:
-                self._ask(board)
+                self._ask(versions, board)
             else:
                 self._come_with_nothing(board)
         elif not self._has_peer(board):
@@ -173,13 +175,13 @@ class Joining:
             self._follower.stop()
             self._follower = None
 
-    def _ask(self, board: Board) -> None:
+    def _ask(self, versions: Followable, board: Board) -> None:
         self._tries += 1
         self._attempt += 1
         request = JoinRequest(str(self._member), self._view.epoch, self._attempt, rank=self._rank)
         board.joining.request(request)
         meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt, self._rank)
-        self._follower = Follower(meeting, self._versions, request)
+        self._follower = Follower(meeting, versions, request)
 
     def _come_with_nothing(self, board: Board) -> None:
         board.joining.request(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced", self._rank))

@@ -28,10 +28,9 @@ class StateHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 # What a state can hold, by the names under which it travels.
-TYPES = {
-    str(each).removeprefix("torch."): each
-    for each in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)
-}
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+WHOLE = (torch.int64, torch.int32, torch.uint8, torch.bool)
+TYPES = {str(each).removeprefix("torch."): each for each in (*FLOATING, *WHOLE)}
 
 
 def describe_state(step: int, state: Mapping[str, torch.Tensor]) -> bytes:

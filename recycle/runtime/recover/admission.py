@@ -15,11 +15,11 @@ class AdmissionPause(ViewBroken):
 
 
 class Admission:
-    """A member's part in it, where its training can be followed; without, nobody is served.
+    """A member's part in it. Where its training cannot be followed, who joins gets its state in the pause.
 
     Args:
         member: who this is.
-        followed: its training, as it is served to a joiner; None where nobody can join.
+        followed: its training, as it is served to a joiner; None where that cannot be done.
         store: where members meet.
         alarm_watch: knows who asks to be let in.
         rank: of the server.
@@ -38,7 +38,7 @@ class Admission:
         self._store = store
         self._alarm_watch = alarm_watch
         self._serving = None if followed is None else Serving(member, followed, endpoint, durations, rank.number)
-        self._joining = None if followed is None else Joining(member, followed, endpoint, durations, rank.number)
+        self._joining = Joining(member, followed, endpoint, durations, rank.number)
 
     # A member, while it trains.
 
@@ -73,28 +73,21 @@ class Admission:
     # Who joins.
 
     @property
-    def is_possible(self) -> bool:
-        """Whether this member can be admitted to a view that it is not in."""
-        return self._joining is not None
-
-    @property
     def is_ready(self) -> bool:
         """Whether it can be admitted in the view that it asked in, be it with nothing."""
-        return self._joining is not None and self._joining.ready
+        return self._joining.ready
 
     @property
     def has_arrived(self) -> bool:
         """Whether it holds the version before whose iteration the members pause."""
-        return self._joining is not None and self._joining.arrived
+        return self._joining.arrived
 
     def prepare(self, view: View) -> None:
         """Ask to be let into the run, which is in a view now."""
-        assert self._joining is not None, "nobody can join this training"
         self._joining.begin(view, self._store.board)
 
     def follow(self) -> bool:
         """Wait a moment while the state comes; whether this member is ready after it."""
-        assert self._joining is not None, "nobody can join this training"
         return self._joining.wait(self._store.board)
 
     def verdict(self, epoch: int) -> Verdict | None:
@@ -107,5 +100,4 @@ class Admission:
 
     def end_joining(self) -> None:
         """There is a new verdict: the training is free."""
-        if self._joining is not None:
-            self._joining.stop()
+        self._joining.stop()

@@ -44,6 +44,11 @@ class Holdings:
         return () if self._trainee.kept is None else self._trainee.kept.find_versions()
 
     @property
+    def closed(self) -> bool:
+        """Whether this member's state is not all that somebody needs who is let in here."""
+        return not (self.empty or self._trainee.admits())
+
+    @property
     def done(self) -> bool:
         """Whether training has come to its end here."""
         return self._trainee.connection.done

@@ -171,6 +171,9 @@ class Recovery:
     def _join(self) -> None:
         """Wait for a verdict; in the view of the run, get the state first, and say what came of it."""
         admission, epoch = self._admission, self.view.epoch
+        if epoch >= 0 and self._gathering.is_over(self.view):
+            self.end_with(FENCED, f"the run has ended before {self._machine.me} was back")
+            return
         if epoch < 0 or admission.is_ready:
             verdict = admission.await_verdict(epoch)
         else:
@@ -199,6 +202,7 @@ class Recovery:
             holdings.checkpoint,
             self.stop,
             holdings.kept,
+            holdings.closed,
         )
         self.tell(halted)
 
@@ -245,7 +249,8 @@ class Recovery:
                 if self._machine.leads:
                     self._gathering.outlive(self.view)
             case Prepare(view):
-                self._prepare(view)
+                self._holdings.empty = True
+                self._admission.prepare(view)
             case WaitForJoiners(stages):
                 names = ", ".join(map(str, stages))
                 self._reports.warn(f"no live server of stage {names} is left: waiting for a replacement (recycle join)")
@@ -260,11 +265,3 @@ class Recovery:
             case _:
                 raise AssertionError(f"nobody does {action}")
         return ()
-
-    def _prepare(self, view: View) -> None:
-        if self._admission.is_possible:
-            self._holdings.empty = True
-            self._admission.prepare(view)
-        else:
-            me = self._machine.me
-            self.end_with(FENCED, f"{me} is not in the view of epoch {view.epoch}, and cannot join it")

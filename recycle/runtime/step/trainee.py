@@ -1,6 +1,6 @@
 """What recovery knows of a server's training, as small protocols: not every training can do everything."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -140,7 +140,8 @@ class Trainee(NamedTuple):
         versions: of its state.
         connection: what works in a view.
         durable: its checkpoints; None where they are somebody else's.
-        followed: its versions again; None where nobody can join.
+        followed: its versions again; None where who joins gets its state in the pause in which it is let in.
+        admits: whether its state is, just now, all that somebody needs who is let in.
         kept: copies in memory; None where there are none.
         rank: which of its server's ranks this is the training of.
     """
@@ -151,3 +152,4 @@ class Trainee(NamedTuple):
     followed: Followable | None = None
     kept: Kept | None = None
     rank: ServerRank = SOLE
+    admits: Callable[[], bool] = lambda: True
