@@ -53,7 +53,8 @@ class Recovered(NamedTuple):
 
     Attributes:
         first: from the signal to the first instruction of the iteration that is made again.
-        detect: to the last survivor that knew.
+        heard: to the first survivor that knew.
+        detect: to the last one.
         agree: from then to the last that had the new view.
         rebuild: from then to the last that was connected.
         restore: from then to the last that held the state.
@@ -61,6 +62,7 @@ class Recovered(NamedTuple):
     """
 
     first: float
+    heard: float
     detect: float
     agree: float
     rebuild: float
@@ -157,8 +159,8 @@ class EmulatedRun:
         lines = self._recoveries[found]
         times = [moment, *(max(getattr(each, name) for each in lines) for name in PHASES)]
         spans = [(later - earlier) / MICROSECONDS for earlier, later in pairwise(times)]
-        first = min(each.resumed for each in lines) - moment
-        return Recovered(first / MICROSECONDS, *spans, found - before)
+        first, heard = (min(getattr(each, name) for each in lines) - moment for name in ("resumed", "noticed"))
+        return Recovered(first / MICROSECONDS, heard / MICROSECONDS, *spans, found - before)
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._changed:

@@ -36,7 +36,9 @@ def measure(pipelines: int, stages: int, kills: int, seed: int) -> list[Recovere
             except TimeoutError as error:
                 print(f"{victim}: {error}", file=sys.stderr)
                 break
-            print(f"kill {number + 1} of {kills}: {found[-1].first:.3f} s", file=sys.stderr, flush=True)
+            print(
+                f"kill {number + 1} of {kills}: {found[-1].first:.3f} s, {run.causes[-1]}", file=sys.stderr, flush=True
+            )
     return found
 
 
@@ -45,13 +47,13 @@ def row(name: str, found: list[Recovered]) -> str:
     firsts = [each.first * MILLISECONDS for each in found]
     phases = (
         statistics.median(getattr(each, phase) * MILLISECONDS for each in found)
-        for phase in ("detect", "agree", "rebuild", "restore")
+        for phase in ("heard", "detect", "agree", "rebuild", "restore")
     )
     middles = " ".join(f"{each:7.0f}" for each in phases)
     return f"{name:>7} | {len(found):5} | {statistics.median(firsts):6.0f} {max(firsts):6.0f} | {middles}"
 
 
-HEADER = "        | kills | median  worst |  detect   agree rebuild restore (medians; all in ms)"
+HEADER = "        | kills | median  worst |   heard  detect   agree rebuild restore (medians; all in ms)"
 
 
 def main() -> int:
