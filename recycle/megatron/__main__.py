@@ -51,7 +51,8 @@ def main(arguments: list[str]) -> int:
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
         os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
-    return protection.serve(int(os.environ["RANK"]), lambda: run_script(script, rest, True, protection))
+    rank, restarts = int(os.environ["RANK"]), flags.restarts
+    return protection.serve(rank, lambda given: run_script(script, rest, True, given), restarts)
 
 
 def run_script(script: str, arguments: list[str], on: bool = False, protection: "Protection | None" = None) -> None:

@@ -204,11 +204,7 @@ class Collectives:
             result = tensor.detach().cpu().clone()
             seats.group.sum(result)
             return result
-        reduction = next((act for each, act in REDUCTIONS if how == each), None)
-        if reduction is None:
-            raise RunError(
-                f"torch.distributed: a reduction by {how.op.name} is not carried through failures; do without it"
-            )
+        reduction = reduction_of(how)
         rows = self._gather(seats, tensor)
         return reduction(torch.stack([rows[place] for place in seats.counted]))
 
@@ -241,6 +237,20 @@ class Collectives:
         for row, size in zip(table, sizes.tolist(), strict=True):
             for result in msgspec.msgpack.decode(row[:size].numpy().tobytes(), type=list[Result]):
                 self._known.setdefault(result.key, [_tensor(each) for each in result.values])
+
+
+def reduction_of(how: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes one tensor of a row of them, as a reduction of torch's does.
+
+    Raises:
+        RunError: nobody knows how.
+    """
+    reduction = next((act for each, act in REDUCTIONS if how == each), None)
+    if reduction is None:
+        raise RunError(
+            f"torch.distributed: a reduction by {how.op.name} is not carried through failures; do without it"
+        )
+    return reduction
 
 
 def _first_of(servers: Iterable[Server], stage: int) -> Server | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Server
+from recycle.runtime.launch.restarts import RESTARTS
 
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
@@ -26,6 +27,7 @@ class Flags(NamedTuple):
         budget: seconds for making a plan.
         staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
         exact: whether sums of gradients have the same bits whoever is alive.
+        restarts: how often within an hour the server of a crashed worker is started again.
     """
 
     on: bool
@@ -34,6 +36,7 @@ class Flags(NamedTuple):
     budget: float
     staggered: bool = False
     exact: bool = False
+    restarts: int = RESTARTS
 
 
 def owns_steps(flags: Flags) -> bool:
@@ -61,6 +64,12 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     group.add_argument(
         "--recycle-exact", action="store_true", help="Failures change no bit of what is trained; costs time and memory."
     )
+    group.add_argument(
+        "--recycle-restarts",
+        type=int,
+        default=RESTARTS,
+        help="How often within an hour the server of a crashed worker is started again.",
+    )
     return parser
 
 
@@ -79,9 +88,11 @@ def read_flags(values: argparse.Namespace) -> Flags:
         budget = parse_duration(values.recycle_budget)
     except UserError as error:
         raise UserError(f"--recycle-budget: {error}") from error
+    if values.recycle_restarts < 0:
+        raise UserError(f"--recycle-restarts {values.recycle_restarts}: give a number from 0")
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
-    return Flags(on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact)
+    return Flags(on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact, values.recycle_restarts)
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

@@ -19,7 +19,8 @@ from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
 from recycle.runtime.launch.hosted import HostedStore
-from recycle.runtime.launch.outcome import end_with_run
+from recycle.runtime.launch.outcome import end_with_run, new_life
+from recycle.runtime.launch.restarts import Restarts, serve_again
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -34,34 +35,50 @@ class Protection(NamedTuple):
         servers: all, by their rank.
         endpoint: where the run's store is.
         hosted: that store, where it is not torchrun's.
+        life: how often this rank was started again.
     """
 
     servers: tuple[Server, ...]
     endpoint: Endpoint
     hosted: HostedStore | None = None
+    life: int = 0
 
-    def serve(self, rank: int, work: Callable[[], None]) -> int:
-        """Do a rank's work under an agent, and end with the run.
+    def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
+        """Do a rank's work under an agent, again after a crash, and end with the run.
 
         Args:
             rank: which.
-            work: what is done.
+            work: what is done, with the protection that it has in this life.
+            restarts: how often it may be started again within an hour.
 
         Returns:
             The exit status: 0 if the run was kept, with this rank or without it.
         """
-        told_to_end: list[int] = []
-        inherited = signal.signal(signal.SIGTERM, lambda number, _: told_to_end.append(number))
-
-        def worker() -> int:
-            # torchrun tells the whole process group to end, and Megatron may have something to do then.
-            signal.signal(signal.SIGTERM, inherited)
-            return _finished(work)
-
+        # Signals that told this process to end, or the status of a worker that cannot use what it was given.
+        ends: list[int] = []
+        inherited = signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
         durations = Durations(beat=BEAT, silence=SILENCE)
-        endpoint = self.endpoint
-        status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, durations)
-        status = end_with_run(endpoint, status, BEAT, lambda: bool(told_to_end))
+        endpoint, server = self.endpoint, self.servers[rank]
+
+        def live(member: Member) -> int:
+            def worker() -> int:
+                # torchrun tells the whole process group to end, and Megatron may have something to do then.
+                signal.signal(signal.SIGTERM, inherited)
+                return _finished(lambda: work(self._replace(life=member.incarnation)))
+
+            status = run_agent(member, worker, endpoint.connect, endpoint.token, durations)
+            if status == REFUSED:
+                ends.append(status)
+            return status
+
+        status = serve_again(
+            live,
+            Member(server, 0),
+            lambda: None if ends else new_life(server, endpoint),
+            Restarts(restarts, "start the job again from a checkpoint to have it back"),
+            _say,
+        )
+        status = end_with_run(endpoint, status, BEAT, lambda: bool(ends))
         if self.hosted is not None:
             self.hosted.leave(status, endpoint.address)
         return status
@@ -135,3 +152,8 @@ def _finished(work: Callable[[], None]) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"recycle: {text}\n")
+    sys.stderr.flush()

@@ -1,26 +1,35 @@
 """What torch calls of a process group, in terms of a server's collectives."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from recycle.job import Server
-from recycle.megatron.flag.collectives import Collectives
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.process_groups import ReplaceableGroup
+
+
+class Answers(Protocol):
+    """Who carries out what the calls of process groups come down to."""
+
+    def reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        """The sum, product, minimum or maximum over a group."""
+
+    def gather(self, servers: tuple[Server, ...], tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What every rank of a group puts in."""
 
 
 class Calls(NamedTuple):
     """The calls of one process group.
 
     Attributes:
-        collectives: of the server; they carry the calls out.
+        answers: carry the calls out.
         servers: by their rank in the group.
         rank: of this server in the group.
     """
 
-    collectives: Collectives
+    answers: Answers
     servers: tuple[Server, ...]
     rank: int
 
@@ -45,22 +54,22 @@ class Calls(NamedTuple):
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """The sum, product, minimum or maximum of what all put in."""
-        return self.collectives.reduce(self.servers, tensor, how)
+        return self.answers.reduce(self.servers, tensor, how)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """What all put in."""
-        return self.collectives.gather(self.servers, tensor)
+        return self.answers.gather(self.servers, tensor)
 
 
-def hand_over(group: ReplaceableGroup, collectives: Collectives, servers: tuple[Server, ...]) -> None:
+def hand_over(group: ReplaceableGroup, answers: Answers, servers: tuple[Server, ...]) -> None:
     """From now on, the calls of a process group survive the death of members.
 
     Args:
         group: it.
-        collectives: of this server.
+        answers: carry the calls out.
         servers: by their rank in the group.
     """
-    group.hand_over(servers, Calls(collectives, servers, group.rank()).carry_out)
+    group.hand_over(servers, Calls(answers, servers, group.rank()).carry_out)
 
 
 # As torch calls a process group: with lists of one tensor.

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +38,7 @@ from recycle.runtime.launch.apart import join
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.outcome import end_with_run, was_kept
+from recycle.runtime.launch.outcome import end_with_run, new_life
 from recycle.runtime.launch.report_channel import connect_to_launcher
 from recycle.runtime.launch.restarts import Restarts, serve_again
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -188,7 +187,7 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
             return _serve(run, text, make, Faults(), life, access, workers.append)
 
         def next_life() -> Member | None:
-            return None if signals.number else _new_life(member.server, endpoint)
+            return None if signals.number else new_life(member.server, endpoint)
 
         status = serve_again(serve, member, next_life, Restarts(run.restarts), say)
         workers.clear()
@@ -214,15 +213,6 @@ def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
     difference = differs(fingerprint, description.fingerprint)
     if difference:
         raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
-
-
-def _new_life(server: Server, endpoint: Endpoint) -> Member | None:
-    """The next life of a server in a run that is going on; None where it is over."""
-    with suppress(StoreLost):
-        board = Board(endpoint.connect(), endpoint.token)
-        if was_kept(board) is None:
-            return Member(server, board.joining.new_incarnation(server))
-    return None
 
 
 def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:

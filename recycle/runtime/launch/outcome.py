@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Container
+from contextlib import suppress
 
 from recycle.control.agent import DONE, STOPPED
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
 from recycle.control.view import Member
+from recycle.job import Server
 from recycle.runtime.net.endpoint import Endpoint
 
 
@@ -25,6 +27,20 @@ def was_kept(board: Board) -> bool | None:
     if board.end.is_reached(verdict.view):
         return True
     return None if any(board.failures.death(each) is None for each in verdict.view.members) else False
+
+
+def new_life(server: Server, endpoint: Endpoint) -> Member | None:
+    """The next life of a server in a run that is going on; None where it is over, or has not begun.
+
+    Args:
+        server: which.
+        endpoint: where the run's store is.
+    """
+    with suppress(StoreLost):
+        board = Board(endpoint.connect(), endpoint.token)
+        if was_kept(board) is None:
+            return Member(server, board.joining.new_incarnation(server))
+    return None
 
 
 def lives_elsewhere(board: Board | None, stage: int, here: Container[Member]) -> bool:
