@@ -124,6 +124,32 @@ def kill(moments):
     return watch
 
 
+def kill_in_turn(ranks, slow, apart=3):
+    """Kill workers that come back: each next one when the one before is back.
+
+    Args:
+        ranks: whose.
+        slow: the file that paced_gpt.py looks for; it is there as long as somebody is away.
+        apart: iterations that all are there before one is killed.
+    """
+    left, away, since = list(ranks), 0, 0
+
+    def watch(launcher, output):
+        nonlocal away, since
+        done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
+        if output.count(" among them again") < away:
+            since = done
+            return
+        slow.unlink(missing_ok=True)
+        if left and done >= since + apart:
+            slow.touch()
+            (worker,) = children(agents(launcher.pid)[left.pop(0)])
+            os.kill(worker, signal.SIGKILL)
+            away, since = away + 1, done
+
+    return watch
+
+
 def agents(launcher):
     """The processes that torchrun has started, by rank."""
     found = {}

@@ -23,6 +23,7 @@ from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.record.recording import Line
+from recycle.runtime.launch.restarts import RESTARTS
 from recycle.view.losses import draw_losses
 from recycle.wording import throughput_text, units
 
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from recycle.runtime.launch.start import Start
 
 LONGEST_RUN = 24 * 3600.0
-
-RESTARTS = 3
-"""Of a server that has crashed, within an hour."""
 
 
 @click.command("train", cls=JobCommand)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
-from recycle.megatron.flag.flags import REFUSED, find_flags
+from recycle.megatron.flag.flags import REFUSED, find_flags, owns_steps
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
 from recycle.runtime.net.gloo.threads import let_go
 
@@ -66,7 +66,9 @@ def main(arguments: list[str]) -> int:
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
         os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
-    return protection.serve(int(os.environ["RANK"]), lambda: run_script(script, rest, True, protection))
+    # Stages that step on their own have not been seen to come back.
+    rank, restarts = int(os.environ["RANK"]), 0 if owns_steps(flags) else flags.restarts
+    return protection.serve(rank, lambda given: run_script(script, rest, True, given), restarts)
 
 
 def run_script(script: str, arguments: list[str], on: bool = False, protection: "Protection | None" = None) -> None:

@@ -125,7 +125,10 @@ class ConsoleReporter:
         """See Reporter."""
         if isinstance(event, ViewLine) and event.epoch > 0 and event.servers[0] == self._server:
             servers = len(event.servers)
-            self._say(f"{event.cause}; training goes on with {servers} servers, {throughput_text(event.retention)}")
+            back = f", {', '.join(event.joined)} among them again" if event.joined else ""
+            self._say(
+                f"{event.cause}; training goes on with {servers} servers{back}, {throughput_text(event.retention)}"
+            )
         elif isinstance(event, InstantLine) and self._is_first(event.text):
             self._say(event.text)
 

@@ -206,11 +206,7 @@ class Collectives:
             result = tensor.detach().cpu().clone()
             seats.group.sum(result)
             return result
-        reduction = next((act for each, act in REDUCTIONS if how == each), None)
-        if reduction is None:
-            raise RunError(
-                f"torch.distributed: a reduction by {how.op.name} is not carried through failures; do without it"
-            )
+        reduction = reduction_of(how)
         rows = self._gather(seats, tensor)
         return reduction(torch.stack([rows[place] for place in seats.counted]))
 
@@ -275,6 +271,20 @@ def hand_over(group: ReplaceableGroup, collectives: Collectives, servers: tuple[
     """
     calls = Calls(GroupCollectives(collectives, servers), group.rank(), len(servers))
     group.hand_over(servers, calls.carry_out)
+
+
+def reduction_of(how: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes one tensor of a row of them, as a reduction of torch's does.
+
+    Raises:
+        RunError: nobody knows how.
+    """
+    reduction = next((act for each, act in REDUCTIONS if how == each), None)
+    if reduction is None:
+        raise RunError(
+            f"torch.distributed: a reduction by {how.op.name} is not carried through failures; do without it"
+        )
+    return reduction
 
 
 def _first_of(servers: Iterable[Server], stage: int) -> Server | None:

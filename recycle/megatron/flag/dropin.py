@@ -9,10 +9,12 @@ from functools import cache, partial, wraps
 from itertools import chain
 from typing import Any
 
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 from torch.utils.data import DataLoader
 
 from recycle.errors import UserError
+from recycle.megatron.flag.alone import make_lonely_groups
+from recycle.megatron.flag.comeback import Comeback
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Make, Shape, Source
@@ -23,6 +25,7 @@ from recycle.megatron.flag.saving import save_by_the_living
 from recycle.megatron.flag.schedule import PlanSchedule, this_server
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
+from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.flag.vote import Vote
 from recycle.megatron.shared.patching import replace
@@ -66,15 +69,20 @@ class DropIn:
         server = this_server()
         self._data = ScriptData(server.pipeline, plan.job.micro_batches)
         self._protected: ProtectedExecution | None = None
-        self._optimizer: Any = None
+        self._comeback: Comeback | None = None
         if protection is not None:
+            from megatron.training.training import num_floating_point_operations
+
+            code = TrainingCode(arguments, self._data, num_floating_point_operations)
+            self._comeback = Comeback(arguments, code, protection.life > 0)
             training = ProtectedTraining(
                 plan,
                 Plans(plan, source().catalogue, source().plan),
                 iteration=lambda: int(arguments.iteration),
                 minutes=float(arguments.distributed_timeout_minutes),
+                code=code,
             )
-            make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else Vote
+            make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
         self._schedule = PlanSchedule(
             plan,
@@ -94,8 +102,9 @@ class DropIn:
         """
         replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
         self._keep_loaders(training)
-        if self._protected is None:
+        if self._protected is None or self._comeback is None:
             return
+        self._comeback.install(training, self._schedule)
         save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments)
         replace(training, "save_checkpoint", save)
         if owns_steps(read_flags(self._arguments)):
@@ -116,7 +125,7 @@ class DropIn:
         def build_train_valid_test_data_loaders(provider: Any) -> Any:
             built = build_loaders(provider)
             loaders[:] = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in built]
-            return built
+            return built if self._comeback is None else self._comeback.delay(built)
 
         @wraps(build_iterators)
         def build_train_valid_test_data_iterators(provider: Any) -> Any:
@@ -136,14 +145,6 @@ class DropIn:
         return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
 
     def _take_over_steps(self, training: Any) -> None:
-        set_up = training.setup_model_and_optimizer
-
-        @wraps(set_up)
-        def setup_model_and_optimizer(*positional: Any, **keywords: Any) -> Any:
-            model, self._optimizer, scheduler = set_up(*positional, **keywords)
-            return model, self._optimizer, scheduler
-
-        replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
         from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
 
         # A schedule that has stepped cannot be run again to see whether its result is the same.
@@ -154,7 +155,15 @@ class DropIn:
 
     def _make_stage_steps(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> StageSteps:
         staggered = self._plan.mode.optimizer == "staggered"
-        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._optimizer, staggered))
+        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up.optimizer, staggered))
+
+    def _make_vote(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> Vote:
+        return Vote(execution, stage, version, self._set_up.optimizer)
+
+    @property
+    def _set_up(self) -> TrainingCode:
+        assert self._comeback is not None, "this run is not protected"
+        return self._comeback.code
 
 
 def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], None]:
@@ -176,11 +185,14 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
 
     set_up = training.initialize_megatron
     share_devices()
-    groups = [] if protection is None else make_replaceable_groups()
+    groups = make_groups(protection)
     drop_ins: list[DropIn] = []
 
     @wraps(set_up)
     def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
+        if protection is not None and protection.life:
+            # Where the others have met, there is no place for one more.
+            keywords["store"] = HashStore()
         result = set_up(with_flags(extra_args_provider), *positional, **keywords)
         arguments = get_args()
         drop_in = DropIn(arguments, make, protection, groups)
@@ -194,6 +206,15 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
 
     replace(training, "initialize_megatron", initialize_megatron)
     return leave
+
+
+def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
+    """Have torch make the groups that a rank needs; gives the list in which they will be."""
+    if protection is None:
+        return []
+    if not protection.life:
+        return make_replaceable_groups()
+    return make_lonely_groups(protection.servers[int(os.environ["RANK"])])
 
 
 def with_flags(provider: Any) -> Callable[[Any], Any]:
@@ -229,7 +250,7 @@ def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survi
     Raises:
         UserError: there is none; on the first rank only, the others exit.
     """
-    if arguments.rank == 0:
+    if arguments.rank == 0 and not store.check(["plan"]):  # it is there where this rank has come back
         try:
             plan = choose_plan(arguments, source, survives)
         except UserError as error:

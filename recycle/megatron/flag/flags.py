@@ -10,6 +10,7 @@ from recycle.control.etcd_cluster import VARIABLE
 from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Server
+from recycle.runtime.launch.restarts import RESTARTS
 
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
@@ -29,6 +30,7 @@ class Flags(NamedTuple):
         staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
         exact: whether sums of gradients have the same bits whoever is alive.
         store: where servers agree on who is alive in etcd; None for the store with which they were started.
+        restarts: how often within an hour the server of a crashed worker is started again.
     """
 
     on: bool
@@ -38,6 +40,7 @@ class Flags(NamedTuple):
     staggered: bool = False
     exact: bool = False
     store: str | None = None
+    restarts: int = RESTARTS
 
 
 def owns_steps(flags: Flags) -> bool:
@@ -70,6 +73,12 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="Where servers agree on who is alive, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
         f"{VARIABLE} in the environment says the same, and is not printed with Megatron's arguments.",
     )
+    group.add_argument(
+        "--recycle-restarts",
+        type=int,
+        default=RESTARTS,
+        help="How often within an hour the server of a crashed worker is started again.",
+    )
     return parser
 
 
@@ -88,10 +97,14 @@ def read_flags(values: argparse.Namespace) -> Flags:
         budget = parse_duration(values.recycle_budget)
     except UserError as error:
         raise UserError(f"--recycle-budget: {error}") from error
+    if values.recycle_restarts < 0:
+        raise UserError(f"--recycle-restarts {values.recycle_restarts}: give a number from 0")
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
     store = values.recycle_store or os.environ.get(VARIABLE)
-    return Flags(on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact, store)
+    return Flags(
+        on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact, store, values.recycle_restarts
+    )
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

@@ -12,6 +12,23 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 
 
+class LateLoader:
+    """A loader that is not read from before somebody asks for its first item: until then its place may change.
+
+    Args:
+        loader: whose items it gives.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
 class OtherData:
     """Any pipeline's micro-batches of this stage's data set, by their numbers.
 
@@ -37,6 +54,7 @@ class OtherData:
         self._pipelines = pipelines
         self._first = first
         self._repeats = repeats
+        self._own_sampler: Any = loader.batch_sampler
         # The loader's own goes on counting while it is read from.
         self._sampler: Any = copy.copy(loader.batch_sampler)
         self._next: dict[int, int] = {}
@@ -60,12 +78,27 @@ class OtherData:
         with torch.random.fork_rng(devices=[]):
             return self._collate([self._dataset[each] for each in drawn[micro_batch.step][micro_batch.number]])
 
+    def consumed(self, step: int) -> int:
+        """How many samples all pipelines together have taken before a step."""
+        batch = self._pipelines * self._micro_batches * self._sampler.micro_batch_size
+        return int(self._sampler.consumed_samples) + (step - self._first) * int(batch)
+
+    def start_at(self, step: int, consumed: int) -> None:
+        """Have the loader, which was not read from yet, and this begin with a step.
+
+        Args:
+            step: which.
+            consumed: how many samples were taken before it.
+        """
+        self._first = step
+        for sampler in (self._own_sampler, self._sampler):
+            sampler.consumed_samples = consumed
+
     def _draw(self, home: int, step: int) -> Iterator[list[int]]:
         """The indices of a pipeline's micro-batches, from a step on."""
         sampler = copy.copy(self._sampler)
         sampler.data_parallel_rank = home
-        batch = self._pipelines * self._micro_batches * sampler.micro_batch_size
-        sampler.consumed_samples += (step - self._first) * batch
+        sampler.consumed_samples = self.consumed(step)
         yield from sampler
         while self._repeats:
             yield from sampler

@@ -13,9 +13,11 @@ from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
 from recycle.megatron.flag.collectives import Collectives, hand_over
+from recycle.megatron.flag.doorway import Doorway, TakenOver
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.roles import Roles
+from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
@@ -26,6 +28,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.launch.saying import is_first_to_say
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.step.trainee import Trainee, Versioned
@@ -38,7 +41,11 @@ class Steps(Protocol):
     def versions(self) -> Versioned:
         """What recovery chooses the version from with which a view begins."""
 
-    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks]) -> None:
+    @property
+    def whole(self) -> TakenOver:
+        """Model and optimizer, for one who comes back."""
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """Work by a plan over a network from now on."""
 
     def train(self, step: int) -> None:
@@ -57,6 +64,9 @@ class Steps(Protocol):
     def entered(self) -> None:
         """A view was entered: all its servers have the present version, and it is right."""
 
+    def arrive(self, version: int) -> None:
+        """This server has come back, and holds this version."""
+
     def catch_up(self) -> None:
         """In a new view, get as far as the training code believes that this server is."""
 
@@ -69,12 +79,14 @@ class ProtectedTraining(NamedTuple):
         plans: where plans without some servers come from.
         iteration: gives the one with which training begins.
         minutes: that a server may be busy before the others take it for dead.
+        code: what the training code knows.
     """
 
     plan: Plan
     plans: Plans
     iteration: Callable[[], int]
     minutes: float
+    code: TrainingCode
 
 
 class ProtectedExecution:
@@ -114,6 +126,8 @@ class ProtectedExecution:
         self._collectives = Collectives(server, self.job, self.settle, self.recover, self._roles.go_on)
         self._losses = LossTable(server, self.job)
         self._leaving = False
+        self._handed_over = False
+        self._doorway: Doorway | None = None
         self._stage: MegatronStage | None = None
         self._steps: Steps | None = None
         self._survivor: Survivor | None = None
@@ -127,27 +141,33 @@ class ProtectedExecution:
         version = training.iteration()
         self._stage = stage
         self._steps = steps = self._make_steps(self, stage, version)
-        self._collectives.advance(version)
+        arrives = self._protection.life > 0
+        arrive = steps.arrive if arrives else None
+        self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive)
         seconds = max(60 * training.minutes, DURATIONS.hang)
         durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds)
         self._survivor = Survivor(
-            Member(self.server, 0),
+            Member(self.server, self._protection.life),
             self.job,
-            Trainee(versions=steps.versions, connection=self),
+            Trainee(versions=doorway, connection=self, admits=doorway.admits),
             endpoint,
             durations,
             training.plans,
             ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr),
         )
-        # Setting up may take any time; from now on, nobody waits for long.
-        torch.distributed.barrier()
-        if torch.distributed.get_rank() == 0:
-            Board(endpoint.connect(), endpoint.token).verdicts.open(Opening.of(View.of(training.plan)))
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
-            hand_over(group, self._collectives, tuple(self._protection.servers[rank] for rank in ranks))
+            group.servers = tuple(self._protection.servers[rank] for rank in ranks)
+        if not arrives:
+            # Setting up may take any time; from now on, nobody waits for long.
+            torch.distributed.barrier()
+            if torch.distributed.get_rank() == 0:
+                Board(endpoint.connect(), endpoint.token).verdicts.open(Opening.of(View.of(training.plan)))
+            self._hand_over()
         self._survivor.begin()
         self._end_if_told()
+        self._collectives.advance(steps.versions.newest)
+        training.code.begin()
         self._roles.play()
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:
@@ -157,6 +177,10 @@ class ProtectedExecution:
         also has those of pipelines whose last server is dead.
         """
         self._collectives.totals = {}
+        if not self._handed_over:
+            # Who comes back answered itself as long as the others were here already, and waited for it.
+            self._hand_over()
+        self._let_in(step)
         self._ready.train(step)
         self._collectives.advance(self._ready.versions.newest)
         self._roles.go_on()
@@ -172,6 +196,22 @@ class ProtectedExecution:
         """See Evaluation."""
         if self._steps is not None:
             self._steps.settle()
+
+    def _hand_over(self) -> None:
+        self._handed_over = True
+        for group in self._groups:
+            hand_over(group, self._collectives, group.servers)
+
+    def _let_in(self, step: int) -> None:
+        """Before an iteration, let those in who wait for it; all servers come here."""
+        assert self._survivor is not None
+        assert self._doorway is not None
+        heard = self._survivor.exchange_notices()
+        if not heard.admit or heard.unprotected:
+            return
+        self.settle()
+        with self._doorway.opened(step):
+            self.enter_next_view(AdmissionPause("new servers are admitted"))
 
     def _evaluate(self) -> list[torch.Tensor]:
         assert self._stage is not None
@@ -232,7 +272,7 @@ class ProtectedExecution:
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Connectable."""
-        self._ready.connect(plan, network, hooks)
+        self._ready.connect(plan, network, hooks, notices)
         self._collectives.connect(network, {group.servers for group in self._groups})
         self._roles.connect(network.view)
         # Nobody goes on before all have the version that they need.

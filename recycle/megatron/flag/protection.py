@@ -22,8 +22,10 @@ from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
 from recycle.runtime.launch.claiming import claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
+from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
+from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.meeting_store import meeting_over
@@ -41,6 +43,7 @@ class Protection(NamedTuple):
         hosted: the store at the first rank, where torchrun has none.
         meeting: with the other ranks in etcd; None where the run's store is torchrun's or the first rank's.
         keys: there; they are deleted when this is closed.
+        life: how often this rank was started again.
     """
 
     servers: tuple[Server, ...]
@@ -48,28 +51,43 @@ class Protection(NamedTuple):
     hosted: HostedStore | None = None
     meeting: RollCall | None = None
     keys: AbstractContextManager[object] = nullcontext()
+    life: int = 0
 
-    def serve(self, rank: int, work: Callable[[], None]) -> int:
-        """Do a rank's work under an agent, and end with the run.
+    def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
+        """Do a rank's work under an agent, again after a crash, and end with the run.
 
         Args:
             rank: which.
-            work: what is done.
+            work: what is done, with the protection that it has in this life.
+            restarts: how often it may be started again within an hour.
 
         Returns:
             The exit status: 0 if the run was kept, with this rank or without it.
         """
-        told_to_end: list[int] = []
-        inherited = signal.signal(signal.SIGTERM, lambda number, _: told_to_end.append(number))
+        # Signals that told this process to end, or the status of a worker that cannot use what it was given.
+        ends: list[int] = []
+        inherited = signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
+        endpoint, server = self.endpoint, self.servers[rank]
 
-        def worker() -> int:
-            # torchrun tells the whole process group to end, and Megatron may have something to do then.
-            signal.signal(signal.SIGTERM, inherited)
-            return _finished(work)
+        def live(member: Member) -> int:
+            def worker() -> int:
+                # torchrun tells the whole process group to end, and Megatron may have something to do then.
+                signal.signal(signal.SIGTERM, inherited)
+                return _finished(lambda: work(self._replace(life=member.incarnation)))
 
-        endpoint = self.endpoint
-        status = run_agent(Member(self.servers[rank], 0), worker, endpoint.connect, endpoint.token, DURATIONS)
-        status = end_with_run(endpoint, status, DURATIONS.beat, lambda: bool(told_to_end))
+            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS)
+            if status == REFUSED:
+                ends.append(status)
+            return status
+
+        status = serve_again(
+            live,
+            Member(server, 0),
+            Lives(endpoint, 1, DURATIONS.beat, lambda: bool(ends)),
+            Restarts(restarts, "start the job again from a checkpoint to have it back"),
+            _say,
+        )
+        status = end_with_run(endpoint, status, DURATIONS.beat, lambda: bool(ends))
         with self.keys:
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, self.servers)
@@ -150,3 +168,8 @@ def _finished(work: Callable[[], None]) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"recycle: {text}\n")
+    sys.stderr.flush()

@@ -97,6 +97,11 @@ class PlanSchedule:
         self._evaluation = evaluation
         self._stage: MegatronStage | None = None
 
+    @property
+    def micro_batches(self) -> int:
+        """M."""
+        return self._plan.job.micro_batches
+
     def __call__(self, **arguments: Any) -> list[Any]:
         """Run the plan once, with the arguments of Megatron's schedules.
 
@@ -113,10 +118,7 @@ class PlanSchedule:
         for name in ("adjust_tensor_shapes_fn", "collect_non_loss_data"):
             if getattr(call, name):
                 raise RunError(f"{name} is given, which no plan knows of: do without")
-        if self._stage is None:
-            self._stage = self._make_stage(call)
-            self._execution.begin(self._stage)
-        iterator, config = only(call.data_iterator), self._stage.config
+        iterator, config = only(call.data_iterator), self.begin(call).config
         if call.forward_only:
             assert self._evaluation is not None
             self._evaluation.settle()
@@ -126,6 +128,13 @@ class PlanSchedule:
             step = self._steps()
             with self._data.iteration(iterator, step):
                 return self._execution.train(step, bool(call.force_all_reduce))
+
+    def begin(self, call: Call) -> MegatronStage:
+        """Make ready for such calls, if that was not done yet; gives what computes."""
+        if self._stage is None:
+            self._stage = self._make_stage(call)
+            self._execution.begin(self._stage)
+        return self._stage
 
     def _make_stage(self, call: Call) -> MegatronStage:
         job = self._plan.job

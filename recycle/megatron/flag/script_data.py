@@ -1,14 +1,31 @@
 """The training script's data by micro-batch, on a server that may be given micro-batches of other pipelines."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 
-Other = Callable[[MicroBatch], Any]
-"""Gives the data of any micro-batch of another pipeline."""
+
+class Other(Protocol):
+    """Where the data is that an iterator gives its part of."""
+
+    def __call__(self, micro_batch: MicroBatch) -> Any:
+        """The data of any micro-batch of another pipeline."""
+
+    def consumed(self, step: int) -> int:
+        """How many samples all pipelines together have taken before a step."""
+
+    def start_at(self, step: int, consumed: int) -> None:
+        """Begin with a step, before which so many samples were taken; nothing was read yet."""
+
+
+class Bookmark(NamedTuple):
+    """How far an iterator has been read: so many batches, which with those before the start are so many samples."""
+
+    batches: int
+    samples: int
 
 
 class Feed:
@@ -73,6 +90,18 @@ class ScriptData:
         _read(feed, self._held_out, self._micro_batches)
         self._held_out = []
         feed.evaluations += 1
+
+    def bookmarks(self, step: int) -> list[Bookmark]:
+        """How far each of the iterators was read before the batch of an iteration, in which this is."""
+        read = {feed: step if feed is self._trained else feed.evaluations for feed in self._feeds.values()}
+        return [Bookmark(batches, feed.other.consumed(batches)) for feed, batches in read.items() if feed.other]
+
+    def open_at(self, bookmarks: Sequence[Bookmark]) -> None:
+        """Go on from there with all iterators, none of which was read from yet."""
+        for feed, (batches, samples) in zip(self._feeds.values(), bookmarks, strict=True):
+            assert feed.other is not None, "an iterator was added without its data"
+            feed.evaluations = batches
+            feed.other.start_at(batches, samples)
 
     def training(self, micro_batch: MicroBatch) -> Iterator[Any] | None:
         """See Data."""

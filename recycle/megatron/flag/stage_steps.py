@@ -5,8 +5,10 @@ before it is known whether a step was right, and waits only when it looks at som
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 from recycle.megatron.flag.ddp_parameters import DdpParameters
 from recycle.megatron.flag.protected import ProtectedExecution
@@ -15,6 +17,7 @@ from recycle.megatron.shared.stage_training import StageTraining
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.update import Method, TorchUpdate
 
@@ -50,6 +53,7 @@ class StageSteps:
 
     Attributes:
         versions: of the stage.
+        whole: what the newest one is made of.
     """
 
     def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int, stepping: Stepping) -> None:
@@ -63,6 +67,7 @@ class StageSteps:
         self._update = TorchUpdate(self._parameters, lambda _: inner, job.pipelines, number, job.depth, method)
         self._update.adopt(version)
         self.versions = StageTraining(stage, self._update, execution.recorder)
+        self.whole = _OwnVersions(self.versions)
         self._goal = self._settled = version
         stepping.optimizer.step = self.step
 
@@ -73,14 +78,14 @@ class StageSteps:
         self.settle()
         return True, self._update.norm, None
 
-    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks]) -> None:
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
 
         def share_losses() -> None:
             # Before anybody steps, all peers know the losses.
             self._execution.share_losses(network)
 
-        self.versions.connect(plan, network, hooks, after_reduction=share_losses)
+        self.versions.connect(plan, network, hooks, notices, after_reduction=share_losses)
 
     def train(self, step: int) -> None:
         """See Steps."""
@@ -109,6 +114,10 @@ class StageSteps:
         if self.versions.newest == self._goal:
             self._settled = self._goal
 
+    def arrive(self, version: int) -> None:
+        """See Steps."""
+        self._goal = self._settled = version
+
     def catch_up(self) -> None:
         """See Steps."""
         while self.versions.newest < self._goal:
@@ -125,3 +134,18 @@ class StageSteps:
                 f"the norm of the gradient is {self._update.norm}: go on from a checkpoint with a smaller --lr, or "
                 "with --clip-grad"
             )
+
+
+class _OwnVersions:
+    """A version is model and optimizer already; it is TakenOver."""
+
+    def __init__(self, versions: StageTraining) -> None:
+        self._versions = versions
+
+    def state(self, _: int) -> Mapping[str, torch.Tensor]:
+        """See TakenOver."""
+        return self._versions.state()
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See TakenOver."""
+        self._versions.adopt(step, state)

@@ -12,10 +12,12 @@ import torch
 
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
+from recycle.megatron.flag.whole_stage import WholeStage
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.network import Network
 
@@ -27,16 +29,18 @@ class Vote:
         execution: whose steps they are.
         stage: whose gradients are made whole; its chunk is in Megatron's DDP.
         version: with which training begins.
+        optimizer: Megatron's.
 
     Attributes:
         newest: how many iterations are done here; the optimizer has stepped for all but perhaps the last of them.
         oldest: how many are surely done everywhere.
     """
 
-    def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> None:
+    def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int, optimizer: Any) -> None:
         self.newest = self.oldest = version
         self._execution = execution
         self._stage = stage
+        self._whole = WholeStage(stage.model, optimizer)
         self._worker: Worker | None = None
 
     @property
@@ -44,11 +48,16 @@ class Vote:
         """See Steps."""
         return self
 
-    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks]) -> None:
+    @property
+    def whole(self) -> WholeStage:
+        """See Steps."""
+        return self._whole
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
         update = LiveGradients(self._stage, network, plan.job.depth)
         execution = self._execution
-        self._worker = Worker(plan, self._stage, update, network, execution.recorder, hooks)
+        self._worker = Worker(plan, self._stage, update, network, execution.recorder, hooks, notices)
 
     def train(self, step: int) -> None:
         """See Steps."""
@@ -77,6 +86,10 @@ class Vote:
     def entered(self) -> None:
         """See Steps."""
         self.oldest = self.newest
+
+    def arrive(self, version: int) -> None:
+        """See Steps."""
+        self.newest = self.oldest = version
 
     def catch_up(self) -> None:
         """Nothing: between two iterations, all are as far as each other."""

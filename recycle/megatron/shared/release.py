@@ -134,8 +134,22 @@ TRAINER = (
     Hook("megatron.core.parallel_state", "get_expert_data_parallel_rank", "partial_expert_data_parallel"),
     # Called there, before a schedule is done again.
     Hook("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.zero_grad_buffer", "self"),
-    # Replaced where stages step on their own: the optimizer's step, and what would make them wait after it.
+    # Replaced there, for servers that come back: what they take over is known, and they take it over before they train.
     Hook(TRAINING, "setup_model_and_optimizer", "model_provider_func, model_type, checkpointing_context"),
+    Hook(
+        TRAINING,
+        "training_log",
+        "loss_dict, total_loss_dict, learning_rate, iteration, loss_scale, report_memory_flag, skipped_iter, "
+        "grad_norm, params_norm, num_zeros_in_grad, max_attention_logit, pg_collection, is_first_iteration",
+    ),
+    Hook(
+        TRAINING,
+        "train",
+        "forward_step_func, model, optimizer, opt_param_scheduler, train_data_iterator, valid_data_iterator, "
+        "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, inference_model",
+    ),
+    Hook(TRAINING, "num_floating_point_operations", "args, batch_size"),
+    # Replaced where stages step on their own: the optimizer's step, and what would make them wait after it.
     Hook(TRAINING, "logical_and_across_model_parallel_group", "input"),
     Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat"),
     Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.step", "self"),

@@ -7,6 +7,9 @@ from recycle.job import Server
 
 HOUR = 3600.0
 
+RESTARTS = 3
+"""Of a server that has crashed, within an hour, if nobody says."""
+
 
 def has_crashed(status: int) -> bool:
     """Whether a worker that ended so was meant to go on."""
@@ -18,10 +21,12 @@ class Restarts:
 
     Args:
         limit: for one server within an hour; one that fails more often is left alone, because its host may be broken.
+        remedy: how to bring it back then.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, remedy: str = "bring it back with recycle join") -> None:
         self._limit = limit
+        self._remedy = remedy
         self._times: dict[Server, list[float]] = defaultdict(list)
 
     def allow(self, server: Server, now: float) -> bool:
@@ -43,5 +48,5 @@ class Restarts:
             return ""
         return (
             f"{server} has crashed more than {self._limit} times within an hour, and is not started again: see what is "
-            "wrong with its host, and bring it back with recycle join"
+            f"wrong with its host, and {self._remedy}"
         )

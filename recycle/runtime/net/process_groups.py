@@ -4,6 +4,7 @@ Torch makes them wherever it would make its own, and knows no difference.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -70,8 +71,12 @@ def _do(call: Callable[..., None], name: str, *arguments: Any, **keywords: Any) 
     return _create_work_from_future(done)
 
 
-def make_replaceable_groups() -> list[ReplaceableGroup]:
+def make_replaceable_groups(take_over: Callable[[ReplaceableGroup], None] | None = None) -> list[ReplaceableGroup]:
     """Have torch make such groups from now on, of which those of at least two ranks appear in this list.
+
+    Args:
+        take_over: takes over the calls of each as it is made, so that it connects to nobody; None where all its members
+            make a group together.
 
     Raises:
         RunError: this torch makes its groups in another way.
@@ -84,8 +89,23 @@ def make_replaceable_groups() -> list[ReplaceableGroup]:
             # A group of one cannot lose anybody.
             if size > 1:
                 made.append(self)
+                if take_over is not None:
+                    take_over(self)
 
     if not hasattr(distributed_c10d, "ProcessGroup"):
         raise RunError(f"torch {torch.__version__} makes its process groups in another way: use torch 2.13.0")
     distributed_c10d.ProcessGroup = ListedGroup  # type: ignore[assignment,misc]
+    if take_over is not None:
+        distributed_c10d.ProcessGroupGloo = LonelyBackend  # type: ignore[assignment,misc]
     return made
+
+
+class LonelyBackend(dist.ProcessGroupGloo):
+    """What a group has for a backend that will never be called: torch wants one.
+
+    Args:
+        timeout: of its calls.
+    """
+
+    def __init__(self, _: dist.Store, __: int, ___: int, timeout: timedelta) -> None:
+        super().__init__(dist.HashStore(), 0, 1, timeout=timeout)

@@ -39,7 +39,7 @@ class ViewReports:
 
     def __init__(self, member: Member, reporter: Reporter) -> None:
         self.times = Times()
-        self.cause = "the run begins"
+        self.cause = "new servers are admitted" if member.incarnation else "the run begins"
         self._member = member
         self._server = str(member.server)
         self._reporter = reporter

@@ -113,6 +113,7 @@ def arguments(**changes):
         "recycle_stagger": False,
         "recycle_exact": False,
         "recycle_store": None,
+        "recycle_restarts": 3,
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
         "micro_batch_size": 2,

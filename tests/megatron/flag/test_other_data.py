@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from harness.flag_runs import needs_training
-from recycle.megatron.flag.other_data import OtherData
+from recycle.megatron.flag.other_data import LateLoader, OtherData
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 
@@ -79,3 +79,18 @@ def test_reading_other_data_leaves_random_numbers_alone():
 def test_a_sampler_that_does_not_know_its_pipeline_is_refused():
     with pytest.raises(RunError, match=r"BatchSampler does not say which pipeline .* --dataloader-type single"):
         OtherData(DataLoader(Numbers(), batch_size=2), PIPELINES, MICRO_BATCHES, 0, repeats=False)
+
+
+@needs_training
+@pytest.mark.parametrize("kind", ["single", "cyclic", "sharded"])
+def test_who_comes_back_reads_on_where_its_place_is_known(kind):
+    whole, back = loader(kind, 1), loader(kind, 1)
+    late = iter(LateLoader(back))
+    other = OtherData(back, PIPELINES, MICRO_BATCHES, 0, repeats=kind != "single")
+    first = OtherData(loader(kind, 1), PIPELINES, MICRO_BATCHES, 0, repeats=kind != "single")
+    other.start_at(2, first.consumed(2))
+    expected = [each["tokens"].tolist() for each in whole][2 * MICRO_BATCHES : 3 * MICRO_BATCHES]
+    assert [next(late)["tokens"].tolist() for _ in expected] == expected
+    for number in range(MICRO_BATCHES):
+        known = first(MicroBatch(2, 0, number))["tokens"].tolist()
+        assert other(MicroBatch(2, 0, number))["tokens"].tolist() == known

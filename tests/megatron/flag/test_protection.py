@@ -131,12 +131,14 @@ def lay_dead(board, member):
 class Rank:
     """The second rank of a run, in a process of its own."""
 
-    def __init__(self, address: tuple[str, int], run: str, work: Callable[[], None]) -> None:
+    def __init__(
+        self, address: tuple[str, int], run: str, work: Callable[[Protection], None], restarts: int = 0
+    ) -> None:
         self.member = MEMBERS[2]
         endpoint = Endpoint(*address, run, prefix=run)
         servers = tuple(sorted((member.server for member in MEMBERS), key=lambda server: server.stage))
         self.board = Board(endpoint.connect(), run)
-        self.process = CONTEXT.Process(target=lambda: os._exit(Protection(servers, endpoint).serve(1, work)))
+        self.process = CONTEXT.Process(target=lambda: os._exit(Protection(servers, endpoint).serve(1, work, restarts)))
         self.process.start()
 
     def ended(self) -> int | None:
@@ -159,7 +161,7 @@ def start(address) -> Iterator[Callable[..., Rank]]:
     started: list[Rank] = []
 
     def start(work: Callable[[], None], address: tuple[str, int] = address) -> Rank:
-        started.append(Rank(address, secrets.token_hex(4), work))
+        started.append(Rank(address, secrets.token_hex(4), lambda _: work()))
         return started[-1]
 
     yield start
@@ -290,6 +292,31 @@ def test_when_the_store_is_lost_a_rank_whose_work_has_died_waits_for_nobody(star
     holder.kill()
     holder.join()
     assert rank.ended() == 7
+
+
+@pytest.mark.parametrize(("status", "lives"), [(9, [0, 1, 2]), (REFUSED, [0]), (STOPPED, [0])])
+def test_work_that_has_crashed_is_done_again_as_often_as_that_may_be(address, capfd, status, lives):
+    seen, ready = CONTEXT.SimpleQueue(), CONTEXT.Event()
+
+    def work(given):
+        ready.wait()
+        seen.put(given.life)
+        raise SystemExit(status)
+
+    rank = Rank(address, secrets.token_hex(4), work, restarts=2)
+    rank.board.verdicts.propose(verdict(0))
+    ready.set()
+    try:
+        assert [seen.get() for _ in lives] == lives
+        said = ""
+        while len(lives) > 1 and "W1_0 has crashed more than 2 times within an hour" not in said:
+            said += capfd.readouterr().err
+            time.sleep(0.01)
+        make_all_die(rank)
+        assert rank.ended() == status
+        assert seen.empty()
+    finally:
+        rank.process.kill()
 
 
 def tell_work_to_end(rank):

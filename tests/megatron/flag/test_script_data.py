@@ -77,6 +77,41 @@ def test_data_of_other_pipelines_is_that_of_the_iterators_own_set(data):
         assert held_out(data, 0, home=2) == "tested other 0 2.0"
 
 
+class Set:
+    """Data of which an iteration takes ten samples."""
+
+    def __init__(self):
+        self.place = None
+
+    def __call__(self, micro_batch):
+        return foreign(micro_batch)
+
+    def consumed(self, step):
+        return 10 * step
+
+    def start_at(self, step, consumed):
+        self.place = step, consumed
+
+
+def test_who_comes_back_begins_where_a_peer_is(data):
+    iterators = {name: iter(range(100)) for name in ("trained", "evaluated", "tested")}
+    for iterator in iterators.values():
+        data.add(iterator, Set())
+    with data.iteration(iterators["trained"], 4), data.evaluation(iterators["evaluated"]):
+        pass
+    with data.iteration(iterators["trained"], 5):
+        bookmarks = data.bookmarks(5)
+    assert bookmarks == [(5, 50), (1, 10), (0, 0)]
+    back, sets = ScriptData(HOME, MICRO_BATCHES), [Set(), Set(), Set()]
+    evaluated = [iter(range(100)) for _ in sets]
+    for iterator, each in zip(evaluated, sets, strict=True):
+        back.add(iterator, each)
+    back.open_at(bookmarks)
+    assert [each.place for each in sets] == [(5, 50), (1, 10), (0, 0)]
+    with back.evaluation(evaluated[1]):
+        assert held_out(back, 1, home=0) == "other 1 0.1"
+
+
 def test_an_evaluation_that_fails_is_not_counted(data):
     iterator = iter(range(100))
     data.add(iterator, foreign)

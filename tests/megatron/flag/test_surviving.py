@@ -10,7 +10,17 @@ import pytest
 
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
-from harness.flag_runs import VARIABLES, children, kill, make_dataset, needs_training, printed, train, words_of
+from harness.flag_runs import (
+    VARIABLES,
+    children,
+    kill,
+    kill_in_turn,
+    make_dataset,
+    needs_training,
+    printed,
+    train,
+    words_of,
+)
 from harness.started import Started, by_hand
 from recycle.control.etcd_store import EtcdStore
 from recycle.control.tcp_store import listen
@@ -18,7 +28,8 @@ from recycle.control.tcp_store import listen
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
 
-ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
+RETURNING = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
+ON = (*RETURNING, "--recycle-restarts", 0)
 TO_FILE = ("--save-interval", 4, "--ckpt-format", "torch", "--save")
 LENGTH = 12
 FROM_FILE = ("--ckpt-format", "torch", "--load")
@@ -81,6 +92,22 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     monkeypatch.delenv("ACCIDENTS")
     resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 4, "--exit-interval", 5, iterations=LENGTH))
     assert resumed["trained", 5] == stock["trained", 5]
+
+
+def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monkeypatch):
+    """The second one to die is the only other server of its stage, so that what it held must have come over."""
+    slow = tmp_path / "slow"
+    monkeypatch.setenv("PACE", str(slow))
+    long = 5 * LENGTH
+    stock = nearly(train(dataset, iterations=long))
+    saved = ("--save-interval", long, "--ckpt-format", "torch", "--save", tmp_path)
+    watch = kill_in_turn([3, 2, 0], slow)
+    survived = train(dataset, *RETURNING, *saved, iterations=long, script="paced_gpt.py", watch=watch)
+    assert len(deaths(survived)) == 3
+    assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
+    assert losses(survived) == stock
+    resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--exit-interval", long + 1, iterations=long + 1))
+    assert ("trained", long + 1) in resumed
 
 
 def test_with_dropout_and_cyclic_data_a_death_changes_nothing(dataset):

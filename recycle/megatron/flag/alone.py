@@ -1,0 +1,50 @@
+"""How one who comes back gets through Megatron's collective initialisation, which all others have long behind them.
+
+Every call is answered at once, as if all members of the group had said what this one says. That is enough to build
+model, optimizer and data sets: what the answers are wrong about, such as parameters, comes from a peer afterwards.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from recycle.job import Server
+from recycle.megatron.flag.collectives import reduction_of
+from recycle.megatron.shared.torch_calls import Calls
+from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
+
+
+class Alone(NamedTuple):
+    """Answers the calls of a group whose other members do not take part; a Carrier.
+
+    Attributes:
+        size: how many members it has.
+    """
+
+    size: int
+
+    def reduce(self, tensor: torch.Tensor, how: object) -> torch.Tensor:
+        """See Carrier."""
+        return reduction_of(how)(torch.stack(self.gather(tensor)))
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """See Carrier."""
+        return [tensor.detach().clone() for _ in range(self.size)]
+
+
+def make_lonely_groups(server: Server) -> list[ReplaceableGroup]:
+    """Have torch make groups from now on that connect to nobody; those of at least two ranks appear in this list.
+
+    Args:
+        server: which server this is.
+
+    Raises:
+        RunError: this torch makes its groups in another way.
+    """
+
+    def answer(group: ReplaceableGroup) -> None:
+        size = group.size()
+        # It is not said yet who the others are, and the answers do not depend on it.
+        group.hand_over((server,) * size, Calls(Alone(size), group.rank(), size).carry_out)
+
+    return make_replaceable_groups(answer)

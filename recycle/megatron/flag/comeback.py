@@ -1,0 +1,82 @@
+"""How a script that is started again comes back into a training that has gone on meanwhile.
+
+It sets up model, optimizer and data sets like any other. Where Megatron would begin to train, it is let in between two
+iterations of the others, and goes on from there.
+"""
+
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from recycle.megatron.flag.other_data import LateLoader
+from recycle.megatron.flag.schedule import Call, PlanSchedule
+from recycle.megatron.flag.training_code import TrainingCode
+from recycle.megatron.shared.patching import replace
+
+
+class Comeback:
+    """What is replaced for it, on the server that comes back and on all that it may come to.
+
+    Args:
+        arguments: Megatron's.
+        code: what the training code knows.
+        arrives: whether this server comes back.
+
+    Attributes:
+        code: as above.
+    """
+
+    def __init__(self, arguments: Any, code: TrainingCode, arrives: bool) -> None:
+        self.code = code
+        self._arguments = arguments
+        self._arrives = arrives
+
+    def install(self, training: Any, schedule: PlanSchedule) -> None:
+        """Replace what has to be.
+
+        Args:
+            training: Megatron's module of this name.
+            schedule: is made ready before training begins, where one comes back.
+        """
+        self._keep_set_up(training)
+        replace(training, "training_log", self.code.log(training.training_log))
+        if self._arrives:
+            self._arrive_first(training, schedule)
+
+    def delay(self, built: Sequence[Any]) -> Sequence[Any]:
+        """Loaders that are not read from before this server knows where; on all others, as they are."""
+        return tuple(_late(each) for each in built) if self._arrives else built
+
+    def _keep_set_up(self, training: Any) -> None:
+        set_up, arguments, code = training.setup_model_and_optimizer, self._arguments, self.code
+
+        @wraps(set_up)
+        def setup_model_and_optimizer(*positional: Any, **keywords: Any) -> Any:
+            given = arguments.load, arguments.pretrained_checkpoint
+            if self._arrives:
+                # A checkpoint is older than what the others have.
+                arguments.load = arguments.pretrained_checkpoint = None
+            model, code.optimizer, code.scheduler = set_up(*positional, **keywords)
+            arguments.load, arguments.pretrained_checkpoint = given
+            return model, code.optimizer, code.scheduler
+
+        replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
+
+    def _arrive_first(self, training: Any, schedule: PlanSchedule) -> None:
+        own_train, arguments = training.train, self._arguments
+
+        @wraps(own_train)
+        def train(forward_step_func: Any, model: Any, optimizer: Any, scheduler: Any, data: Any, *others: Any) -> Any:
+            batch = schedule.micro_batches, arguments.seq_length, arguments.micro_batch_size
+            schedule.begin(Call(forward_step_func, data, model, *batch))
+            return own_train(forward_step_func, model, optimizer, scheduler, data, *others)
+
+        replace(training, "train", train)
+
+
+def _late(loader: Any) -> Any:
+    if isinstance(loader, list):
+        return [_late(each) for each in loader]
+    return LateLoader(loader) if isinstance(loader, DataLoader) else loader

@@ -1,0 +1,167 @@
+"""What Megatron's training code knows beside the model and the optimizer's state, for one who comes back.
+
+It is what a checkpoint holds as well, and what the training code adds up between two lines that it prints.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import msgspec
+import numpy
+import torch
+from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+
+from recycle.megatron.flag.script_data import Bookmark, ScriptData
+from recycle.runtime.errors import ConnectionLost
+
+COUNTERS = ("consumed_train_samples", "consumed_valid_samples", "skipped_train_samples")
+"""Megatron's arguments that change while training goes on."""
+
+PROGRESS, TOTAL, RANDOM, TRACKER = "progress", "total/", "random/", "tracker/"
+"""How the parts are called under which the state travels."""
+
+
+class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of it that is no tensor.
+
+    Attributes:
+        counters: Megatron's arguments that change, by name.
+        operations: how many floating-point operations all iterations together took.
+        scheduler: of learning rate and weight decay.
+        bookmarks: how far each of the script's iterators was read.
+        counts: of iterations since the last line that was printed.
+        scale: of losses, where they are scaled: how long it has been what it is.
+        python_random: the state of Python's generator.
+        numpy_random: that of numpy's.
+    """
+
+    counters: dict[str, int]
+    operations: float | int
+    scheduler: dict[str, bool | int | float | str | None]
+    bookmarks: list[Bookmark]
+    counts: dict[str, int]
+    scale: dict[str, int]
+    python_random: tuple[int, tuple[int, ...], float | None]
+    numpy_random: tuple[str, list[int], int, int, float]
+
+
+class TrainingCode:
+    """The training code of one server.
+
+    Args:
+        arguments: Megatron's.
+        data: what its iterators give.
+        operations: Megatron's count of floating-point operations for so many samples.
+
+    Attributes:
+        optimizer: Megatron's, once it is set up.
+        scheduler: its learning rates, likewise.
+    """
+
+    def __init__(self, arguments: Any, data: ScriptData, operations: Callable[[Any, int], float | int]) -> None:
+        self.optimizer: Any = None
+        self.scheduler: Any = None
+        self._arguments = arguments
+        self._data = data
+        self._operations = operations
+        self._trained = 0
+        self._totals: dict[str, Any] = {}
+        self._brought: dict[str, Any] | None = None
+
+    def begin(self) -> None:
+        """Training begins, from nothing or a checkpoint."""
+        self._trained = self._samples
+
+    def state(self, step: int) -> dict[str, torch.Tensor]:
+        """What there is to know before an iteration, by name."""
+        arguments, scaler = self._arguments, self._scaler
+        done = arguments.num_floating_point_operations_so_far
+        drawn: Any = numpy.random.get_state()
+        kind, words, *rest = drawn
+        progress = Progress(
+            {name: int(getattr(arguments, name)) for name in COUNTERS},
+            done + self._operations(arguments, self._samples - self._trained),
+            self.scheduler.state_dict(),
+            self._data.bookmarks(step),
+            {name: count for name, count in self._totals.items() if isinstance(count, int)},
+            {name: value for name, value in scaler.items() if isinstance(value, int)},
+            random.getstate(),
+            (kind, words.tolist(), *rest),
+        )
+        tensors = {
+            f"{RANDOM}torch": torch.get_rng_state(),
+            f"{RANDOM}cuda": torch.cuda.get_rng_state(),
+            **{f"{TRACKER}{name}": each for name, each in get_cuda_rng_tracker().get_states().items()},
+            **{f"{TOTAL}{name}": each for name, each in self._totals.items() if isinstance(each, torch.Tensor)},
+        }
+        if scaler:
+            tensors["scale"] = scaler["scale"]
+        content = torch.frombuffer(bytearray(msgspec.json.encode(progress)), dtype=torch.uint8)
+        return {PROGRESS: content, **tensors}
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on before an iteration with what another server knows; see ``state``.
+
+        Raises:
+            ConnectionLost: that is something else.
+        """
+        try:
+            progress = msgspec.json.decode(state[PROGRESS].numpy().tobytes(), type=Progress)
+        except (KeyError, msgspec.DecodeError) as error:
+            raise ConnectionLost(f"a peer does not say how far its training is: {error}") from error
+        arguments = self._arguments
+        arguments.iteration = step
+        for name in COUNTERS:
+            setattr(arguments, name, progress.counters[name])
+        arguments.num_floating_point_operations_so_far = progress.operations
+        self.scheduler.num_steps = 0
+        self.scheduler.load_state_dict(progress.scheduler)
+        self.scheduler.step(0)
+        self._data.open_at(progress.bookmarks)
+        self._brought = {**progress.counts, **_named(state, TOTAL)}
+        if "scale" in state:
+            self._grad_scaler.load_state_dict({**progress.scale, "scale": state["scale"]})
+        random.setstate(progress.python_random)
+        kind, words, *rest = progress.numpy_random
+        drawn: Any = (kind, numpy.array(words, dtype=numpy.uint32), *rest)
+        numpy.random.set_state(drawn)
+        torch.set_rng_state(state[f"{RANDOM}torch"])
+        torch.cuda.set_rng_state(state[f"{RANDOM}cuda"])
+        get_cuda_rng_tracker().set_states(_named(state, TRACKER))
+
+    def log(self, training_log: Callable[..., Any]) -> Callable[..., Any]:
+        """Megatron's ``training_log``, whose sums since the last line that it printed come back with a server."""
+
+        @wraps(training_log)
+        def log(losses: Any, totals: dict[str, Any], *others: Any, **keywords: Any) -> Any:
+            if self._brought is not None:
+                totals.update(self._brought)
+                # After a start the first iteration has a line of its own, and counts again in the next one.
+                keywords["is_first_iteration"] = False
+                self._brought = None
+            result = training_log(losses, totals, *others, **keywords)
+            self._totals = totals
+            return result
+
+        return log
+
+    @property
+    def _samples(self) -> int:
+        """That were trained on."""
+        return int(self._arguments.consumed_train_samples - self._arguments.skipped_train_samples)
+
+    @property
+    def _grad_scaler(self) -> Any:
+        first, *_ = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
+        return getattr(first, "grad_scaler", None)
+
+    @property
+    def _scaler(self) -> dict[str, Any]:
+        scaler = self._grad_scaler
+        return {} if scaler is None else scaler.state_dict()
+
+
+def _named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(kind): each for name, each in state.items() if name.startswith(kind)}

@@ -1,0 +1,96 @@
+"""What the training code knows goes from one server to another whole."""
+
+import random
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+
+from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.training_code import TrainingCode
+from recycle.megatron.flag.whole_stage import WholeStage
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.runtime.errors import ConnectionLost
+
+
+class Scheduler:
+    """The learning rate is how many samples were trained on."""
+
+    def __init__(self):
+        self.num_steps, self.max_lr, self.rate = 0, 0.5, 0
+
+    def step(self, increment):
+        self.num_steps += increment
+        self.rate = self.num_steps
+
+    def state_dict(self):
+        return {"max_lr": self.max_lr, "lr_decay_style": "cosine", "num_steps": self.num_steps}
+
+    def load_state_dict(self, state):
+        self.max_lr = state["max_lr"]
+        self.step(state["num_steps"])
+
+
+def code(**counters):
+    arguments = SimpleNamespace(
+        iteration=0,
+        consumed_train_samples=0,
+        consumed_valid_samples=0,
+        skipped_train_samples=0,
+        num_floating_point_operations_so_far=0,
+    )
+    vars(arguments).update(counters)
+    made = TrainingCode(arguments, ScriptData(0, 2), lambda _, samples: 100 * samples)
+    made.scheduler, made.optimizer = Scheduler(), SimpleNamespace()
+    return made, arguments
+
+
+def test_all_that_is_known_is_taken_over():
+    run_on_cpu()
+    peer, arguments = code(consumed_train_samples=160, num_floating_point_operations_so_far=16_000)
+    peer.begin()
+    arguments.consumed_train_samples, arguments.consumed_valid_samples = 200, 32
+    peer.scheduler.step(200)
+    totals = {}
+    log = peer.log(lambda losses, totals, **_: totals.update({"lm loss": losses, "advanced iterations": 3}))
+    log(torch.tensor([1.5]), totals, is_first_iteration=True)
+    state = peer.state(25)
+    drawn = random.random(), numpy.random.rand(), torch.rand(1).item()
+    back, own = code()
+    back.adopt(25, state)
+    assert drawn == (random.random(), numpy.random.rand(), torch.rand(1).item())
+    assert (own.iteration, own.consumed_train_samples, own.consumed_valid_samples) == (25, 200, 32)
+    assert own.num_floating_point_operations_so_far == 20_000
+    assert (back.scheduler.num_steps, back.scheduler.rate) == (200, 200)
+    seen = {}
+    back.log(lambda losses, totals, **given: seen.update(totals, **given))(None, {}, is_first_iteration=True)
+    assert seen == {"lm loss": torch.tensor([1.5]), "advanced iterations": 3, "is_first_iteration": False}
+
+
+def test_what_is_no_such_state_is_an_error():
+    back, _ = code()
+    with pytest.raises(ConnectionLost, match="does not say how far its training is"):
+        back.adopt(3, {"progress": torch.zeros(3, dtype=torch.uint8)})
+
+
+def test_model_and_moments_are_taken_over():
+    def made(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+        model[0].bias.requires_grad_(False)
+        inner = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.1)
+        return model, inner, WholeStage(model, SimpleNamespace(optimizer=inner))
+
+    def step(model, inner):
+        torch.manual_seed(7)
+        inner.zero_grad()
+        model(torch.rand(4, 3)).square().sum().backward()
+        inner.step()
+        return [each.tolist() for each in model.state_dict().values()]
+
+    model, inner, peer = made(1)
+    step(model, inner)
+    other, moments, back = made(2)
+    back.adopt(1, {name: each.clone() for name, each in peer.state(1).items()})
+    assert step(other, moments) == step(model, inner)
