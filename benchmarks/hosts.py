@@ -99,16 +99,20 @@ def judge(
             begun.append(line.resumed / MICROSECONDS - moment)
         written += isinstance(line, IterationLine) and line.server.startswith(lost) and line.epoch > 0
     first, found = min(begun, default=float("inf")), losses(folder)
+    apart = max(
+        (
+            abs(one - other) / abs(other)
+            for step in found.keys() & expected.keys()
+            for one, other in zip(found[step], expected[step], strict=True)
+        ),
+        default=0.0,
+    )
     problems = {
         f"the redo began after {first:.1f} s": first > ALLOWED,
         f"exit status {', '.join(map(str, statuses))}": any(statuses),
         f"the end took {ended:.1f} s": ended > SOON,
         "iterations are missing": list(found) != list(expected),
-        "losses differ": any(
-            abs(one - other) > FAR * abs(other)
-            for step in found.keys() & expected.keys()
-            for one, other in zip(found[step], expected[step], strict=True)
-        ),
+        f"losses are up to {apart:.1e} apart": apart > FAR,
         f"{written} iterations were made on the other side": written > 0,
     }
     return Trial(first, ended, "; ".join(text for text, holds in problems.items() if holds))
