@@ -9,26 +9,21 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console
-from recycle.cli.losses import marks_of
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import JobCommand, describe_dead, describe_job, job_options, load_legal_plan
+from recycle.cli.options import JobCommand, describe_dead, job_options, load_legal_plan
 from recycle.cli.parameters import COPIES, DURATION, SERVERS, Count
+from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults, Kind
 from recycle.faults.random_faults import random_faults
-from recycle.files import write_whole
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
-from recycle.record.recording import Line
 from recycle.runtime.launch.restarts import RESTARTS
-from recycle.view.losses import draw_losses
-from recycle.wording import throughput_text, units
 
 if TYPE_CHECKING:
-    from recycle.megatron.gpt.run import Run
     from recycle.runtime.launch.meeting import RollCall
     from recycle.runtime.launch.start import Start
 
@@ -195,6 +190,10 @@ def command(
     if store is not None and not protected:
         raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
     start = find_start(os.environ)
+    if copies and tensor_parallel > 1:
+        raise UserError(
+            f"--keep-in-memory copies={copies}: it keeps servers of one rank; leave it or --tensor-parallel out"
+        )
     if copies and (not protected or start is not None):
         why = "these processes were started apart" if protected else "a run without protection survives no failure"
         raise UserError(f"--keep-in-memory copies={copies}: {why}; leave it off, or start one command on one machine")
@@ -288,78 +287,6 @@ def attend(folder: Path, meeting: "RollCall") -> None:
         raise RunFailed(f"process {meeting.start.rank} ended with {status}: see what the first process says")
 
 
-def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> None:
-    """Train, and show how it goes; of several processes, the first one does.
-
-    Raises:
-        RunFailed: the run did not come to its end.
-    """
-    from recycle.cli.progress import TrainingProgress
-    from recycle.megatron.gpt.keeping import describe_keeping
-    from recycle.megatron.gpt.training import train
-    from recycle.planner.source import plan_maker
-    from recycle.record.totals import StepTotal, Totals
-    from recycle.runtime.launch.local import ProcessFailed
-    from recycle.runtime.launch.tensorboard import TensorBoard
-
-    plan, output = run.plan, run.folder
-    job = plan.job
-    make = plan_maker(job, plan.mode)
-    if meeting is not None and meeting.start.rank > 0:
-        train(run, ignore, make, faults, meeting)
-        return
-    console = make_console(error=True)
-    console.print(describe_job(plan.job), markup=False)
-    console.print(f"dead       {describe_dead(plan.dead)}")
-    first = min(plan.programs)
-    console.print(f"processes  pgrep -f 'recycle: {first}' finds a server, pkill -9 -f 'recycle: {first}' kills it")
-    console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput_text(plan.retention)}")
-    if run.copies:
-        console.print(f"memory     {describe_keeping(run)}", markup=False)
-    micro_batches = job.pipelines * job.micro_batches
-    tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
-    board = TensorBoard(output / "tensorboard", tokens)
-    curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
-    with TrainingProgress(console, plan, tokens, run.iterations) as progress:
-        progress.say(f"starting {len(plan.programs)} servers, each with its part of the model and the text")
-
-        def note(total: StepTotal) -> None:
-            curve, step = ("held-out", total.step) if total.held_out else ("training", total.step + 1)
-            curves[curve][step] = total.loss
-
-        totals = Totals(progress.show, board.add, note)
-
-        def watch(event: Line) -> None:
-            progress.note(event)
-            totals.add(event)
-
-        try:
-            train(run, watch, make, faults, meeting)
-        except ProcessFailed as failure:
-            write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
-            raise RunFailed(
-                f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
-                "and with --dead if a server is gone"
-            ) from failure
-        finally:
-            totals.finish()
-            progress.summarise()
-            board.close()
-            drawn = {name: sorted(curve.items()) for name, curve in curves.items() if curve}
-            if drawn:
-                title = f"{job.name}, {describe_dead(plan.dead)} dead" if plan.dead else job.name
-                write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
-    console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
-    page = output / "run.html"
-    console.print(
-        f"look at    recycle show {output} --html {page}: what each server did, and each recovery", markup=False
-    )
-
-
-def ignore(*_: object) -> None:
-    """Take events that are not shown."""
-
-
 def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:
     """What goes wrong in a run: as a file says, at random, or nothing.
 
@@ -401,18 +328,3 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
             f"{describe_dead(dead)}: make a plan for these servers, or leave --dead out"
         )
     return plan
-
-
-def show_emulation(plan: Plan, slot: float, iterations: int) -> None:
-    """Run a plan with sleeping servers, and say what the wall clock showed."""
-    from recycle.runtime.emulate.run import emulate
-
-    result = emulate(plan, slot, iterations)
-    spans = result.timeline.spans
-    first = [span for span in spans if span.instruction.op.is_compute]
-    length = max(span.end for span in spans) - min(span.start for span in first)
-    console = make_console()
-    unit = plan.job.time_unit
-    console.print(f"planned    makespan {plan.job.time_text(plan.makespan)}, period {plan.job.time_text(plan.period)}")
-    console.print(f"measured   {length / slot / 1e6:.2f} {units(unit)} for {iterations} iterations")
-    console.print(f"oversleep  {result.oversleep * 1000:.2f} ms on average")

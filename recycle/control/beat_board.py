@@ -1,0 +1,67 @@
+"""Which host each member is on, and the hosts' signs of life, as they are kept in the store."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from recycle.control import keys
+from recycle.control.participant import Participant
+from recycle.control.sealed_store import SealedStore
+from recycle.control.view import Member
+
+_K = TypeVar("_K")
+_T = TypeVar("_T")
+
+
+class BeatBoard:
+    """Which host each member is on, and the hosts' signs of life.
+
+    Args:
+        sealed: the store.
+    """
+
+    def __init__(self, sealed: SealedStore) -> None:
+        self._sealed = sealed
+
+    def settle(self, participant: Participant, host: str) -> None:
+        """Say which host a member's rank is on."""
+        self._sealed.write(keys.home(participant), host)
+
+    def homes(self, participants: Iterable[Participant]) -> dict[Participant, str]:
+        """Which host each one is on, without those of whom nobody has said it."""
+        return self._read({each: keys.home(each) for each in participants}, str)
+
+    def give(self, host: str, count: int) -> None:
+        """Give a host's sign of life.
+
+        Args:
+            host: whose.
+            count: another one than at the last time.
+        """
+        self._sealed.write(keys.beat(host), count)
+
+    def of_hosts(self, hosts: Iterable[str]) -> dict[str, int]:
+        """What each host has counted; 0 for one that has given no sign."""
+        wanted = {each: keys.beat(each) for each in hosts}
+        return dict.fromkeys(wanted, 0) | self._read(wanted, int)
+
+    def counts(self, members: Iterable[Member], ranks: int = 1) -> dict[Member, int]:
+        """What each member's host has counted; 0 where it is not known, or has given no sign.
+
+        Args:
+            members: which.
+            ranks: of each. Where they are on several hosts, what the least of these has counted: all must go on.
+        """
+        participants = {each: Participant.all_of(each, ranks) for each in members}
+        homes = self.homes([rank for each in participants.values() for rank in each])
+        counts = self.of_hosts(set(homes.values()))
+        return {
+            member: min(counts[homes[each]] if each in homes else 0 for each in own)
+            for member, own in participants.items()
+        }
+
+    def _read(self, wanted: Mapping[_K, str], form: type[_T]) -> dict[_K, _T]:
+        """What is stored under some keys, without those where nothing is."""
+        stored = self._sealed.plain.get_many(list(wanted.values())) if wanted else []
+        pairs = zip(wanted.items(), stored, strict=True)
+        read = {each: self._sealed.find(key, found, form) for (each, key), found in pairs}
+        return {each: content for each, content in read.items() if content is not None}
