@@ -56,7 +56,7 @@ class Board:
             ControlError: it was not described with this token.
         """
         described = self._sealed.plain.get(keys.RUN)
-        return self._sealed.find(keys.RUN, described, Description)
+        return None if described is None else self._sealed.unseal(keys.RUN, described, Description)
 
     def declare_dead(self, death: Death, source: str) -> None:
         """Tell everybody who needs to know that a member is dead, and be heard.
