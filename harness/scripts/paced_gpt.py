@@ -1,4 +1,4 @@
-"""The same training script, whose iterations take a second each for as long as the file that PACE names is there.
+"""The same training script, whose iterations take three seconds each for as long as the file that PACE names is there.
 
 So a server that was started again has the time to come back.
 """
@@ -18,7 +18,7 @@ train_step = training.train_step
 @wraps(train_step)
 def paced(*arguments, **keywords):
     if slow.exists():
-        time.sleep(1)
+        time.sleep(3)
     return train_step(*arguments, **keywords)
 
 
