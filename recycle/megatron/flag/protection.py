@@ -27,6 +27,7 @@ from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.start import Start, choose_address, find_start
+from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.meeting_store import meeting_over
 
@@ -68,11 +69,13 @@ class Protection(NamedTuple):
         ends: list[int] = []
         inherited = signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
         endpoint, server = self.endpoint, self.servers[rank]
+        set_title(f"agent of {server}")
 
         def live(member: Member) -> int:
             def worker() -> int:
                 # torchrun tells the whole process group to end, and Megatron may have something to do then.
                 signal.signal(signal.SIGTERM, inherited)
+                set_title(str(server))
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
             status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS)

@@ -1,5 +1,7 @@
 """The titles of processes, by which people find them with ps, top and pkill."""
 
+import os
+
 from setproctitle import setproctitle
 
 
@@ -7,6 +9,8 @@ def set_title(what: str) -> None:
     """Call this process ``recycle: ...`` from now on.
 
     Args:
-        what: it does, for example ``W1_2``.
+        what: it does, for example ``W1_2``. What is longer than the process's command line is cut off.
     """
+    # Without this, a title takes the place of what others read as the environment of the process.
+    os.environ.setdefault("SPT_NOENV", "1")
     setproctitle(f"recycle: {what}")

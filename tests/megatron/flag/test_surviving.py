@@ -98,15 +98,16 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     """The second one to die is the only other server of its stage, so that what it held must have come over."""
     slow = tmp_path / "slow"
     monkeypatch.setenv("PACE", str(slow))
-    long = 5 * LENGTH
-    stock = nearly(train(dataset, iterations=long))
-    saved = ("--save-interval", 4 * LENGTH, "--ckpt-format", "torch", "--save", tmp_path)
+    # So long a run with the usual learning rate has a spike, which makes much of how sums were rounded before.
+    long, calm = 5 * LENGTH, ("--lr", 2e-3)
+    stock = nearly(train(dataset, *calm, iterations=long))
+    saved = (*calm, "--save-interval", 4 * LENGTH, "--ckpt-format", "torch", "--save", tmp_path)
     watch = kill_in_turn([3, 2, 0], slow)
     survived = train(dataset, *RETURNING, *saved, iterations=long, script="paced_gpt.py", watch=watch)
     assert len(deaths(survived)) == 3
     assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
     assert losses(survived) == stock
-    resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 4 * LENGTH, iterations=long))
+    resumed = losses(train(dataset, *calm, *FROM_FILE, tmp_path, "--ckpt-step", 4 * LENGTH, iterations=long))
     # See above.
     del resumed["trained", 4 * LENGTH + 2]
     assert resumed == {key: stock[key] for key in resumed}
