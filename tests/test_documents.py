@@ -107,7 +107,7 @@ def inputs(tmp_path_factory):
         ["train", *small, "--model", "tiny.toml", "--iterations", "4", "-o", "run"],
     ):
         started(folder, ["recycle", *words])
-    for name in ("a.json", "b.json"):
+    for name in ("a.json", "b.json", "other.json", "third.json"):
         shutil.copy(folder / "plan.json", folder / name)
     shutil.copytree(folder / "run", folder / "undisturbed")
     return folder

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console
+from recycle.cli.parameters import Count
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import load_plan
@@ -25,7 +26,7 @@ LOOPBACK = "127.0.0.1"
 
 @click.command("watch")
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Where to listen; 0: any.")
+@click.option("--port", type=Count(0, 65535), default=PORT, show_default=True, help="Where to listen; 0: any.")
 @click.option(
     "--address",
     default=LOOPBACK,

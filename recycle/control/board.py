@@ -16,8 +16,8 @@ from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Server
 
-STRANGE = 0.1
-"""Seconds between two looks for an alarm where a stranger has written something in its place."""
+STRANGE, RESTORED = 0.1, 5.0
+"""Seconds between two looks where a stranger has written over something, and until nobody restores it any more."""
 
 
 class Board:
@@ -68,7 +68,7 @@ class Board:
         death, member = self.failures.publish_death(death), Member.parse(death.member)
         # A verdict that still names the member may be made at this moment, by somebody who has not seen the death. So
         # it is told in every epoch until the newest view is one that has heard it or does not need it.
-        begun: Verdict | Opening | None = self.verdicts.newest() or self.verdicts.opening()
+        begun = self.verdicts.begun()
         while begun is not None and member in begun.view.members:
             epoch = begun.view.epoch
             self.failures.tell_death(epoch, death)
@@ -180,10 +180,23 @@ class VerdictBoard:
             found = self._sealed.find(keys.VIEW, stored, Verdict)
             if found is not None:
                 self._read_last = stored, found
+            elif self._read_last is not None:
+                # A stranger has written over it, and not everybody has read it before.
+                known = self._sealed.seal(keys.VIEW, self._read_last[1])
+                self._sealed.plain.compare_set(keys.VIEW, stored, known)
         if self._read_last is None:
             return None
         newest = self._read_last[1]
         return newest if newest.epoch >= epoch else None
+
+    def begun(self) -> Verdict | Opening | None:
+        """The newest verdict, or with whom the run begins. What a stranger has written over it is soon replaced."""
+        deadline = time.monotonic() + RESTORED
+        while True:
+            begun = self.newest() or self.opening()
+            if begun is not None or time.monotonic() >= deadline or self._sealed.plain.get(keys.VIEW) is None:
+                return begun
+            time.sleep(STRANGE)
 
     def wait(self, epoch: int, timeout: float) -> Verdict | None:
         """The same, after it exists or a time in seconds is over. The connection is busy for that long."""

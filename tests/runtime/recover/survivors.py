@@ -63,7 +63,7 @@ def noting(kind):
             self.trouble = trouble
             self.until = ENDLESS
             self.serving = False
-            self.view = None
+            self.entered = None
             self.path = folder / "notes" / f"{member}.txt"
 
         def note(self, kind, step):
@@ -77,7 +77,7 @@ def noting(kind):
 
         def connect(self, plan, network, hooks, notices):
             super().connect(plan, network, hooks, notices)
-            self.view = network.view
+            self.entered = network.view
             self.until = ENDLESS
 
         def adopt(self, step, state):
@@ -101,7 +101,7 @@ def noting(kind):
             self.trouble(self)
 
         def iterate(self, step):
-            if self.until == ENDLESS and self.ends(self.view):
+            if self.until == ENDLESS and self.ends(self.entered):
                 self.until = step + AFTERWARDS
             self.note("iterate", step)
             if self.member == LOST and step == 3:
