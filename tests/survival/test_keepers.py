@@ -1,6 +1,7 @@
 """A GPT is trained through the loss of all servers of a stage, with its state in memory and no checkpoint."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -96,16 +97,16 @@ def test_a_bad_copy_is_never_trained_on_and_the_version_before_it_is_taken(tmp_p
     place = Shelf.place
 
     def place_spoiled(shelf, part, content):
-        if part.stage == 1 and part.version == 5 and part.number == 1:
+        # Those that die together may do so in several views, each with copies of its own.
+        if part.stage == 1 and part.version in (5, 6):
             content.memory[1000] ^= 1
         place(shelf, part, content)
 
     monkeypatch.setattr(Shelf, "place", place_spoiled)
     run = Trained(tmp_path / "run", *stage_kills(), copies=1)
     require_equal(run, reference)
-    assert any(
-        "of version 5 of stage 1 at this host's keeper is not as it was put" in each for each in run.texts("warning")
-    )
+    spoiled = "of version [56] of stage 1 at this host's keeper is not as it was put"
+    assert any(re.search(spoiled, each) for each in run.texts("warning")), run.story
     assert min(each.step for each in run.views[1:]) == 4, run.story
 
 

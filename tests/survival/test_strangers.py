@@ -44,10 +44,10 @@ def test_strangers_end_no_run_and_keep_nobody_from_surviving(tmp_path):
     (tmp_path / "model.toml").write_text(MODEL)
     size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "20000", "--restarts", "0"]
     run = Started([*TRAIN, "train", *size, "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")])
+    held = []
     try:
         run.wait_for("iteration 5/")
         door = JoinFile.read(tmp_path / "run" / "join.json")
-        held = []
         for port in (door.port, door.watch):
             for garbage in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(1000), b"\0" * 1000, b"\xff" * 1000):
                 connection = socket.create_connection((door.host, port))
@@ -63,7 +63,7 @@ def test_strangers_end_no_run_and_keep_nobody_from_surviving(tmp_path):
         run.process.send_signal(signal.SIGTERM)
         assert run.ended() == 128 + signal.SIGTERM, run.output
         assert "with a checkpoint" in run.output
+    finally:
         for connection in held:
             connection.close()
-    finally:
         run.kill()
