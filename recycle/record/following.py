@@ -9,7 +9,7 @@ from recycle.errors import PlanFileError, UserError
 from recycle.record.recording import Line
 
 
-class Follower:
+class RecordingFollower:
     """Reads the recordings of a run as they grow; none of it twice.
 
     Args:

@@ -6,7 +6,7 @@ import msgspec
 
 from recycle.job import Job
 from recycle.plan.document import load_plan
-from recycle.record.following import Follower
+from recycle.record.following import RecordingFollower
 from recycle.record.history import History
 from recycle.record.measured import held_memory
 from recycle.record.reading import timeline_of
@@ -81,7 +81,7 @@ class WatchedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._follower = Follower(folder)
+        self._follower = RecordingFollower(folder)
         self._history = History()
         self._totals = Totals(self._take)
         self._steps: dict[int, StepTotal] = {}

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from recycle.errors import PlanFileError
-from recycle.record.following import Follower
+from recycle.record.following import RecordingFollower
 from recycle.record.recording import InstantLine, RunLine
 
 HEAD = RunLine("recycle run", 1, "a run", "us", "measured")
@@ -26,7 +26,7 @@ def events(tmp_path):
 
 
 def test_every_line_comes_once_and_a_line_that_is_being_written_when_it_is_whole(tmp_path, events):
-    follower = Follower(tmp_path)
+    follower = RecordingFollower(tmp_path)
     assert list(follower.look()) == []
     rest = append(events / "W0_0.jsonl", HEAD, said("one"), said("two"), cut=7)
     assert list(follower.look()) == [HEAD, said("one")]
@@ -38,7 +38,7 @@ def test_every_line_comes_once_and_a_line_that_is_being_written_when_it_is_whole
 
 
 def test_a_recording_that_another_run_has_begun_anew_is_named(tmp_path, events):
-    follower = Follower(tmp_path)
+    follower = RecordingFollower(tmp_path)
     append(events / "W0_0.jsonl", HEAD, said("one"))
     list(follower.look())
     (events / "W0_0.jsonl").write_bytes(b"")
@@ -49,4 +49,4 @@ def test_a_recording_that_another_run_has_begun_anew_is_named(tmp_path, events):
 def test_what_is_no_recording_is_named(tmp_path, events):
     (events / "W0_0.jsonl").write_bytes(b"nothing\n")
     with pytest.raises(PlanFileError, match="W0_0"):
-        list(Follower(tmp_path).look())
+        list(RecordingFollower(tmp_path).look())

@@ -14,7 +14,7 @@ from recycle.megatron.shared.torch_calls import Calls
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
 
 
-class Alone(NamedTuple):
+class LonelyAnswers(NamedTuple):
     """Answers the calls of a group whose other members do not take part; a Carrier.
 
     Attributes:
@@ -45,6 +45,6 @@ def make_lonely_groups(server: Server) -> list[ReplaceableGroup]:
     def answer(group: ReplaceableGroup) -> None:
         size = group.size()
         # It is not said yet who the others are, and the answers do not depend on it.
-        group.hand_over((server,) * size, Calls(Alone(size), group.rank(), size).carry_out)
+        group.hand_over((server,) * size, Calls(LonelyAnswers(size), group.rank(), size).carry_out)
 
     return make_replaceable_groups(answer)

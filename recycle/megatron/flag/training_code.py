@@ -23,7 +23,7 @@ PROGRESS, TOTAL, RANDOM, TRACKER = "progress", "total/", "random/", "tracker/"
 """How the parts are called under which the state travels."""
 
 
-class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CodeProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The part of it that is no tensor.
 
     Attributes:
@@ -80,7 +80,7 @@ class TrainingCode:
         done = arguments.num_floating_point_operations_so_far
         drawn: Any = numpy.random.get_state()
         kind, words, *rest = drawn
-        progress = Progress(
+        progress = CodeProgress(
             {name: int(getattr(arguments, name)) for name in COUNTERS},
             done + self._operations(arguments, self._samples - self._trained),
             self.scheduler.state_dict(),
@@ -108,7 +108,7 @@ class TrainingCode:
             ConnectionLost: that is something else.
         """
         try:
-            progress = msgspec.json.decode(state[PROGRESS].numpy().tobytes(), type=Progress)
+            progress = msgspec.json.decode(state[PROGRESS].numpy().tobytes(), type=CodeProgress)
         except (KeyError, msgspec.DecodeError) as error:
             raise ConnectionLost(f"a peer does not say how far its training is: {error}") from error
         arguments = self._arguments
