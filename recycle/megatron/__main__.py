@@ -47,11 +47,6 @@ def main(arguments: list[str]) -> int:
         return 0
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    import torch
-
-    if not torch.cuda.is_available():
-        require_without_cuda(rest)
-        require_data_helpers(Path(script))
     from recycle.megatron.flag.protection import find_protection, risk
 
     protection = find_protection(flags, rest, os.environ)
@@ -88,6 +83,9 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     import torch
 
     if not torch.cuda.is_available():
+        if on:
+            require_without_cuda(arguments)
+            require_data_helpers(Path(script))
         from recycle.megatron.flag.cpu_training import train_on_cpu
 
         for line in train_on_cpu():
