@@ -10,7 +10,7 @@ from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
 from recycle.control.log import Log
 from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
-from recycle.control.participant import Participant
+from recycle.control.participant import participants_of
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
@@ -88,8 +88,7 @@ class Board:
             return
         self.verdicts.announce(epoch)
         needed = {*members, *(Member.parse(each.member) for each in self.joining.requests(epoch))}
-        participants = [each for member in needed for each in Participant.all_of(member, ranks)]
-        rest = keys.Needed.by(needed, self.beats.homes(participants).values())
+        rest = keys.Needed.by(needed, self.beats.homes(participants_of(needed, ranks)).values())
         self._sealed.plain.delete_all(lambda key: keys.is_outlived(key, epoch, rest))
 
 

@@ -48,6 +48,16 @@ class Participant(NamedTuple):
         return tuple(cls(member, ServerRank(number, ranks)) for number in range(ranks))
 
 
+def participants_of(members: Iterable[Member], ranks: int) -> tuple[Participant, ...]:
+    """All ranks of some members, in their order.
+
+    Args:
+        members: whose.
+        ranks: how many each has.
+    """
+    return tuple(each for member in members for each in Participant.all_of(member, ranks))
+
+
 def members_of(participants: Iterable[Participant]) -> set[Member]:
     """The members of which any rank is among some participants."""
     return {each.member for each in participants}

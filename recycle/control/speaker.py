@@ -11,7 +11,7 @@ from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Opening, Verdict
-from recycle.control.participant import Participant, members_of
+from recycle.control.participant import Participant, members_of, participants_of
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.view import Member, ServerRank, View
 
@@ -81,6 +81,8 @@ class Speaker:
         self._settled: set[Participant] = set()
         self._begun: Verdict | Opening | None = None
         self._epoch: int | None = None
+        # All ranks of all members of the view: there may be thousands, and they are looked through at every beat.
+        self._everybody: tuple[Participant, ...] = ()
         self._homes: dict[Participant, str] = {}
         self._look_for_homes, self._pause = 0.0, 0.0
         self._ring: tuple[str, ...] = ()
@@ -131,33 +133,30 @@ class Speaker:
     def _view(self) -> View:
         return View(-1, ()) if self._begun is None else self._begun.view
 
-    def _all(self) -> tuple[Participant, ...]:
-        """All ranks of all members of the view."""
-        return tuple(each for member in self._view.members for each in Participant.all_of(member, self._ranks))
-
     def _follow(self, board: Board, now: float) -> None:
         """Know the newest view, and the host of each of its members."""
         epoch = board.verdicts.number()
         if self._begun is None or epoch != self._epoch:
             self._epoch = epoch
             self._begun = board.verdicts.newest() or board.verdicts.opening()
-            everybody = set(self._all())
+            self._everybody = participants_of(self._view.members, self._ranks)
+            everybody = set(self._everybody)
             self._excused &= everybody
             self._gone.clear()
             self._homes = {each: home for each, home in self._homes.items() if each in everybody}
             self._pause = self._silence / 4
             # Who is in a view has been somewhere; at the start, all are still on their way.
             self._look_for_homes = now if isinstance(self._begun, Verdict) else now + self._pause
-            self._ring = ring(self._all(), self._homes)
+            self._ring = ring(self._everybody, self._homes)
         unknown = self._strays() if now >= self._look_for_homes else ()
         if unknown:
             self._homes |= board.beats.homes(unknown)
             # Thousands may be on their way, and as many hosts look for them.
             self._look_for_homes, self._pause = now + self._pause, 2 * self._pause
-            self._ring = ring(self._all(), self._homes)
+            self._ring = ring(self._everybody, self._homes)
 
     def _strays(self) -> list[Participant]:
-        return [each for each in self._all() if each not in self._homes]
+        return [each for each in self._everybody if each not in self._homes]
 
     def _look_here(self, board: Board, now: float) -> None:
         heard = {each.giver for each in self._agents}

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from recycle.control.durations import Durations
 from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.participant import Participant
+from recycle.control.participant import Participant, participants_of
 from recycle.control.view import SOLE, ServerRank, View
 from recycle.faults.menu import Faults
 from recycle.job import Job
@@ -68,7 +68,7 @@ class Setting(NamedTuple):
     @property
     def everybody(self) -> tuple[Participant, ...]:
         """Who begins, by the rank in the order of which they are started apart."""
-        return tuple(each for member in self.view.members for each in Participant.all_of(member, self.ranks))
+        return participants_of(self.view.members, self.ranks)
 
     @property
     def own(self) -> tuple[Participant, ...]:
