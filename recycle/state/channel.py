@@ -6,8 +6,8 @@ A seal holds for one message in one direction of one connection, so that it is o
 import secrets
 import socket
 import struct
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Self, TypeVar
 
 import msgspec
@@ -179,11 +179,9 @@ class Channel:
         Raises:
             KeeperLost: the other side is gone.
         """
-        try:
+        with _other_side():
             for piece in pieces:
                 self._connection.sendall(piece)
-        except OSError as error:
-            raise KeeperLost(f"the other side is gone: {error}") from error
 
     def receive_into(self, pieces: Iterable[memoryview]) -> None:
         """Fill some memory.
@@ -191,15 +189,22 @@ class Channel:
         Raises:
             KeeperLost: the other side is gone.
         """
-        try:
+        with _other_side():
             for piece in pieces:
                 _fill(self._connection, piece)
-        except OSError as error:
-            raise KeeperLost(f"the other side is gone: {error}") from error
 
     def _next_key(self, side: str) -> str:
         self._counts[side] += 1
         return f"{self._keys[side]}/{self._counts[side]}"
+
+
+@contextmanager
+def _other_side() -> Iterator[None]:
+    """Within the block, a connection that fails is the loss of the other side."""
+    try:
+        yield
+    except OSError as error:
+        raise KeeperLost(f"the other side is gone: {error}") from error
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:

@@ -18,7 +18,7 @@ from recycle.runtime.keep.snapshot import Snapshot
 from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.shelf import Shelf
 from tests.survival import trained
-from tests.survival.trained import ITERATIONS, Trained, fault
+from tests.survival.trained import ITERATIONS, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -28,8 +28,7 @@ def _short_text_and_no_disk():
     def read(*_):
         raise AssertionError("a checkpoint is read")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+    with short_text() as patch:
         patch.setattr("recycle.megatron.shared.stage_training.read_stage", read)
         patch.setattr(trained, "MODEL", msgspec.structs.replace(trained.MODEL, exact=True))
         yield

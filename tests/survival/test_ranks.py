@@ -16,7 +16,7 @@ from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.trained import DURATIONS, MODEL, Trained
+from tests.survival.trained import DURATIONS, MODEL, Trained, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
@@ -37,8 +37,7 @@ class SplitRun(Trained):
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_text():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+    with short_text():
         yield
 
 

@@ -13,15 +13,14 @@ from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
 from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.emulated import PATIENT
-from tests.survival.trained import ITERATIONS, SAME, Trained, fault
+from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_text():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+    with short_text():
         yield
 
 

@@ -1,5 +1,6 @@
 """Runs of a small GPT with dropout, and their losses."""
 
+from contextlib import contextmanager
 from itertools import groupby
 
 import pytest
@@ -25,6 +26,14 @@ MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, l
 DURATIONS = Durations(beat=0.25, silence=4.0, hang=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
 ITERATIONS = 12
 SAME = 1e-5
+
+
+@contextmanager
+def short_text():
+    """Within the block, runs that are given no text read a short one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+        yield patch
 
 
 def make(failed):
