@@ -1,7 +1,6 @@
 """Job files: a job as a small TOML file, or as the same keys given as flags."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from recycle.errors import JobError
+from recycle.errors import JobError, UserError
 from recycle.files import read_bytes
 from recycle.job import Job, Stage
-from recycle.kinds import JOB, mistaken
+from recycle.kinds import JOB, read_toml
 from recycle.placement import Placement, parse_placement, placement_text, require_placement
 
 Number = int | float
@@ -72,13 +71,10 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
     document: dict[str, Any] = {}
     if path is not None:
         content = read_bytes(path)
-        mistake = mistaken(content, JOB)
-        if mistake is not None:
-            raise JobError(f"{path}: {mistake}")
         try:
-            document = tomllib.loads(content.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise JobError(f"{source}: this is no TOML file: {error}") from error
+            document = read_toml(content, JOB)
+        except UserError as error:
+            raise JobError(f"{path}: {error}") from error
     for key, value in flags.items():
         table = document.setdefault(TABLES[key], {}) if key in TABLES else document
         if not isinstance(table, dict):

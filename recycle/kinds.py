@@ -2,6 +2,9 @@
 
 import re
 import tomllib
+from typing import Any
+
+from recycle.errors import UserError
 
 PLAN, CATALOGUE, RECORDING = "a plan", "a catalogue", "a recording"
 JOB, FAULTS, MODEL = "a job file", "a fault file", "a model file"
@@ -28,10 +31,20 @@ def kind_of(content: bytes) -> str | None:
     if match is not None:
         return _FORMATS.get(match[1])
     try:
-        keys = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+        return _kind_of_keys(_parse(content))
+    except UserError:
         return None
+
+
+def _kind_of_keys(keys: dict[str, Any]) -> str | None:
     return next((kind for key, kind in _KEYS.items() if key in keys), None)
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError that no TOMLDecodeError is
+        raise UserError(f"this is no TOML file: {error}") from error
 
 
 def mistaken(content: bytes, wanted: str) -> str | None:
@@ -43,3 +56,19 @@ def mistaken(content: bytes, wanted: str) -> str | None:
     """
     kind = kind_of(content)
     return None if kind in (None, wanted) else f"this is {kind}, and {wanted} is needed: {_SOURCES[wanted]}"
+
+
+def read_toml(content: bytes, wanted: str) -> dict[str, Any]:
+    """The keys of a TOML file that is to be of a kind.
+
+    Args:
+        content: the file's.
+        wanted: one of this module's kinds.
+
+    Raises:
+        UserError: it is of another kind, or no TOML.
+    """
+    mistake = mistaken(content, wanted)
+    if mistake is not None:
+        raise UserError(mistake)
+    return _parse(content)

@@ -9,8 +9,10 @@ import pytest
 
 from recycle.cli import main
 
-# Tests assert behaviour and no clock: a loaded machine is slow.
-hypothesis.settings.register_profile("recycle", deadline=None)
+# Tests assert behaviour and no clock: a loaded machine is slow. What decides about a change is the same on every
+# machine, so examples are drawn by a fixed seed; `pytest --hypothesis-profile search` draws new ones.
+hypothesis.settings.register_profile("recycle", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("recycle")
 
 GOLDENS = Path(__file__).parent / "goldens"

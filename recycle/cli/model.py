@@ -2,7 +2,6 @@
 
 import logging
 import os
-import tomllib
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.files import read_bytes
-from recycle.kinds import MODEL, mistaken
+from recycle.kinds import MODEL, read_toml
 
 if TYPE_CHECKING:
     from recycle.megatron.gpt.model import ModelOptions
@@ -38,13 +37,10 @@ def load_model(path: Path | None) -> "ModelOptions":
     if path is None:
         return ModelOptions()
     content = read_bytes(path)
-    mistake = mistaken(content, MODEL)
-    if mistake is not None:
-        raise UserError(f"{path}: {mistake}")
     try:
-        return msgspec.convert(tomllib.loads(content.decode()), ModelOptions)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: this is no TOML file: {error}") from error
+        return msgspec.convert(read_toml(content, MODEL), ModelOptions)
     except msgspec.ValidationError as error:
         known = ", ".join(ModelOptions.__struct_fields__)
         raise UserError(f"{path}: {error}; the keys are {known}") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error

@@ -1,6 +1,5 @@
 """Fault files: the menu as TOML, and the three forms in which faults can be given."""
 
-import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from recycle.faults.pattern import InstructionPattern
 from recycle.faults.trace import decode_trace
 from recycle.files import read_bytes
 from recycle.job import Job, Server
-from recycle.kinds import FAULTS, mistaken
+from recycle.kinds import FAULTS, read_toml
 
 TRACES = (".csv", ".txt", ".json")
 
@@ -76,15 +75,12 @@ def decode_faults(content: bytes) -> Faults:
     Raises:
         FaultError: it is no TOML, or a field has no sense; the message names it.
     """
-    mistake = mistaken(content, FAULTS)
-    if mistake is not None:
-        raise FaultError(mistake)
     try:
-        document = msgspec.convert(tomllib.loads(content.decode()), FaultsDocument)
+        document = msgspec.convert(read_toml(content, FAULTS), FaultsDocument)
     except msgspec.ValidationError as error:
         raise FaultError(f"{error}; docs/faults.md lists every field") from error
-    except (ValueError, RecursionError) as error:
-        raise FaultError(f"this is no TOML file: {error}") from error
+    except UserError as error:
+        raise FaultError(str(error)) from error
     entries = []
     for number, each in enumerate(document.fault):
         try:

@@ -1,0 +1,20 @@
+"""What a file is: wrong kinds are named, and whatever is no TOML is an error of the user's."""
+
+import pytest
+
+from recycle.errors import UserError
+from recycle.kinds import FAULTS, JOB, MODEL, kind_of, read_toml
+
+
+@pytest.mark.parametrize("wanted", [JOB, FAULTS, MODEL])
+@pytest.mark.parametrize("content", [b"key = " + b"9" * 5000, b"key = " + b"[" * 10**5, b"key = \xff", b"key"])
+def test_what_is_no_toml_is_refused_in_a_line(content, wanted):
+    with pytest.raises(UserError, match=r"^this is no TOML file: [^\n]*$"):
+        read_toml(content, wanted)
+    assert kind_of(content) is None
+
+
+def test_another_kind_is_named_with_where_the_wanted_one_comes_from():
+    with pytest.raises(UserError, match=r"^this is a fault file, and a job file is needed: docs/job\.md has its keys"):
+        read_toml(b"[[fault]]\nkind = 'kill'\n", JOB)
+    assert read_toml(b"pipelines = 3\n", JOB) == {"pipelines": 3}
