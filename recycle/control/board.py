@@ -308,9 +308,13 @@ class JoinBoard:
 
     def requests(self, epoch: int) -> tuple[JoinRequest, ...]:
         """How the requests of an epoch stand that were made with the run's token; any others are of no account."""
+        return self.read_requests(epoch)[1]
+
+    def read_requests(self, epoch: int) -> tuple[int, tuple[JoinRequest, ...]]:
+        """The same behind how many were read: fewer than ``asked`` says while one is counted and not stored yet."""
         log = self._log(epoch)
         told = log.read(range(1, log.count() + 1)).values()
-        return tuple({(each.member, each.rank): each for each in told if each is not None}.values())
+        return len(told), tuple({(each.member, each.rank): each for each in told if each is not None}.values())
 
     def _log(self, epoch: int) -> Log[JoinRequest]:
         return Log(self._sealed, keys.requests(epoch), JoinRequest)

@@ -140,12 +140,13 @@ class AlarmWatch:
         epoch = self._epoch
         if self.noticed or epoch < 0:
             return
-        asked = (epoch, board.joining.asked(epoch))
-        if asked == self._asked and not self._joins:
+        known, joins = self._asked == (epoch, board.joining.asked(epoch)), self._joins
+        if known and not joins:
             return
-        joins = self._joins if asked == self._asked else board.joining.requests(epoch)
+        if not known:
+            read, joins = board.joining.read_requests(epoch)
+            self._asked = (epoch, read)
         self._joins = tuple(each for each in joins if board.failures.death(Member.parse(each.member)) is None)
-        self._asked = asked
         network = self._network
         taken = network.view.servers if network is not None else ()
         members = dict.fromkeys(Member.parse(each.member) for each in self._joins)
