@@ -288,7 +288,11 @@ def _pair_order(plan: Plan) -> Iterator[Violation]:
 
 
 def _deadlock(plan: Plan) -> Iterator[Violation]:
-    """No server waits for ever, even if each send waits for its receive; a compute plan's results just arrive."""
+    """No server waits for ever, even if everything waits for its partners; a compute plan's results just arrive.
+
+    A send waits for its receive, and a reduction for all live servers that hold the chunk: so a lowered plan needs
+    nothing that begins before its turn, as where all that a device starts runs in one queue.
+    """
     if plan.form == "compute":
         servers = list(plan.programs)
         work = activity_network(plan.job, plan.programs)
@@ -302,6 +306,9 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
                     "deadlock", f"{instruction} waits for ever: servers wait for each other", servers[lane], index
                 )
         return
+    held = plan.job.chunks
+    holders = Counter(chunk for server in plan.programs for chunk in held[server.stage])
+    come: dict[int, set[Server]] = {}
     position = dict.fromkeys(plan.programs, 0)
     ready = list(plan.programs)
     while ready:
@@ -318,17 +325,33 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
                     break
                 position[peer] = there + 1
                 ready.append(peer)
+            elif instruction.op is Op.REDUCE:
+                met = come.setdefault(instruction.stage, set())
+                met.add(server)
+                if len(met) < holders[instruction.stage]:
+                    break
+                for each in met - {server}:
+                    position[each] += 1
+                    ready.append(each)
             place += 1
         position[server] = place
     for server, place in position.items():
         if place < len(plan.programs[server]):
             instruction = plan.programs[server][place]
-            assert instruction.peer is not None
-            other = plan.programs[instruction.peer]
-            there = position[instruction.peer]
-            doing = f"is at {other[there]}" if there < len(other) else "has finished"
-            message = f"{instruction} waits for ever: {instruction.peer} {doing}"
-            yield Violation("deadlock", message, server, place)
+            yield Violation(
+                "deadlock", f"{instruction} waits for ever: {_missed(plan, position, server)}", server, place
+            )
+
+
+def _missed(plan: Plan, position: dict[Server, int], server: Server) -> str:
+    """For whom a server waits that cannot go on, and where that one is."""
+    instruction = plan.programs[server][position[server]]
+    peer = instruction.peer
+    if peer is None:
+        waited = [each for each in plan.programs if instruction.stage in plan.job.chunks[each.stage]]
+        peer = next(each for each in waited if instruction not in plan.programs[each][position[each] :][:1])
+    there = plan.programs[peer][position[peer] :]
+    return f"{peer} is at {there[0]}" if there else f"{peer} has finished"
 
 
 def _meet(server: Server, mine: Instruction, other: Instruction) -> bool:

@@ -280,13 +280,25 @@ def v_plan(form="lowered", latency=1):
         (lambda rows: rows.__setitem__(0, "1F0.0"), "instructions", "holds chunk 0 and chunk 3"),
         (lambda rows: rows.remove("3F0.1"), "once", "micro-batch 0.1 has no F at chunk 3"),
         (lambda rows: rows.remove("3STEP"), "updates", "once for each of its chunks"),
-        (lambda rows: rows.extend([rows.pop(-4), rows.pop(-3)]), "update order", "are ready first"),
         (lambda rows: rows.remove("0SEND_F0.1>W0_1"), "transfers", "W0_0 lacks 0SEND_F0.1>W0_1"),
     ],
 )
 def test_each_chunk_of_a_server_has_its_own_work(change, rule, message):
     assert not check_plan(v_plan())
     only(edit(v_plan(), "W0_0", change), rule, message)
+
+
+def later_chunk_last(rows):
+    rows.extend([rows.pop(-4), rows.pop(-3)])
+
+
+def test_servers_reduce_their_chunks_in_one_order_and_as_they_are_ready():
+    crossed = edit(v_plan(), "W0_0", later_chunk_last)
+    last, first = str(crossed.programs[Server(0, 0)][-4]), str(crossed.programs[Server(1, 0)][-4])
+    violations = check_plan(crossed)
+    assert {(each.rule, str(each.server)) for each in violations} == {("deadlock", "W0_0"), ("deadlock", "W1_0")}
+    assert violations[0].message == f"{last} waits for ever: W1_0 is at {first}"
+    assert check_plan(edit(crossed, "W1_0", later_chunk_last))[0].rule == "update order"
 
 
 def test_neighbouring_chunks_of_a_server_exchange_nothing():
