@@ -75,6 +75,7 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         UserError: something that was asked for cannot be done.
         RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
+    run = msgspec.structs.replace(run, resume_from=None) if _begins(run) else run
     transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
     if run.model.exact and run.model.tied and run.plan.job.depth == 1:
         raise RunError(
@@ -357,6 +358,13 @@ def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
     return ViewLine(
         epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, str(FIRST)
     )
+
+
+def _begins(run: Run) -> bool:
+    """Whether it is to go on from its own folder, and there is nothing in it yet."""
+    own = run.resume_from is not None and run.resume_from.resolve() == run.folder.resolve()
+    kept = bool(run.copies) and (run.folder / JOIN_FILE).exists()
+    return own and not kept and not checkpoints(run.checkpoints)
 
 
 def _next_epoch(run: Run) -> int:

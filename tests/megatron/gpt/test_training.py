@@ -143,6 +143,15 @@ def test_a_run_goes_on_from_another_runs_checkpoint_and_then_from_its_own(tmp_pa
     assert before | between | after == whole
 
 
+def test_a_run_that_is_to_go_on_from_its_own_folder_begins_where_that_has_no_checkpoint_yet(tmp_path):
+    whole, _ = losses(Run(plan(), MODEL, 3, tmp_path / "whole"))
+    queued = Run(plan(), MODEL, 2, tmp_path / "run", resume_from=tmp_path / "run")
+    before, _ = losses(queued)
+    after, _ = losses(msgspec.structs.replace(queued, iterations=3))
+    assert (list(before), list(after)) == ([0, 1], [2])
+    assert before | after == whole
+
+
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
     wild = msgspec.structs.replace(MODEL, learning_rate=1e30)
     with pytest.raises(
