@@ -4,7 +4,8 @@ A send completes only when its receive is posted, so a receive that is posted la
 cannot be asked whether it is done, only waited for. Hence every transfer has an owner here until somebody waited.
 
 Links tell transfers apart by their order. The two lists of a link's ends have them in the same order, as the plan's
-checker has proved, and both ends are started in the order of the list, however early.
+checker has proved, and both ends are started in the order of the list, however early. Where a network has one queue,
+they are started at their turn: the checker has proved that nobody waits for ever even if each waits for its partner.
 """
 
 from collections import deque
@@ -43,7 +44,7 @@ class Transport:
         network: the groups of the view.
         stage: what is received is allocated to its specification.
         recorder: gets, for each receive, how long was waited for it.
-        ahead: how many receives are posted before their turn in the list.
+        ahead: how many receives are posted before their turn in the list, where the network lets them overtake.
         most_sends: how many sends may be in flight before the oldest is waited for. It bounds the memory of gradients
             on their way; the lists cannot deadlock even if every send waits for its receive.
     """
@@ -54,7 +55,7 @@ class Transport:
         self._network = network
         self._stage = stage
         self._recorder = recorder
-        self._ahead = ahead
+        self._ahead = 0 if network.one_queue else ahead
         self._most_sends = most_sends
         self._receives: Sequence[Instruction] = ()
         self._place: dict[Instruction, int] = {}

@@ -152,6 +152,13 @@ class Network(Protocol):
         """Which rank of that server this is."""
 
     @property
+    def one_queue(self) -> bool:
+        """Whether what this rank starts runs one after the other, whatever link or group it goes over.
+
+        Then nothing may be started that can only run after something later, here or at another rank.
+        """
+
+    @property
     def all(self) -> Group:
         """All live servers."""
 

@@ -32,6 +32,8 @@ class Done:
 class Listed:
     """One server's network: every transfer ends at once, and what was started on each link is kept in order."""
 
+    one_queue = False
+
     def __init__(self, view, server):
         self.view = view
         self.server = server

@@ -21,6 +21,8 @@ class Work:
 class Link:
     """A network of one link, which keeps what it is asked for."""
 
+    one_queue = False
+
     def __init__(self):
         self.sent = []
         self.received = []
@@ -60,6 +62,16 @@ def test_receives_are_posted_ahead_of_their_turn():
     assert len(link.received) == 8
     assert transfers.take(Carried.OUTPUT, 0, 3) is link.received[3][0]
     assert [work.waited for *_, work in link.received] == [0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_where_there_is_one_queue_no_receive_is_posted_before_its_turn():
+    link = Link()
+    link.one_queue = True
+    transfers = transport(link, ahead=2)
+    transfers.begin(PROGRAM)
+    assert not link.received
+    transfers.expect(PROGRAM[0])
+    assert len(link.received) == 1
 
 
 def test_a_send_is_owned_until_waited_for_and_only_too_many_wait():

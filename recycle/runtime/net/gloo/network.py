@@ -48,6 +48,7 @@ class GlooNetwork:
         self.view = view
         self.server = server
         self.rank = rank
+        self.one_queue = False
         self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
         self._options = options
         self._keep = frozenset(options.keep_ports)
