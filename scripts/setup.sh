@@ -17,9 +17,10 @@ setup() {
         say "Making a virtual environment in .venv"
         "$python" -m venv .venv
     fi
-    if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+    if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ scripts/constraints.txt -nt "$stamp" ]; then
         say "Installing recycle with: $1 (a minute or two the first time)"
-        .venv/bin/python -m pip install --disable-pip-version-check --progress-bar on --editable ".[$1]"
+        .venv/bin/python -m pip install --disable-pip-version-check --progress-bar on \
+            --constraint scripts/constraints.txt --editable ".[$1]"
         touch "$stamp"
     fi
     export PATH="$PWD/.venv/bin:$PATH"

@@ -31,6 +31,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.local import ProcessFailed
     from recycle.runtime.launch.tensorboard import TensorBoard
+    from recycle.runtime.net.gloo.releases import untried_release
 
     plan, output = run.plan, run.folder
     job = plan.job
@@ -44,6 +45,8 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     first = min(plan.programs)
     console.print(f"processes  pgrep -f 'recycle: {first}' finds a server, pkill -9 -f 'recycle: {first}' kills it")
     console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput_text(plan.retention)}")
+    if untried := untried_release():
+        console.print(f"torch      {untried}", markup=False)
     if run.copies:
         console.print(f"memory     {describe_keeping(run)}", markup=False)
     micro_batches = job.pipelines * job.micro_batches

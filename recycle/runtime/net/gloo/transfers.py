@@ -7,6 +7,7 @@ import torch
 from torch.distributed import Work
 
 from recycle.runtime.errors import RunError
+from recycle.runtime.net.gloo.releases import TRIED
 
 # Both have a public ``abort`` for this purpose, but torch's Python does not show it.
 _KINDS = ("SendWork", "RecvWork")
@@ -70,7 +71,7 @@ class Abort:
             }
         except (AttributeError, ValueError) as error:
             raise RunError(
-                f"torch {torch.__version__} cannot give up what it transfers ({error}): use torch 2.13.0"
+                f"torch {torch.__version__} cannot give up what it transfers ({error}): use torch {' or '.join(TRIED)}"
             ) from error
 
     def __call__(self, work: Work) -> None:
