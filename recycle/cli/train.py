@@ -179,6 +179,8 @@ def command(
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
     recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
     """
+    # Torch reads what it may log when it is first imported, and that is below.
+    quiet()
     if emulate is not None:
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
@@ -209,7 +211,6 @@ def command(
         plan = choose_plan(job, plan_file, dead)
         if meeting is None or meeting.start.rank == 0:
             tell_start(plan, catalogue, protected=protected)
-        quiet()
         from recycle.megatron.gpt.run import Run
         from recycle.planner.source import plan_ahead, waiting_plan
 
@@ -275,7 +276,6 @@ def attend(folder: Path, meeting: "RollCall") -> None:
         RunFailed: it did not come to its end.
         UserError: there is no run.
     """
-    quiet()
     from recycle.megatron.gpt.training import attend_run
     from recycle.planner.source import plan_maker
 
