@@ -58,9 +58,11 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     (tmp_path / "faults.toml").write_text(FAULTS)
     folder = tmp_path / "run"
     shape = ("-D", 2, "--stages", 2, "--micro-batches", 2)
-    run = start("train", *shape, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
-    wait_until(lambda: (folder / "plan.json").exists() or run.process.poll() is not None)
+    # Whoever watches may be there before the run.
     browser.get(address(start("watch", folder, "--port", 0)))
+    assert not folder.exists()
+    wait_until(lambda: text(browser, "live-iteration") == "none yet")
+    run = start("train", *shape, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
     wait_until(lambda: text(browser, "live-deaths") == "1")
     wait_until(lambda: "W1_1 died: was killed by signal 9 (SIGKILL)" in text(browser, "news"))
     assert run.ended() == 0, run.output[-3000:]

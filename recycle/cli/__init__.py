@@ -50,7 +50,7 @@ class Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             close = get_close_matches(args[0], VERBS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(VERBS)}"
-            raise click.UsageError(f"{args[0]!r} is no verb: {hint}", ctx)
+            raise click.UsageError(f"there is no verb {args[0]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: D102 - click's contract
