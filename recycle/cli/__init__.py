@@ -77,7 +77,7 @@ def group(context: click.Context) -> None:
         recycle check plan.json
         recycle show plan.json
 
-    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be used.
+    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 the input cannot be used.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -101,7 +101,7 @@ LONGEST_RUN = 24 * 3600.0
     type=DURATION,
     default="10m",
     show_default=True,
-    help="From the first server that is ready until the last must be; who is not by then is declared dead.",
+    help="How long the others may take once the first server is ready; one that is not ready by then is declared dead.",
 )
 @click.option(
     "--address",
@@ -165,7 +165,7 @@ def command(
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
 
-    Kill any of these processes with kill -9: the others go on, and lose at most the iteration in flight.
+    Kill any of these processes with kill -9: the others go on and lose at most the iteration in flight.
     recycle join brings a server back. Faults can also be given in a file, or come at random.
 
     On several hosts, start it on each with torchrun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by
