@@ -411,3 +411,47 @@ def test_shells_complete_verbs_and_options(words, completed):
     environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parent.parent)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == [f"plain,{completed}"]
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("torch", ["train", "-D", "2", "-P", "2", "-M", "2"], "train"),
+        ("torch", ["profile", "-D", "2", "-P", "2", "-M", "2", "-o", "profiled.toml"], "train"),
+        ("torch", ["join", "run"], "train"),
+        # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
+        (
+            "ortools",
+            [
+                "plan",
+                "-D",
+                "3",
+                "-P",
+                "4",
+                "-M",
+                "6",
+                "--dead",
+                "W1_2,W0_1",
+                "--limit",
+                "4",
+                "--moves",
+                "1",
+                "--prove",
+                "1s",
+            ],
+            "plan",
+        ),
+    ],
+)
+def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, words, extra):
+    code = f"import sys; sys.modules[{module!r}] = None; from recycle.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2, ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last == f"recycle: {module} is not installed: pip install 'recycle-pipeline[{extra}]' brings it"

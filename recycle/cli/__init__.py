@@ -28,6 +28,17 @@ VERBS = {
     "lookup": "Take the plan for some dead servers from a catalogue.",
 }
 
+EXTRAS = {
+    "ortools": "plan",
+    "torch": "train",
+    "megatron": "train",
+    "numpy": "train",
+    "tensorboard": "train",
+    "setproctitle": "train",
+    "matplotlib": "figures",
+}
+"""The extra of the package that brings a module."""
+
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
@@ -94,6 +105,12 @@ def main() -> None:
         message, status = f"{error.format_message()} ({verb} --help says more)", UserError.exit_status
     except click.ClickException as error:
         message, status = error.format_message(), UserError.exit_status
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        message = f"{module} is not installed: pip install 'recycle-pipeline[{EXTRAS[module]}]' brings it"
+        status = UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED
     click.echo(f"recycle: {message}", err=True)
