@@ -403,16 +403,6 @@ def test_the_help_calls_what_an_option_takes_by_words(run, verb):
     assert not re.search(r"PARSE_|RANGE|FUNC", out)
 
 
-@pytest.mark.parametrize(("words", "completed"), [("recycle cata", "catalogue"), ("recycle plan --rout", "--routing")])
-def test_shells_complete_verbs_and_options(words, completed):
-    command = [sys.executable, "-c", "from recycle.cli import main; main()"]
-    position = str(len(words.split()) - 1)
-    variables = {"_RECYCLE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
-    environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == [f"plain,{completed}"]
-
-
 @pytest.mark.parametrize(
     ("module", "words", "extra"),
     [
@@ -455,3 +445,13 @@ def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, wo
     assert ended.returncode == 2, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last == f"recycle: {module} is not installed: pip install 'recycle-pipeline[{extra}]' brings it"
+
+
+@pytest.mark.parametrize(("words", "completed"), [("recycle cata", "catalogue"), ("recycle plan --rout", "--routing")])
+def test_shells_complete_verbs_and_options(words, completed):
+    command = [sys.executable, "-c", "from recycle.cli import main; main()"]
+    position = str(len(words.split()) - 1)
+    variables = {"_RECYCLE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
+    environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [f"plain,{completed}"]
