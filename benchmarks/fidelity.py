@@ -1,22 +1,33 @@
-"""One series of failures and repairs through the simulator and through emulated servers: how far are they apart?
+"""One file of failures and repairs through a real run, emulated servers and the simulator: how far are they apart?
 
-Usage: python -m benchmarks.fidelity [--kills 10] [--apart 6] [--slot-ms 20] [--seed 0]
+Usage: python -m benchmarks.fidelity [-D 2 -P 1 -M 8] [--kills 10] [--apart 16] [--faults FILE] [-o PICTURE]
 
-The emulated servers sleep their durations; every message, group, signal and store access is real. The simulator is
-given the times at which servers were dead in that run, because a replacement's process takes its time to start, and
-periods that may be below that of 1F1B, because the servers run such plans.
+The real run is ``recycle train``. A run of the same job before it, without failures, is the profile: the medians of its
+instructions are the costs that its plans are made for, that the emulated servers sleep, and that the simulator plans
+with. Servers that share processors have no costs of their own, so there must be a core for each.
+
+The simulator is told what it does not model: when servers were dead in the run that it is compared with, because a
+replacement's process takes its time to start; how long an iteration takes there on average while all are alive; and the
+median pause. What it says by itself is the throughput of each set of live servers, and what is lost and made again. It
+has periods below that of 1F1B, because the servers run such plans.
 """
 
 import argparse
 import math
 import os
 import random
+import shutil
+import statistics
+import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,32 +35,117 @@ from benchmarks.soak import DURATIONS
 from recycle.cli.model import quiet
 from recycle.control.agent import run_agent
 from recycle.control.view import Member, View
-from recycle.faults.menu import Fault, Faults, Kind
+from recycle.faults.file import load_faults
+from recycle.faults.menu import Kind
 from recycle.faults.outages import NodeOutage, Outages
-from recycle.job import Job, Server
-from recycle.jobfile import load_job
+from recycle.job import Job, Server, Stage
+from recycle.jobfile import encode_job, load_job
+from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.source import plan_maker
-from recycle.record.recording import IterationLine, Line, ViewLine
+from recycle.record.history import load_history
+from recycle.record.reading import load_lines
+from recycle.record.recording import SpanLine, ViewLine
 from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import connect_to_launcher
-from recycle.runtime.launch.supervisor import RunAccess, Setting, Supervisor
+from recycle.runtime.launch.setting import RunAccess, Setting
+from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
+from recycle.study.buckets import Outcome
 from recycle.study.constants import TYPICAL
 from recycle.study.policies.ours import Rerouting
 from recycle.study.rates import Ground, Rates
 from recycle.study.simulator import simulate
 
-PAUSE = 0.1
-"""Seconds of a recovery of some servers, as runs had them before."""
+RECYCLE = (sys.executable, "-c", "from recycle.cli import main; main()")
+MICROSECONDS = 1e6
+PROFILED = 24
+"""Iterations of the profile; those of its first third are not counted."""
 
 
-def serve(job: Job, plan: Plan, iterations: int, slot: float, folder: Path, member: Member, door: RunAccess) -> int:
+class Lived(NamedTuple):
+    """What came of a run.
+
+    Attributes:
+        name: what it was.
+        ends: when each iteration ended that is left, in seconds from the end of the first one.
+        outages: who was in no view meanwhile, and when.
+        whole: seconds of an iteration while all are alive, on average.
+        pause: seconds of a recovery, the median.
+    """
+
+    name: str
+    ends: tuple[float, ...]
+    outages: Outages
+    whole: float
+    pause: float
+
+    @property
+    def rate(self) -> float:
+        """Iterations per second."""
+        return (len(self.ends) - 1) / self.ends[-1]
+
+
+def measured_job(job: Job, folder: Path) -> Job:
+    """The job with the costs that a run of it had, in microseconds."""
+    times: dict[tuple[int, Op], list[float]] = defaultdict(list)
+    for line in load_lines(folder):
+        if isinstance(line, SpanLine) and line.iteration >= PROFILED // 3:
+            instruction = Instruction.parse(line.instruction)
+            times[instruction.stage, instruction.op].append(line.end - line.start)
+    medians = {key: statistics.median(found) for key, found in times.items()}
+
+    def costs(number: int, stage: Stage) -> Stage:
+        def cost(op: Op, otherwise: float = 0.0) -> int:
+            return round(medians.get((number, op), otherwise))
+
+        half = medians.get((number, Op.B), 0.0) / 2
+        return msgspec.structs.replace(
+            stage,
+            forward=cost(Op.F),
+            input_gradient=cost(Op.I, half),
+            weight_gradient=cost(Op.W, half),
+            optimizer=cost(Op.STEP),
+            # A reduction begins when the first of its peers does, and waits for the last.
+            reduction=round(min(times[number, Op.REDUCE], default=0.0)),
+        )
+
+    stages = tuple(costs(number, stage) for number, stage in enumerate(job.stages))
+    return msgspec.structs.replace(job, stages=stages, time_unit="us")
+
+
+def write_faults(job: Job, kills: int, apart: float, path: Path) -> None:
+    """A file of kills at equal distances, of servers at random, each of which is replaced."""
+    source = random.Random(0)
+    text = ""
+    for number in range(1, kills + 1):
+        server = source.choice(job.servers())
+        for kind, at in ((Kind.KILL, number * apart), (Kind.JOIN, (number + 0.3) * apart)):
+            text += f'[[fault]]\nkind = "{kind.value}"\nserver = "{server}"\nat = "{at:g}s"\n\n'
+    path.write_text(text)
+
+
+def train(job: Path, iterations: int, folder: Path, *options: str | Path) -> None:
+    """A real run."""
+    words = ["train", job, "--iterations", str(iterations), "-o", folder, *options]
+    subprocess.run([*RECYCLE, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def emulate(job: Job, plan: Plan, iterations: int, faults: Path, folder: Path) -> None:
+    """The same run by servers that sleep; all of it but the training is real."""
+    setting = Setting(
+        job, View.of(plan), 0, "memory", {"fidelity": "1"}, DURATIONS, "127.0.0.1",
+        load_faults(faults, job, iterations), folder, lambda: False,
+    )  # fmt: skip
+    Supervisor(setting, partial(serve, job, plan, iterations, folder), lambda _: None).run()
+
+
+def serve(job: Job, plan: Plan, iterations: int, folder: Path, member: Member, door: RunAccess) -> int:
     def work() -> int:
         import torch
 
@@ -57,7 +153,8 @@ def serve(job: Job, plan: Plan, iterations: int, slot: float, folder: Path, memb
         send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "fidelity")
         reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
-        trainee = EmulatedServer(Emulated(job, False, slot, iterations), member.server, reporter)
+        emulated = Emulated(job, plan.mode.optimizer == "staggered", 1 / MICROSECONDS, iterations)
+        trainee = EmulatedServer(emulated, member.server, reporter)
         plans = Plans(plan, None, plan_maker(job, plan.mode))
         survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, [])
         return TrainingLoop(survivor, trainee).run()
@@ -65,74 +162,34 @@ def serve(job: Job, plan: Plan, iterations: int, slot: float, folder: Path, memb
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
 
 
-def choose_faults(job: Job, kills: int, apart: float, seed: int) -> Faults:
-    source = random.Random(seed)
-    found: list[Fault] = []
-    for number in range(1, kills + 1):
-        server = source.choice(job.servers())
-        found.append(Fault(Kind.KILL, (server,), at=number * apart))
-        found.append(Fault(Kind.JOIN, (server,), at=(number + 0.3) * apart))
-    return Faults(tuple(found))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--apart", type=float, default=6.0, help="seconds between kills")
-    parser.add_argument("--slot-ms", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    quiet()
-    job = load_job(Path("schedules/paper.toml"), {"stages": 2, "micro_batches": 4})
-    slot = arguments.slot_ms / 1000
-    plan = plan_maker(job, Mode())(())
-    iterations = math.ceil((arguments.kills + 1) * arguments.apart / (plan.period * slot))
+def read(name: str, job: Job, folder: Path) -> Lived:
+    """What came of the run in a folder."""
     ends: dict[int, float] = {}
-    views: dict[int, tuple[float, ViewLine]] = {}
-
-    def watch(line: Line) -> None:
-        now = time.monotonic()
-        if isinstance(line, IterationLine):
-            ends[line.step] = now
+    views: dict[int, ViewLine] = {}
+    for line in load_lines(folder):
+        if isinstance(line, SpanLine):
+            ends[line.iteration] = max(ends.get(line.iteration, 0.0), line.end / MICROSECONDS)
         elif isinstance(line, ViewLine):
-            views.setdefault(line.epoch, (now, line))
-
-    hung = threading.Timer(600, os._exit, [3])
-    hung.daemon = True
-    hung.start()
-    faults = choose_faults(job, arguments.kills, arguments.apart, arguments.seed)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        setting = Setting(
-            job, View.of(plan), 0, "memory", {"fidelity": "1"}, DURATIONS, "127.0.0.1", faults, folder,
-            lambda: False,
-        )  # fmt: skip
-        Supervisor(setting, partial(serve, job, plan, iterations, slot, folder), watch).run()
-    hung.cancel()
-    start, end = ends[0], max(ends.values())
-    measured = (len(ends) - 1) / (end - start)
-    outages = dead_times(job, [view for _, view in sorted(views.items())], start, end)
-    iteration = plan.baseline * slot
-    rates = Rates(job, 16, most=math.inf)
-    ground = Ground(job, iteration, 16, 1.0)
-    policy = Rerouting(ground, rates, msgspec.structs.replace(TYPICAL, oobleck_pause=PAUSE))
-    simulated = simulate(policy, job.pipelines, job.depth, outages).progress / iteration / outages.seconds
-    print(f"{len(outages.entries)} outages in {outages.seconds:.1f} s, iterations of {plan.period * slot:.2f} s")
-    # Without a failure the two must agree, or the machine is too busy to say anything.
-    whole = [step for step in sorted(ends) if ends[step] < start + arguments.apart]
-    undisturbed = (len(whole) - 1) / (ends[whole[-1]] - start)
-    print(f"emulated before the first kill {undisturbed:.4f} iterations/s, planned {1 / plan.period / slot:.4f}")
-    print(f"emulated  {measured:.4f} iterations/s")
-    print(f"simulated {simulated:.4f} iterations/s, {simulated / measured - 1:+.1%}")
-    return 0
+            views[line.epoch] = line
+    start, times = min(ends.values()), sorted(ends.values())
+    outages = dead_times(name, job, [view for _, view in sorted(views.items())], start, times[-1])
+    relative = tuple(each - start for each in times)
+    whole = [
+        later - earlier
+        for earlier, later in pairwise(relative)
+        if not any(entry.start < later and earlier < entry.end for entry in outages.entries)
+    ]
+    recoveries = [change.recovery for change in load_history(folder).changes if change.recovery and change.deaths]
+    pause = statistics.median(each.pause for each in recoveries) / MICROSECONDS
+    return Lived(name, relative, outages, statistics.fmean(whole), pause)
 
 
-def dead_times(job: Job, views: list[tuple[float, ViewLine]], start: float, end: float) -> Outages:
+def dead_times(name: str, job: Job, views: Sequence[ViewLine], start: float, end: float) -> Outages:
     """Who was in no view, and when."""
     since: dict[int, float] = {}
     entries = []
-    for time_of_view, view in views:
-        at = min(max(time_of_view, start), end) - start
+    for view in views:
+        at = min(max(view.time / MICROSECONDS, start), end) - start
         live = {server.pipeline * job.depth + server.stage for server in map(Server.parse, view.servers)}
         for place in range(job.pipelines * job.depth):
             if place not in live:
@@ -141,7 +198,97 @@ def dead_times(job: Job, views: list[tuple[float, ViewLine]], start: float, end:
                 entries.append(NodeOutage(place, since.pop(place), at))
     entries += [NodeOutage(place, begin, end - start) for place, begin in since.items()]
     entries = sorted((entry for entry in entries if entry.start < entry.end), key=lambda entry: entry.start)
-    return Outages("emulated", job.pipelines * job.depth, end - start, tuple(entries))
+    return Outages(name, job.pipelines * job.depth, end - start, tuple(entries))
+
+
+def predict(job: Job, lived: Lived) -> tuple[Outcome, float]:
+    """What the simulator makes of a run's outages, and the seconds of a fault-free 1F1B iteration there."""
+    rates = Rates(job, job.depth, most=math.inf)
+    iteration = lived.whole * rates.rerouted((0,) * job.depth)
+    ground = Ground(job, iteration, job.depth, lived.outages.failures_per_second)
+    policy = Rerouting(ground, rates, msgspec.structs.replace(TYPICAL, oobleck_pause=lived.pause))
+    return simulate(policy, job.pipelines, job.depth, lived.outages), iteration
+
+
+def draw(runs: Sequence[tuple[Lived, Outcome, float]], path: Path) -> None:
+    """The time lines on one axis: iterations per second of each run, and of its simulation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.9 * len(runs) + 0.4), layout="constrained")
+    axes = figure.subplots(len(runs), 1, sharex=True, squeeze=False)
+    for axis, (lived, outcome, iteration) in zip(axes.flat, runs, strict=True):
+        lived_rates = [1 / (later - earlier) for earlier, later in pairwise(lived.ends)]
+        axis.stairs(lived_rates, lived.ends, color="#2f6db5", baseline=None, label=lived.name)
+        times = [*(span.start for span in outcome.spans), outcome.seconds]
+        axis.stairs(
+            [span.rate / iteration for span in outcome.spans], times, color="#c0392b", baseline=None, label="simulated"
+        )
+        for entry in lived.outages.entries:
+            axis.axvspan(entry.start, entry.end, color="#b0b0b0", alpha=0.3, linewidth=0)
+        axis.set_ylabel("iterations/s")
+        axis.set_ylim(0, 1.6 / lived.whole)
+        axis.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
+    axes.flat[-1].set_xlabel("seconds; grey: a server is dead")
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-D", "--pipelines", type=int, default=2)
+    parser.add_argument("-P", "--stages", type=int, default=1)
+    parser.add_argument("-M", "--micro-batches", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--apart", type=float, default=16.0, help="seconds between kills")
+    parser.add_argument("--faults", type=Path, help="a fault file instead of these kills")
+    parser.add_argument("-o", "--output", type=Path, help="a picture of the time lines")
+    arguments = parser.parse_args()
+    shape = {name: getattr(arguments, name) for name in ("pipelines", "stages", "micro_batches")}
+    servers, cores = arguments.pipelines * arguments.stages, len(os.sched_getaffinity(0))
+    if servers > cores:
+        print(f"{servers} servers share {cores} cores: their costs are not their own; give a smaller job")
+        return 2
+    quiet()
+    hung = threading.Timer(900, os._exit, [3])
+    hung.daemon = True
+    hung.start()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        job = load_job(Path("schedules/paper.toml"), shape)
+        (folder / "shape.toml").write_bytes(encode_job(job))
+        train(folder / "shape.toml", PROFILED, folder / "profile")
+        job = measured_job(job, folder / "profile")
+        (folder / "job.toml").write_bytes(encode_job(job))
+        faults = folder / "faults.toml"
+        if arguments.faults is None:
+            write_faults(job, arguments.kills, arguments.apart, faults)
+        else:
+            shutil.copy(arguments.faults, faults)
+        plan = plan_maker(job, Mode())(())
+        last = max(fault.at or 0.0 for fault in load_faults(faults, job, 1).entries)
+        iterations = math.ceil((last + arguments.apart / 2) / job_seconds(plan))
+        train(folder / "job.toml", iterations, folder / "real", "--faults", faults)
+        emulate(job, plan, iterations, faults, folder / "emulated")
+        runs = [read(name, job, folder / name) for name in ("real", "emulated")]
+    print(f"{servers} servers, {iterations} iterations, load {os.getloadavg()[0]:.1f}")
+    print(f"planned for the profile's costs: an iteration of {job_seconds(plan):.3f} s")
+    drawn = []
+    for lived in runs:
+        outcome, iteration = predict(job, lived)
+        simulated = outcome.progress / iteration / outcome.seconds
+        drawn.append((lived, outcome, iteration))
+        print(
+            f"{lived.name:<9} {lived.rate:.4f} iterations/s with {len(lived.outages.entries)} outages in "
+            f"{lived.outages.seconds:.0f} s, {lived.whole:.3f} s while all are alive, "
+            f"pauses of {lived.pause * 1e3:.0f} ms; simulated {simulated:.4f}, {simulated / lived.rate - 1:+.1%}"
+        )
+    if arguments.output is not None:
+        draw(drawn, arguments.output)
+    return 0
+
+
+def job_seconds(plan: Plan) -> float:
+    """Seconds of a planned iteration."""
+    return plan.period / MICROSECONDS
 
 
 if __name__ == "__main__":

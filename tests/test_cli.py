@@ -316,8 +316,8 @@ def test_a_folder_is_no_plan(run, tmp_path):
         (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
         (["show", "plan.json", "--figure", "plan.svg"], "plan.svg: give a name that ends in .png or .pdf"),
         (["profile", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .toml"),
-        (["plann", "job.toml"], "'plann' is no verb: did you mean plan?"),
-        (["quite-another"], "'quite-another' is no verb: there are plan, check,"),
+        (["plann", "job.toml"], "there is no verb 'plann': did you mean plan?"),
+        (["quite-another"], "there is no verb 'quite-another': there are plan, check,"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
@@ -401,6 +401,50 @@ def test_the_help_of_a_verb_begins_with_what_is_its_own(run, verb):
 def test_the_help_calls_what_an_option_takes_by_words(run, verb):
     _, out, _ = run(verb, "--help")
     assert not re.search(r"PARSE_|RANGE|FUNC", out)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("torch", ["train", "-D", "2", "-P", "2", "-M", "2"], "train"),
+        ("torch", ["profile", "-D", "2", "-P", "2", "-M", "2", "-o", "profiled.toml"], "train"),
+        ("torch", ["join", "run"], "train"),
+        # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
+        (
+            "ortools",
+            [
+                "plan",
+                "-D",
+                "3",
+                "-P",
+                "4",
+                "-M",
+                "6",
+                "--dead",
+                "W1_2,W0_1",
+                "--limit",
+                "4",
+                "--moves",
+                "1",
+                "--prove",
+                "1s",
+            ],
+            "plan",
+        ),
+    ],
+)
+def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, words, extra):
+    code = f"import sys; sys.modules[{module!r}] = None; from recycle.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2, ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last == f"recycle: {module} is not installed: pip install 'recycle-pipeline[{extra}]' brings it"
 
 
 @pytest.mark.parametrize(("words", "completed"), [("recycle cata", "catalogue"), ("recycle plan --rout", "--routing")])

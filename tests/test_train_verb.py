@@ -1,6 +1,9 @@
 """``recycle train`` and ``recycle profile``: what they print, and what they refuse."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -60,6 +63,34 @@ def test_trains_with_a_dead_server(tmp_path):
 def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
     with pytest.raises((UserError, click.BadParameter), match=expected):
         call("train", *SMALL, *options, "-o", tmp_path / "run")
+
+
+FIRST_IMPORT = """
+import os, sys
+from recycle.cli import main
+
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            print("torch may log", os.environ.get("TORCH_CPP_LOG_LEVEL"))
+
+sys.meta_path.insert(0, Watch())
+main()
+"""
+
+
+def test_torch_is_told_to_log_nothing_before_it_is_imported(tmp_path):
+    # It reads that once; and each wait at the store that times out, of which every run has many, would be two lines.
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
+    words = ["train", "-D", "2", "-P", "2", "-M", "2", "--iterations", "1", "-o", str(tmp_path / "run")]
+    ended = subprocess.run(
+        [sys.executable, "-c", FIRST_IMPORT, *words],
+        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("torch may log FATAL")
 
 
 def test_emulates_a_plan():

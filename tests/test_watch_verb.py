@@ -57,21 +57,23 @@ def text(browser, name):
 def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     (tmp_path / "faults.toml").write_text(FAULTS)
     folder = tmp_path / "run"
-    shape = ("-D", 2, "--stages", 2, "--micro-batches", 2)
-    run = start("train", *shape, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
-    wait_until(lambda: (folder / "plan.json").exists() or run.process.poll() is not None)
+    shape = ("-D", 3, "--stages", 4, "--micro-batches", 4)
+    # Whoever watches may be there before the run.
     browser.get(address(start("watch", folder, "--port", 0)))
+    assert not folder.exists()
+    wait_until(lambda: text(browser, "live-iteration") == "none yet")
+    run = start("train", *shape, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
     wait_until(lambda: text(browser, "live-deaths") == "1")
     wait_until(lambda: "W1_1 died: was killed by signal 9 (SIGKILL)" in text(browser, "news"))
     assert run.ended() == 0, run.output[-3000:]
     wait_until(lambda: text(browser, "live-iteration") == "8")
     totals = load_totals(folder)
     assert text(browser, "live-loss") == f"{totals[-1].loss:.4f}"
-    assert text(browser, "live-servers") == "3 of 4 live"
+    assert text(browser, "live-servers") == "11 of 12 live"
     dead = browser.execute_script("return document.querySelector('#servers .dead').innerText")
     assert dead.startswith("W1_1")
     processes = [line for line in load_lines(folder) if isinstance(line, ProcessLine) and line.name != "launcher"]
-    assert len(processes) == 4
+    assert len(processes) == 12
     for process in processes:
         assert f"pid {process.pid} on {process.host}" in text(browser, "servers")
     # The time line is that of the last iterations, in which the survivors do the work of the dead.

@@ -28,6 +28,17 @@ VERBS = {
     "lookup": "Take the plan for some dead servers from a catalogue.",
 }
 
+EXTRAS = {
+    "ortools": "plan",
+    "torch": "train",
+    "megatron": "train",
+    "numpy": "train",
+    "tensorboard": "train",
+    "setproctitle": "train",
+    "matplotlib": "figures",
+}
+"""The extra of the package that brings a module."""
+
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
@@ -50,7 +61,7 @@ class Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             close = get_close_matches(args[0], VERBS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(VERBS)}"
-            raise click.UsageError(f"{args[0]!r} is no verb: {hint}", ctx)
+            raise click.UsageError(f"there is no verb {args[0]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: D102 - click's contract
@@ -77,7 +88,7 @@ def group(context: click.Context) -> None:
         recycle check plan.json
         recycle show plan.json
 
-    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 what was given cannot be used.
+    Exit status: 0 done; 1 the plan is illegal, the plans differ, or a run failed; 2 the input cannot be used.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -94,6 +105,12 @@ def main() -> None:
         message, status = f"{error.format_message()} ({verb} --help says more)", UserError.exit_status
     except click.ClickException as error:
         message, status = error.format_message(), UserError.exit_status
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        message = f"{module} is not installed: pip install 'recycle-pipeline[{EXTRAS[module]}]' brings it"
+        status = UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED
     click.echo(f"recycle: {message}", err=True)

@@ -62,7 +62,8 @@ def command(
         task = bar.add_task("planning", total=None)
 
         def watch(done: int, total: int, entry: Entry) -> None:
-            text = f"counts {entry.counts}: period {entry.period}, bound {entry.bound}"
+            period, bound = job.time_text(entry.period), job.time_text(entry.bound)
+            text = f"{' '.join(map(str, entry.counts))} dead per stage: period {period}, bound {bound}"
             bar.update(task, completed=done, total=total, description=text)
             if not console.is_terminal:
                 console.print(f"{done}/{total} {text}", markup=False)

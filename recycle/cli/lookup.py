@@ -43,7 +43,7 @@ def command(
                 "makespan": entry.makespan,
                 "retention": retention,
                 "roles": {str(server): str(role) for server, role in found.reading.roles.items()},
-                "migration": str(found.migration) if found.migration else None,
+                "migration": found.migration.describe(index.job) if found.migration else None,
             }
         )
         return
@@ -60,6 +60,6 @@ def command(
     for server, role in found.reading.roles.items():
         console.print(f"role       {server} acts as {role}")
     if found.migration:
-        console.print(f"migration  {found.migration}")
+        console.print(f"migration  {found.migration.describe(job)}")
     if output is not None:
         console.print(f"written to {output}", markup=False)

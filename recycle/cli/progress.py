@@ -102,7 +102,7 @@ class TrainingProgress:
             made = f"{len(self._seconds)} iterations" if len(self._seconds) > 1 else "1 iteration"
             each = seconds_text(median(self._seconds))
             self._print(f"{made} in {seconds_text(time.monotonic() - self._began)}, {each} each in the median")
-        for line in summarise(self.history, self._servers) or ["no failures"]:
+        for line in summarise(self.history, self._servers) or (["no failures"] if self._seconds else []):
             self._print(line)
 
     def _size(self, live: int, retention: float) -> str:

@@ -91,10 +91,16 @@ def command(
             print_json([summary(subject, charts[place] if charts else None) for place, subject in enumerate(subjects)])
         elif as_list or stuck:
             print_lists(subjects)
-        elif not wanted:
+        elif wanted:
+            for _, target in wanted:
+                make_console().print(f"written to {target}", markup=False)
+            for subject in subjects:
+                print_summary(subject)
+        else:
             print_panels(panels, color=not no_color)
             for subject in subjects:
-                print_history(subject)
+                print_events(subject)
+                print_summary(subject)
 
 
 def print_panels(panels: Sequence[Panel], *, color: bool) -> None:
@@ -119,17 +125,24 @@ def print_panels(panels: Sequence[Panel], *, color: bool) -> None:
                 console.print(text, markup=False)
 
 
-def print_history(subject: Subject) -> None:
-    """Print what happened in a run: a line per event, and a summary."""
-    from recycle.view.history import summarise, tell
+def print_events(subject: Subject) -> None:
+    """Print what happened in a run, a line per event."""
+    from recycle.view.history import tell
 
-    if subject.history is None:
-        return
-    console, history = make_console(), subject.history
-    for event in history.events:
-        console.print(tell(event, history.servers, history.time_unit), markup=False)
-    for line in summarise(history, history.servers):
-        console.print(line, markup=False)
+    history, console = subject.history, make_console()
+    if history is not None:
+        for event in history.events:
+            console.print(tell(event, history.servers, history.time_unit), markup=False)
+
+
+def print_summary(subject: Subject) -> None:
+    """Print what happened in a run in a few lines."""
+    from recycle.view.history import summarise
+
+    history, console = subject.history, make_console()
+    if history is not None:
+        for line in summarise(history, history.servers):
+            console.print(line, markup=False)
 
 
 def print_lists(subjects: Sequence[Subject]) -> None:

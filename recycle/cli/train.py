@@ -101,7 +101,7 @@ LONGEST_RUN = 24 * 3600.0
     type=DURATION,
     default="10m",
     show_default=True,
-    help="From the first server that is ready until the last must be; who is not by then is declared dead.",
+    help="How long the others may take once the first server is ready; one that is not ready by then is declared dead.",
 )
 @click.option(
     "--address",
@@ -165,7 +165,7 @@ def command(
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
 
-    Kill any of these processes with kill -9: the others go on, and lose at most the iteration in flight.
+    Kill any of these processes with kill -9: the others go on and lose at most the iteration in flight.
     recycle join brings a server back. Faults can also be given in a file, or come at random.
 
     On several hosts, start it on each with torchrun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by
@@ -179,6 +179,8 @@ def command(
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
     recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
     """
+    # Torch reads what it may log when it is first imported, and that is below.
+    quiet()
     if emulate is not None:
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
@@ -209,7 +211,6 @@ def command(
         plan = choose_plan(job, plan_file, dead)
         if meeting is None or meeting.start.rank == 0:
             tell_start(plan, catalogue, protected=protected)
-        quiet()
         from recycle.megatron.gpt.run import Run
         from recycle.planner.source import plan_ahead, waiting_plan
 
@@ -275,7 +276,6 @@ def attend(folder: Path, meeting: "RollCall") -> None:
         RunFailed: it did not come to its end.
         UserError: there is no run.
     """
-    quiet()
     from recycle.megatron.gpt.training import attend_run
     from recycle.planner.source import plan_maker
 

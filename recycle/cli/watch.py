@@ -38,7 +38,8 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     """Serve a page on which the run in the folder RUN is seen while it goes on.
 
     It has throughput, loss, the servers with their processes, the time line of the last iterations, and failures as
-    they happen. Nothing of the run is touched: only what it writes is read.
+    they happen. Nothing of the run is touched: only what it writes is read. A run that is about to begin can be watched
+    from its start: where there is no folder yet, the page waits for it.
 
     RUN can also be a plan or a catalogue: on the page, servers are then killed and brought back with a click, and
     the plan for those that are left is drawn; from the catalogue, or made within a second.
@@ -47,9 +48,12 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     recycle watch run
     recycle watch catalogue.zip
     """
-    routes = watch_run(path) if path.is_dir() else try_plans(path)
+    # A run's folder comes some seconds after its command.
+    awaited = not path.exists() and not path.suffix
+    routes = watch_run(path) if awaited or path.is_dir() else try_plans(path)
     server = PageServer(address, port, routes)
-    make_console(error=True).print(f"{server.url} shows {path}; Ctrl-C ends it", markup=False)
+    what = f"{path}, as soon as a run begins there" if awaited else str(path)
+    make_console(error=True).print(f"{server.url} shows {what}; Ctrl-C ends it", markup=False)
     if in_browser:
         webbrowser.open(server.url)
     try:

@@ -24,9 +24,11 @@ class Migration(msgspec.Struct, frozen=True):
     period: int
     gain: int
 
-    def __str__(self) -> str:
+    def describe(self, job: Job) -> str:
+        """The suggestion in a line, with the times of its job."""
+        gain, period = job.time_text(self.gain), job.time_text(self.period)
         return (
-            f"{self.server} could act as {self.role}: saves {self.gain} per iteration (period {self.period}), "
+            f"{self.server} could act as {self.role}: saves {gain} per iteration (period {period}), "
             f"for one copy of the parameters and optimizer state of stage {self.role.stage}"
         )
 

@@ -8,15 +8,17 @@ from typing import Any
 
 from recycle.errors import UserError
 from recycle.plan.instruction import Op
+from recycle.view.amounts import brief_time
 from recycle.view.chart import Chart, fate, share
 from recycle.view.panel import Panel
 from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color
-from recycle.wording import units
+from recycle.wording import MICROSECONDS, units
 
 FORMATS = ("png", "pdf")
 ROW = 0.26
 WIDTH = 11.0
-LABELLED = 2000
+LETTER = 0.0048
+"""The width of a letter, as a share of the time axis."""
 
 
 def encode(panels: Sequence[Panel], target: Path) -> bytes:
@@ -71,9 +73,7 @@ def draw_figure(chart: Chart, form: str) -> bytes:
                 axes.barh(y, recovery.resumed - recovery.noticed, 0.86, left=recovery.noticed, color=PAUSE)
             for span in row.spans:
                 if span.end > span.start:
-                    _box(
-                        axes, chart, row.rerouted(span.instruction), span, y, few=len(rows) * len(row.spans) < LABELLED
-                    )
+                    _box(axes, chart, row.rerouted(span.instruction), span, y)
             if not row.dead:
                 axes.text(chart.end * 1.01, y, share(row.bubble), va="center", fontsize=7)
             y += 1
@@ -83,7 +83,9 @@ def draw_figure(chart: Chart, form: str) -> bytes:
     axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=7)
     axes.set_xlim(0, (chart.end or 1) * 1.06)
     axes.set_ylim(y, 0)
-    axes.set_xlabel(f"time ({units(chart.time_unit)}); at the end of each row, its bubble")
+    axes.xaxis.set_major_formatter(lambda value, _: brief_time(value, chart.time_unit))
+    unit = "" if chart.time_unit in MICROSECONDS else f" ({units(chart.time_unit)})"
+    axes.set_xlabel(f"time{unit}; at the end of each row, its bubble")
     facts = ", ".join(f"{name} {value}" for name, value in chart.facts)
     axes.set_title(
         "\n".join([_plain(chart.title), _plain(facts), *(f"ILLEGAL: {_plain(each)}" for each in chart.problems[:3])]),
@@ -93,7 +95,7 @@ def draw_figure(chart: Chart, form: str) -> bytes:
     for op in (each for each in Op if each in used):
         axes.bar(0, 0, color=FILL[op], label=f"{op.value}: {MEANING[op]}")
     if used:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, fontsize=7, frameon=False)
+        figure.legend(loc="outside lower center", ncols=5, fontsize=7, frameon=False)
     content = BytesIO()
     figure.savefig(content, format=form, dpi=150, metadata={"CreationDate": None} if form == "pdf" else None)
     return content.getvalue()
@@ -104,7 +106,7 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _box(axes: Any, chart: Chart, rerouted: bool, span: Any, y: float, *, few: bool) -> None:
+def _box(axes: Any, chart: Chart, rerouted: bool, span: Any, y: float) -> None:
     instruction = span.instruction
     op = instruction.op
     edge = home_color(instruction.home) if rerouted else "white"
@@ -118,6 +120,6 @@ def _box(axes: Any, chart: Chart, rerouted: bool, span: Any, y: float, *, few: b
         hatch="////" if rerouted else None,
         linewidth=1.2 if rerouted else 0.4,
     )
-    if few:
-        text = str(instruction.micro_batch) if op.is_compute else op.value.lower()
+    text = str(instruction.micro_batch) if op.is_compute else op.value.lower()
+    if span.end - span.start >= len(text) * LETTER * chart.end:
         axes.text((span.start + span.end) / 2, y, text, ha="center", va="center", fontsize=6, color=INK[op])

@@ -23,11 +23,12 @@ from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.recording import SampleLine
 from recycle.record.timeline import Span
+from recycle.view.amounts import brief_time, held_text, memory_scale
 from recycle.view.chart import Chart, Row, phases, share, whereabouts
 from recycle.view.modules import link
 from recycle.view.panel import Panel
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
-from recycle.wording import AMOUNTS, BYTES, MICROSECONDS, memory_text, number, time_text
+from recycle.wording import BYTES
 
 PAGE = resources.files("recycle.view") / "page"
 CHANGES = ("", "new", "moved", "reordered")
@@ -162,18 +163,12 @@ def _memory_scale(rows: Sequence[Row], unit: str) -> tuple[str, float]:
     """How an amount of memory is said: the text behind a number, and of how many of the unit that number is."""
     if unit not in BYTES:
         return "", 1.0
-    most = max((BYTES[unit] * max(row.limit or 0, row.peak or 0) for row in rows), default=0)
-    name, size = next((each for each in AMOUNTS if most >= each[1]), (" B", 1.0))
-    return f" {name}", size / BYTES[unit]
+    name, size = memory_scale(max((max(row.limit or 0, row.peak or 0) for row in rows), default=0), unit)
+    return f" {name}", size
 
 
 def _row(row: Row, samples: int, chart: Chart) -> dict[str, Any]:
     unit = chart.time_unit
-    memory = [
-        number(each) if chart.memory_unit not in BYTES else memory_text(each, chart.memory_unit)
-        for each in (row.peak, row.limit)
-        if each is not None
-    ]
     return {
         "pipeline": row.server.pipeline,
         "stage": row.server.stage,
@@ -183,9 +178,9 @@ def _row(row: Row, samples: int, chart: Chart) -> dict[str, Any]:
         # Infinite times, from the start or to the end, are null in JSON.
         "outages": [(each.start, each.end, whereabouts(row, each)) for each in row.outages],
         "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.recoveries],
-        "busy": time_text(row.busy, unit) if unit in MICROSECONDS else number(row.busy),
+        "busy": brief_time(row.busy, unit),
         "bubble": "" if row.dead else share(round(row.bubble, 3)),
-        "memory": "/".join(memory) if row.peak is not None else "",
+        "memory": held_text(row, chart.memory_unit),
         "peak": row.peak,
         "limit": row.limit,
         "boxes": len(row.spans),

@@ -9,10 +9,11 @@ from recycle.errors import UserError
 from recycle.plan.instruction import Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span
+from recycle.view.amounts import brief_time, held_text
 from recycle.view.chart import Chart, Row, RowGroup, phases, share, whereabouts
 from recycle.view.panel import Panel
 from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color
-from recycle.wording import number, time_text
+from recycle.wording import BYTES, MICROSECONDS, number, time_text
 
 BOX = 22.0
 """Width of the shortest box, in pixels."""
@@ -23,7 +24,7 @@ NARROWEST = 3.0
 WIDEST = 9_000
 """Pixels of the longest time axis that is still looked at as a whole."""
 GROUP_GAP = 30
-TAIL = 168
+MARGIN = 12
 MOST_PROBLEMS = 5
 FONT = "font-family='DejaVu Sans, Verdana, Arial, sans-serif'"
 STYLE = """
@@ -89,7 +90,15 @@ def draw(charts: Sequence[Chart], paces: Sequence[float] = ()) -> str:
     scale = _scale(charts, paces)
     left = 34.0 + 7.4 * max((len(row.label) for chart in charts for row in chart.rows()), default=4)
     canvases = [Canvas(left, scale / pace) for pace in paces]
-    width = math.ceil(max(720.0, *(canvas.x(chart.end) + TAIL for canvas, chart in zip(canvases, charts, strict=True))))
+    width = math.ceil(
+        max(
+            720.0,
+            *(
+                canvas.x(chart.end) + _columns(chart)[-1] + MARGIN
+                for canvas, chart in zip(canvases, charts, strict=True)
+            ),
+        )
+    )
     height = 0
     parts: list[str] = []
     for canvas, chart in zip(canvases, charts, strict=True):
@@ -138,7 +147,7 @@ def _paint(canvas: Canvas, chart: Chart, width: float) -> int:
         y += GROUP_GAP + PITCH * len(group.rows)
     bottom = y + 4
     _grid(canvas, chart, axis, bottom)
-    for name, offset in (("busy", 44), ("bubble", 96), ("memory", 156)):
+    for name, offset in zip(("busy", "bubble", "memory"), _columns(chart), strict=True):
         canvas.text(right + offset, axis, name, "dim right")
     for group, place in places:
         _group(canvas, chart, group, place, right)
@@ -166,7 +175,13 @@ def _grid(canvas: Canvas, chart: Chart, axis: float, bottom: float) -> None:
     for tick in range(int(chart.end / step) + 1):
         x = canvas.x(tick * step)
         canvas.line(x, axis + 4, x, bottom, "grid")
-        canvas.text(x, axis, number(tick * step), "dim mid")
+        canvas.text(x, axis, brief_time(tick * step, chart.time_unit), "dim mid")
+
+
+def _columns(chart: Chart) -> tuple[float, float, float]:
+    """Where the figures behind rows end: busy, bubble, memory."""
+    busy = 44 if chart.time_unit not in MICROSECONDS else 68
+    return busy, busy + 52, busy + (112 if chart.memory_unit not in BYTES else 148)
 
 
 def _group(canvas: Canvas, chart: Chart, group: RowGroup, top: float, right: float) -> None:
@@ -184,11 +199,9 @@ def _group(canvas: Canvas, chart: Chart, group: RowGroup, top: float, right: flo
             size = f'x="{_n(canvas.left)}" y="{_n(y)}" width="{_n(right - canvas.left)}" height="{ROW}"'
             canvas.add(f'<rect {size} class="idle"/>')
         if not row.dead:
-            canvas.text(right + 44, base, number(row.busy), "right")
-            canvas.text(right + 96, base, share(row.bubble), "right")
-            if row.peak is not None:
-                limit = "" if row.limit is None else f"/{row.limit}"
-                canvas.text(right + 156, base, f"{row.peak}{limit}", "right")
+            texts = brief_time(row.busy, chart.time_unit), share(row.bubble), held_text(row, chart.memory_unit)
+            for text, offset in zip(texts, _columns(chart), strict=True):
+                canvas.text(right + offset, base, text, "right")
         for outage in row.outages:
             _outage(canvas, row, outage, y, right)
         for recovery in row.recoveries:
@@ -199,12 +212,12 @@ def _group(canvas: Canvas, chart: Chart, group: RowGroup, top: float, right: flo
 
 
 def _box(canvas: Canvas, chart: Chart, row: Row, span: Span, y: float) -> str:
-    instruction = span.instruction
-    op = instruction.op
+    instruction, op = span.instruction, span.instruction.op
     x, width = canvas.x(span.start), max(2.0, (span.end - span.start) * canvas.scale)
     objection = chart.wrong.get((row.server, span.index))
     rerouted = row.rerouted(instruction)
-    title = f"{instruction} on {row.server}: {MEANING[op]}, {number(span.start)} to {number(span.end)}"
+    begin, end = brief_time(span.start, chart.time_unit), brief_time(span.end, chart.time_unit)
+    title = f"{instruction} on {row.server}: {MEANING[op]}, {begin} to {end}"
     if rerouted:
         title += f", re-routed from pipeline {instruction.home}"
     if objection:

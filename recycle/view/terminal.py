@@ -10,11 +10,12 @@ from rich.text import Text
 
 from recycle.plan.instruction import Op
 from recycle.record.timeline import Span
+from recycle.view.amounts import brief_time, held_text
 from recycle.view.chart import Chart, Row, fate, share
 from recycle.view.scale import Scale, make_scale, mixture
 from recycle.view.style import FILL, INK
 from recycle.view.subject import Subject
-from recycle.wording import MICROSECONDS, number, time_text
+from recycle.wording import time_text
 
 MOST_PROBLEMS = 5
 DEAD, WAITING = "x", "="
@@ -69,7 +70,7 @@ def draw(
     paces = paces or [1.0] * len(charts)
     rows = [row for chart in charts for row in chart.rows()]
     labels = max((len(row.label) for row in rows), default=0) + 1
-    tail = max((len(_tail(row)) for row in rows), default=0) + 1
+    tail = max((len(_tail(row, chart.memory_unit)) for chart in charts for row in chart.rows()), default=0) + 1
     if width - labels - tail < width // 2:
         tail = 0
     scale = make_scale(charts, paces, max(1, width - labels - tail))
@@ -115,7 +116,7 @@ def _draw(chart: Chart, scale: Scale, frame: Frame, colours: Colours) -> list[Te
             else:
                 for text, style in _cells(chart, row, scale, colours):
                     line.append(text, style=style)
-                line.append(_tail(row).rjust(frame.tail)[: frame.tail])
+                line.append(_tail(row, chart.memory_unit).rjust(frame.tail)[: frame.tail])
             lines.append(line)
     for line in lines:
         line.truncate(frame.width, overflow="crop")
@@ -210,26 +211,20 @@ def _paint(op: Op, colours: Colours) -> str:
     return {"none": "", "few": FEW.get(op, ""), "full": f"{INK[op]} on {FILL[op]}"}[colours]
 
 
-def _tail(row: Row) -> str:
+def _tail(row: Row, memory_unit: str) -> str:
     if row.dead:
         return ""
-    peak = "" if row.peak is None else number(row.peak) if row.limit is None else f"{row.peak}/{row.limit}"
-    return f" {share(round(row.bubble, 2)):>6}  {peak:>6}"
+    return f" {share(round(row.bubble, 2)):>6}  {held_text(row, memory_unit):>6}"
 
 
 def _axis(chart: Chart, scale: Scale) -> str:
     """Times along the top, as many as fit."""
     cells = [" "] * scale.columns
-    for tick in scale.ticks(len(_time(chart.end, chart)) + 2):
-        text, place = f"|{_time(tick, chart)}", scale.column(tick)
+    for tick in scale.ticks(len(brief_time(chart.end, chart.time_unit)) + 2):
+        text, place = f"|{brief_time(tick, chart.time_unit)}", scale.column(tick)
         if place + len(text) <= scale.columns:
             cells[place : place + len(text)] = text
     return "".join(cells)
-
-
-def _time(time: float, chart: Chart) -> str:
-    """A time as short as can be: with its unit if that is one of time, and else bare."""
-    return time_text(time, chart.time_unit) if chart.time_unit in MICROSECONDS else number(time)
 
 
 def _facts(chart: Chart) -> str:

@@ -121,7 +121,7 @@ def test_what_was_interrupted_is_not_compared(subject):
     assert (dict(comparison.changes), comparison.missing) == ({}, 0)
 
 
-def test_the_terminal_says_what_befell_the_run(run, folder):
+def test_the_terminal_says_what_happened_in_the_run(run, folder):
     status, out, _ = run("show", folder)
     assert status == 0
     assert out.splitlines()[-9:] == [
@@ -131,6 +131,19 @@ def test_the_terminal_says_what_befell_the_run(run, folder):
         "recovered in 6 ms: detect 1, agree 2, rebuild 2, restore 1, start 1, redo 32 ms",
         "W1_2 (incarnation 1) is back: 12 of 12 servers, throughput 125% of before (125% of fault-free 1F1B)",
         "changed views in 5 ms: detect 0, agree 1, rebuild 2, restore 0, start 1, redo 30 ms",
+        "1 failure, 1 rejoin, 1 iteration made again",
+        "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
+        "12 ms without work",
+        "at the end view 2: 12 of 12 servers, throughput 100% of the start (125% of fault-free 1F1B)",
+    ]
+
+
+def test_who_writes_a_page_reads_where_it_is_and_a_summary(run, folder, tmp_path):
+    page = tmp_path / "run.html"
+    status, out, _ = run("show", folder, "--html", page)
+    assert status == 0
+    assert out.splitlines() == [
+        f"written to {page}",
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
         "12 ms without work",

@@ -364,6 +364,8 @@ scene.theme = readTheme(page, base);
 resize();
 open();
 performance.mark('first draw');
+// Who waits for whom is found out before somebody asks.
+setTimeout(() => panels.forEach((panel) => panel.places));
 if (page.live === 'run') watchRun(replace);
 if (page.live === 'plans') flip = tryPlans(panels[0].rows.filter((row) => row.dead).map((row) => row.label), replace);
 

@@ -3,7 +3,9 @@
 const TYPES = { B: Uint8Array, i: Int32Array, d: Float64Array };
 
 function column(text, type) {
-  const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let place = 0; place < letters.length; place++) bytes[place] = letters.charCodeAt(place);
   return new TYPES[type](bytes.buffer);
 }
 
@@ -58,20 +60,25 @@ export class Panel {
     }
     this.rowOf = new Int32Array(this.boxes.op.length);
     this.rows.forEach((row, place) => this.rowOf.fill(place, row.boxes.from, row.boxes.to));
+    this.made = new Map(); // the numbers of the iterations that were made in each view, in the index
     this.begun = Float64Array.from(this.views, ([time]) => time);
     this.moved = null;
     this.mostMemory = this.rows.reduce((most, row) => Math.max(most, row.limit ?? row.peak ?? 0), 1);
   }
 
-  // The box of every phase of every micro-batch, found out when it is first asked for.
+  // The box of every phase of every micro-batch, -1 where there is none; found out when it is first asked for.
   get places() {
     if (!this.index) {
-      const { boxes } = this;
-      this.index = new Map();
+      const { boxes, made } = this;
       for (let box = 0; box < boxes.op.length; box++) {
+        const turn = this.turn(this.view(box), boxes.iteration[box]);
+        if (!made.has(turn)) made.set(turn, made.size);
+      }
+      this.index = new Int32Array(made.size * this.depth * this.homes * this.width * 3).fill(-1);
+      for (let box = 0; box < boxes.op.length; box++) {
+        const number = made.get(this.turn(this.view(box), boxes.iteration[box]));
         for (const phase of this.ops[boxes.op[box]].phases) {
-          const place = this.key(this.view(box), boxes.iteration[box], this.stage(box), boxes.home[box], boxes.microBatch[box], phase);
-          this.index.set(place, box);
+          this.index[this.key(number, this.stage(box), boxes.home[box], boxes.microBatch[box], phase)] = box;
         }
       }
     }
@@ -83,13 +90,18 @@ export class Panel {
     return firstAbove(this.begun, this.boxes.start[box], 0, this.begun.length);
   }
 
-  key(view, iteration, stage, home, microBatch, phase) {
-    const made = view * this.iterations + iteration;
-    return (((made * this.depth + stage) * this.homes + home) * this.width + microBatch) * 3 + phase;
+  turn(view, iteration) {
+    return view * this.iterations + iteration;
+  }
+
+  key(number, stage, home, microBatch, phase) {
+    return (((number * this.depth + stage) * this.homes + home) * this.width + microBatch) * 3 + phase;
   }
 
   place(view, iteration, stage, home, microBatch, phase) {
-    return this.places.get(this.key(view, iteration, stage, home, microBatch, phase)) ?? -1;
+    const { places } = this;
+    const number = this.made.get(this.turn(view, iteration));
+    return number === undefined ? -1 : places[this.key(number, stage, home, microBatch, phase)];
   }
 
   // What is said of a time at which a row has no box: a new view, a pause before it, or a death.
