@@ -13,7 +13,7 @@ import torch
 from recycle.control.agent import run_agent
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JoinFile, digest_of
+from recycle.control.joinfile import JOIN_FILE, JoinFile, digest_of
 from recycle.control.messages import differs
 from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal, RunFailed
@@ -21,7 +21,7 @@ from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.keeping import keeper_limit, make_keeping
+from recycle.megatron.gpt.keeping import keeper_setting, make_keeping
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
@@ -38,6 +38,7 @@ from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.apart import join
 from recycle.runtime.launch.claiming import end_for_first
+from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from
 from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall
@@ -48,7 +49,7 @@ from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
-from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
+from recycle.runtime.launch.supervisor import FIRED, Supervisor
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
@@ -93,7 +94,7 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         _refuse_to_overwrite(run)
         run.folder.mkdir(parents=True, exist_ok=True)
         run.save()
-    newest = _newest(run, text.fingerprint, watch) if run.resume or run.resume_from is not None else None
+    newest = _newest(run, text.fingerprint, watch) if run.goes_on else None
     if run.protected:
         _train_protected(run, view, text, newest, watch, make, faults, meeting)
         return
@@ -133,11 +134,12 @@ def _train_protected(
     faults: Faults,
     meeting: RollCall | None,
 ) -> None:
+    seat = _take_seat(run, meeting)
     setting = Setting(
         job=run.plan.job,
         view=view,
         step=newest or 0,
-        restore="memory" if newest is None else "checkpoint",
+        restore="checkpoint" if run.goes_on else "memory",
         fingerprint=run.fingerprint(text.fingerprint),
         durations=run.durations,
         host=run.host,
@@ -146,14 +148,30 @@ def _train_protected(
         durable=lambda: bool(run.copies or checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
-        keeper_limit=keeper_limit(run),
+        keeping=None if seat is None else keeper_setting(run, seat),
         ranks=run.ranks,
         cluster=run.cluster,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
 
-def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollCall, say: Callable[[str], None]) -> int:
+def _take_seat(run: Run, meeting: RollCall | None) -> Seat | None:
+    """Where this process can have its host's keeper; None where nothing is kept."""
+    if not run.copies:
+        return None
+    seat = Seat(run.folder, None if meeting is None else meeting.address, resumes=run.goes_on)
+    if meeting is not None:
+        meeting.keeper = seat.offer
+    return seat
+
+
+def attend_run(
+    folder: Path,
+    make_maker: Callable[[Plan], Maker],
+    meeting: RollCall,
+    say: Callable[[str], None],
+    seat: Seat | None = None,
+) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
     Args:
@@ -161,6 +179,7 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         make_maker: gives what makes a plan when servers fail, for which no catalogue has one, from the first plan.
         meeting: with the other processes.
         say: tells the user something.
+        seat: where this process can have its host's keeper; None where nothing is kept.
 
     Returns:
         The exit status: 0 if the run was kept, with this server or without it.
@@ -169,6 +188,8 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         UserError: there is no run, or it cannot be found here.
         EndedBySignal: this process was told to end.
     """
+    if seat is not None:
+        meeting.keeper = seat.offer
     admission = meeting.attend()
     endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
@@ -178,6 +199,8 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
     member = View.of(run.plan).members[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
     make = make_maker(run.plan)
+    if seat is not None:
+        serve_from(keeper_setting(run, seat), endpoint)
     workers: list[int] = []
     with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
         lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
@@ -188,6 +211,8 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         status = serve_again(serve, member, lives, Restarts(run.restarts), say)
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
+    if seat is not None:
+        dismiss_after(endpoint)
     meeting.leave(status)
     end_for_first(meeting, endpoint, View.of(run.plan).servers)
     if signals.number and status:
@@ -301,7 +326,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             hooks.append(Injector(mine, tell, lambda: trained.gradients, (*door.endpoint.ports, door.watch[1])))
-        keeping = make_keeping(run, trained, member.server, door.endpoint.token, reporter)
+        keeping = make_keeping(run, trained, member.server, door.endpoint, reporter)
         hooks += [keeping] if keeping is not None else []
         survivor = Survivor(
             member,
@@ -367,8 +392,10 @@ def _next_epoch(run: Run) -> int:
     return 0 if view is None else view.epoch + 1
 
 
-def _newest(run: Run, fingerprint: str, watch: Watch) -> int:
+def _newest(run: Run, fingerprint: str, watch: Watch) -> int | None:
     found = checkpoints(run.checkpoints)
+    if not found and run.copies:
+        return None  # what keepers have is known when servers ask them
     if not found:
         raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
     damaged = {}
