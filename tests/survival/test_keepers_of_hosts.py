@@ -14,13 +14,25 @@ pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.tim
 
 MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 ITERATIONS = 30
-ON = (0, 1, 0, 1)
+PIPELINES = 2
+ON = (0, 1) * PIPELINES
 """The host of each rank: that of its stage, so that a host has all servers of one."""
+STAGE = [f"W{pipeline}_1" for pipeline in range(PIPELINES)]
 
 
 def words(folder, iterations=ITERATIONS):
     (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "2", "--stages", "2", "--micro-batches", "2", "--iterations", str(iterations), "--exact"]
+    size = [
+        "--pipelines",
+        str(PIPELINES),
+        "--stages",
+        "2",
+        "--micro-batches",
+        "2",
+        "--iterations",
+        str(iterations),
+        "--exact",
+    ]
     keeping = ["--keep-in-memory", "copies=2"]
     return [*TRAIN, "train", *size, *keeping, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
 
@@ -49,7 +61,9 @@ def start():
 
 
 def started_apart(start, found, arguments):
-    return [start(arguments, found[host], by_hand(rank, 4, found[0].address, 29500)) for rank, host in enumerate(ON)]
+    return [
+        start(arguments, found[host], by_hand(rank, len(ON), found[0].address, 29500)) for rank, host in enumerate(ON)
+    ]
 
 
 def told(folder, kind):
@@ -82,9 +96,9 @@ def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_pa
         found[1].crash()
         ranks[0].wait_for("no live server of stage 1 is left: waiting for a replacement")
         join = [*TRAIN, "join", str(tmp_path / "run"), "--address", found[2].address]
-        joiners = [start([*join, "--server", server], found[2]) for server in ("W0_1", "W1_1")]
+        joiners = [start([*join, "--server", server], found[2]) for server in STAGE]
         assert ranks[0].ended() == 0, ranks[0].output
-        for each in (ranks[2], *joiners):
+        for each in (*ranks[2::2], *joiners):
             assert each.ended() == 0, each.output
         # Whoever was there keeps no process.
         wait_until(lambda: "recycle: keeper" not in titles(found[0]))

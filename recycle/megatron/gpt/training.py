@@ -270,7 +270,9 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     difference = differs(run.fingerprint(text.fingerprint), description.fingerprint)
     if difference:
         raise ControlError(f"{run.folder}: {difference}: a server that joins must train the same model in the same way")
-    vacant = [each for each in run.plan.job.servers() if each not in verdict.view.servers]
+    # Where all servers of a stage are dead, the view that has them is followed by one with those who join.
+    alive = {each.server for each in verdict.view.members if board.failures.death(each) is None}
+    vacant = [each for each in run.plan.job.servers() if each not in alive]
     if not vacant or (server is not None and server not in vacant):
         raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
     server = server or vacant[0]
