@@ -11,6 +11,7 @@ from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.launch.keepers import KeeperSetting, Seat
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
 from recycle.state.client import KeeperClient
@@ -58,6 +59,21 @@ def keeper_setting(run: Run, seat: Seat) -> KeeperSetting:
         return MOST * version_bytes(run.model, run.plan.job.depth, stages)
 
     return KeeperSetting(run.copies, most, seat, lambda directory: describe_keeping(run, directory))
+
+
+def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
+    """In the first process of a run: how it keeps its state, and where; None where it does not.
+
+    Args:
+        run: what is trained.
+        meeting: with the other processes; None where all are started here.
+    """
+    if not run.copies:
+        return None
+    seat = Seat(run.folder, None if meeting is None else meeting.address, resumes=run.goes_on)
+    if meeting is not None:
+        meeting.keeper = seat.offer
+    return keeper_setting(run, seat)
 
 
 def describe_keeping(run: Run, directory: KeeperDirectory) -> str:

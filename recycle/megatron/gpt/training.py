@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from recycle.control.agent import run_agent
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JOIN_FILE, JoinFile, digest_of
+from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.messages import differs
 from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal, RunFailed
@@ -21,7 +20,7 @@ from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.keeping import keeper_setting, make_keeping
+from recycle.megatron.gpt.keeping import keeper_setting, make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
@@ -41,7 +40,7 @@ from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from
 from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.local import Process, launch
-from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.report_channel import connect_to_launcher
@@ -134,7 +133,6 @@ def _train_protected(
     faults: Faults,
     meeting: RollCall | None,
 ) -> None:
-    seat = _take_seat(run, meeting)
     setting = Setting(
         job=run.plan.job,
         view=view,
@@ -148,21 +146,11 @@ def _train_protected(
         durable=lambda: bool(run.copies or checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
-        keeping=None if seat is None else keeper_setting(run, seat),
+        keeping=take_seat(run, meeting),
         ranks=run.ranks,
         cluster=run.cluster,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
-
-
-def _take_seat(run: Run, meeting: RollCall | None) -> Seat | None:
-    """Where this process can have its host's keeper; None where nothing is kept."""
-    if not run.copies:
-        return None
-    seat = Seat(run.folder, None if meeting is None else meeting.address, resumes=run.goes_on)
-    if meeting is not None:
-        meeting.keeper = seat.offer
-    return seat
 
 
 def attend_run(
@@ -191,10 +179,10 @@ def attend_run(
     if seat is not None:
         meeting.keeper = seat.offer
     admission = meeting.attend()
-    endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
+    endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
     text = load_text(run.text, run.model)
-    _require_same(run.fingerprint(text.fingerprint), endpoint)
+    require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     member = View.of(run.plan).members[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
@@ -218,25 +206,6 @@ def attend_run(
     if signals.number and status:
         raise EndedBySignal(f"{signals.name}: {member.server} has left the run", signals.number)
     return status
-
-
-def _shared_token(folder: Path, digest: str, first: str) -> str:
-    path = folder / JOIN_FILE
-    token = JoinFile.read(path).token if path.exists() else ""
-    if digest_of(token) != digest:
-        raise RunError(
-            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
-            "that all hosts share"
-        )
-    return token
-
-
-def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
-    description = Board(endpoint.connect(), endpoint.token).description()
-    assert description is not None, "who admits has described the run"
-    difference = differs(fingerprint, description.fingerprint)
-    if difference:
-        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
 
 
 def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:

@@ -13,7 +13,6 @@ from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.participant import Participant
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.detached import fork_keeper
-from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.meeting import Hello, KeeperOffer
 from recycle.runtime.launch.outcome import is_over
 from recycle.runtime.net.endpoint import Endpoint
@@ -144,59 +143,6 @@ class KeeperSetting(NamedTuple):
         """The most bytes that this host's keeper may hold."""
         place = next(number for number, home in enumerate(directory.homes) if home.address == address)
         return self.bytes_of(directory.stages_at(place))
-
-
-class HostKeeper:
-    """The launcher's part in its host's keeper.
-
-    Args:
-        token: the run's.
-        fork_server: starts it, where this process has to.
-
-    Attributes:
-        directory: of the run's keepers; None where it has none.
-    """
-
-    def __init__(self, token: str, fork_server: ForkServer) -> None:
-        self.directory: KeeperDirectory | None = None
-        self._token = token
-        self._fork_server = fork_server
-        self._limit = 0
-        self._channel: Channel | None = None
-
-    def open(self, setting: KeeperSetting, directory: KeeperDirectory, address: str) -> None:
-        """Have one.
-
-        Args:
-            setting: how the run keeps its state.
-            directory: of its keepers.
-            address: of this host.
-        """
-        self.directory = directory
-        self._limit = setting.limit(directory, address)
-        if setting.seat.is_taken(directory, address):
-            self._fork_server.start_keeper(self._token, self._limit)
-        else:
-            self._channel = hold(self._token)
-
-    def learn(self, event: ForkEvent) -> str:
-        """It has started or ended; gives what the user should know."""
-        if event.kind == "started":
-            self._channel = hold(self._token)
-            return ""
-        self._fork_server.start_keeper(self._token, self._limit)
-        return "the keeper's process is gone, and with it the copies in memory: another one is started"
-
-    def end(self, *, over: bool) -> None:
-        """This process ends.
-
-        Args:
-            over: whether nobody will go on from what is kept.
-        """
-        if self.directory is not None and over:
-            dismiss(self._token)
-        if self._channel is not None:
-            self._channel.close()
 
 
 def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:

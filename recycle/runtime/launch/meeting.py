@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -13,10 +14,11 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import _barrier_nonblocking
 
+from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
-from recycle.control.joinfile import digest_of
+from recycle.control.joinfile import JOIN_FILE, JoinFile, digest_of
 from recycle.control.messages import differs
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
@@ -292,6 +294,44 @@ def await_store(connect: Callable[[], TorchStore], start: Start, patience: float
                     "first process runs, and whether MASTER_ADDR and MASTER_PORT name its host and a free port there"
                 ) from error
             time.sleep(LOOK)
+
+
+def shared_token(folder: Path, digest: str, first: str) -> str:
+    """The token of the run that the first process has begun, from the folder that all share.
+
+    Args:
+        folder: of the run.
+        digest: of the token.
+        first: the first process's host.
+
+    Raises:
+        RunError: it is another folder.
+    """
+    path = folder / JOIN_FILE
+    token = JoinFile.read(path).token if path.exists() else ""
+    if digest_of(token) != digest:
+        raise RunError(
+            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
+            "that all hosts share"
+        )
+    return token
+
+
+def require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
+    """Compare what this process would train with what the run does.
+
+    Args:
+        fingerprint: what must be the same, by name.
+        endpoint: of the run's store.
+
+    Raises:
+        RunError: they differ.
+    """
+    description = Board(endpoint.connect(), endpoint.token).description()
+    assert description is not None, "who admits has described the run"
+    difference = differs(fingerprint, description.fingerprint)
+    if difference:
+        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
 
 
 def why_not(hellos: Sequence[Hello]) -> str:

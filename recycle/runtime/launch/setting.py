@@ -79,19 +79,19 @@ class Setting(NamedTuple):
         """Whom the launcher starts."""
         return self.everybody if self.meeting is None else (self.everybody[self.meeting.start.rank],)
 
-    def direct_keepers(self) -> KeeperDirectory | None:
-        """The directory of the run's keepers, once all processes have come; None where it has none.
+    def direct_keepers(self, keeping: KeeperSetting) -> KeeperDirectory:
+        """The directory of the run's keepers, once all processes have come.
+
+        Args:
+            keeping: how the state is kept in memory.
 
         Raises:
             UserError: a host is missing for it, or has not got the memory. All who came are told.
         """
-        if self.keeping is None:
-            return None
         if self.meeting is None:
-            alone = Hello(socket.gethostname(), "", self.host, {}, self.keeping.seat.offer)
-            return self.keeping.direct(self.everybody, [alone])
+            return keeping.direct(self.everybody, [Hello(socket.gethostname(), "", self.host, {}, keeping.seat.offer)])
         try:
-            return self.keeping.direct(self.everybody, self.meeting.hellos)
+            return keeping.direct(self.everybody, self.meeting.hellos)
         except UserError as error:
             self.meeting.refuse(str(error))
             raise

@@ -29,7 +29,7 @@ from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
-from recycle.runtime.launch.keepers import HostKeeper
+from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
 from recycle.runtime.launch.outcome import is_over, lives_elsewhere, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
@@ -158,10 +158,8 @@ class Supervisor:
             self._await_store()
         if meeting is not None:
             meeting.receive()
-        directory = self._setting.direct_keepers()
-        if self._setting.keeping is not None and directory is not None:
-            self._keeper.open(self._setting.keeping, directory, self._setting.host)
-            self._tell(InstantLine("memory", now(), None, self._setting.keeping.describe(directory)))
+        for text in self._keeper.open(self._setting):
+            self._tell(InstantLine("memory", now(), None, text))
         self._open_board()
         if meeting is not None:
             for text in meeting.risks([each.member.server.stage for each in self._setting.everybody]):
@@ -183,7 +181,7 @@ class Supervisor:
                 self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
             return
         if event.name == "keeper":
-            if text := self._keeper.learn(event):
+            for text in self._keeper.learn(event):
                 self._tell(InstantLine("warning", now(), None, text))
             return
         participant = Participant.parse(event.name, self._setting.ranks)
