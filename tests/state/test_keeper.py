@@ -10,7 +10,7 @@ import pytest
 from recycle.control.joinfile import new_token
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import BadCopy, KeeperLost, Refused
-from recycle.state.keeper import keeper_address, listen, serve
+from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
 from recycle.state.ladder import Copy, StatePart
 from recycle.state.shelf import Content, Shelf
 
@@ -204,3 +204,42 @@ def test_what_has_come_is_counted_once():
     # The next version but two takes the memory of this one.
     reused = [shelf.make_room(part(version=6, number=number), MEBIBYTE) for number in range(2)]
     assert {id(each) for each in reused} == {id(first), id(second)}
+
+
+def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
+    data = content()
+    with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
+        threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
+        near = KeeperClient(keeper_address(token), token, "here")
+        assert near.find_port() == door.getsockname()[1]
+        put(KeeperClient(("127.0.0.1", near.find_port()), token, "there"), part(), data)
+        assert get(near, part()) == (b"head", data)
+        stranger = KeeperClient(("127.0.0.1", near.find_port()), new_token(), "there")
+        for attempt in (stranger.copies, stranger.dismiss):
+            with pytest.raises(KeeperLost):
+                attempt()
+        assert near.copies() == (Copy(part(), "here", len(data)),)
+
+
+def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
+    def begin(linger):
+        with listen(token) as listener:
+            process = FORK.Process(target=serve, args=([listener], token, LIMIT, linger), daemon=True)
+            process.start()
+        return process
+
+    client = KeeperClient(keeper_address(token), token, "here")
+    process = begin(600.0)
+    # Whoever holds it does not keep it from ending when all is over.
+    channel = client.hold()
+    client.dismiss()
+    process.join(30)
+    assert process.exitcode == 0
+    channel.close()
+    process = begin(3.0)
+    channel = client.hold()
+    process.join(5)
+    assert process.exitcode is None
+    channel.close()
+    process.join(30)
+    assert process.exitcode == 0
