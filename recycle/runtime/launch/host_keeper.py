@@ -52,6 +52,9 @@ class HostKeeper:
 
     def learn(self, event: ForkEvent) -> Iterator[str]:
         """It has started or ended; gives what the user should know."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         if event.kind == "started":
             self._channel = hold(self._token)
             return
