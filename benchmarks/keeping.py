@@ -30,7 +30,7 @@ from recycle.control.joinfile import new_token
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.runtime.keep.keeping import Keeping
+from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.state.client import KeeperClient
 from recycle.state.keeper import keeper_address, listen, serve
 
@@ -73,12 +73,13 @@ def bring(megabytes: int, rounds: int) -> None:
     token, stage, view = new_token(), Stage(megabytes * 10**6), View.among(PEERS)
     with listen(token) as listener:
         keeper = multiprocessing.get_context("fork").Process(
-            target=serve, args=(listener, token, 4 * megabytes * 10**6), daemon=True
+            target=serve, args=([listener], token, 4 * megabytes * 10**6), daemon=True
         )
         keeper.start()
     client = KeeperClient(keeper_address(token), token, "here")
     try:
-        peers = [Keeping([client], each, 1, stage, lambda: view, print) for each in PEERS]
+        known = KnownKeepers([client], near=client.name)
+        peers = [Keeping(known, each, 1, stage, lambda: view, lambda kind, text: None) for each in PEERS]
         for each in peers:
             each.before(0, Instruction(Op.REDUCE, 0))
         expected = stage.state()

@@ -34,7 +34,7 @@ def test_profiles_a_job_that_can_be_planned(tmp_path):
 def test_trains_with_a_dead_server(tmp_path):
     options = ["--dead", "W1_0", "--iterations", 2, "--evaluate-every", 2, "--keep-in-memory", "copies=1"]
     result = call("train", *SMALL, *options, "-o", tmp_path / "run")
-    assert re.search(r"memory     [\d.]+ MiB for every iteration, at most [\d.]+ MiB in all", result.output)
+    assert re.search(r"[\d.]+ MiB are copied in every iteration, and a\s+keeper takes at most", result.output)
     assert "not kept in memory" not in result.output
     assert "dead       W1_0" in result.output
     assert "iteration 2/2: loss " in result.output

@@ -25,7 +25,6 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
         RunFailed: the run did not come to its end.
     """
     from recycle.cli.progress import TrainingProgress
-    from recycle.megatron.gpt.keeping import describe_keeping
     from recycle.megatron.gpt.training import train
     from recycle.planner.source import plan_maker
     from recycle.record.totals import StepTotal, Totals
@@ -47,8 +46,6 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput_text(plan.retention)}")
     if untried := untried_release():
         console.print(f"torch      {untried}", markup=False)
-    if run.copies:
-        console.print(f"memory     {describe_keeping(run)}", markup=False)
     micro_batches = job.pipelines * job.micro_batches
     tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
     board = TensorBoard(output / "tensorboard", tokens)

@@ -115,8 +115,9 @@ LONGEST_RUN = 24 * 3600.0
     default="off",
     show_default=True,
     metavar="off|copies=N",
-    help="Have N hosts keep every iteration's state in memory, so that the loss of all servers of a stage costs one "
-    "iteration; a run on one machine has one host.",
+    help="Have N hosts keep every iteration's state in memory, a server's own among them, so that the loss of all "
+    "servers of a stage costs one iteration; a run on one machine has one host. With --resume, a run that has lost all "
+    "its servers goes on from there, too.",
 )
 @click.option(
     "--store",
@@ -196,16 +197,15 @@ def command(
         raise UserError(
             f"--keep-in-memory copies={copies}: it keeps servers of one rank; leave it or --tensor-parallel out"
         )
-    if copies and (not protected or start is not None):
-        why = "these processes were started apart" if protected else "a run without protection survives no failure"
-        raise UserError(f"--keep-in-memory copies={copies}: {why}; leave it off, or start one command on one machine")
+    if copies and not protected:
+        raise UserError(f"--keep-in-memory copies={copies}: a run without protection survives no failure; leave it off")
     host = choose_address(address, start)
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within)
     )
     meeting = None if start is None else meet(start, host, start_within, cluster)
     if meeting is not None and meeting.start.rank > 0 and protected:
-        attend(output, meeting)
+        attend(output, meeting, keeps=copies > 0, goes_on=resume or resume_from is not None)
         return
     with nullcontext() if meeting is None else meeting.telling_others():
         plan = choose_plan(job, plan_file, dead)
@@ -269,8 +269,14 @@ def meet(start: "Start", address: str, patience: float, cluster: EtcdCluster | N
     return RollCall(start, address, patience, cluster)
 
 
-def attend(folder: Path, meeting: "RollCall") -> None:
+def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> None:
     """Serve in a run that the first process begins.
+
+    Args:
+        folder: of the run.
+        meeting: with the other processes.
+        keeps: whether it keeps its state in memory.
+        goes_on: whether it begins where another start has ended.
 
     Raises:
         RunFailed: it did not come to its end.
@@ -278,11 +284,13 @@ def attend(folder: Path, meeting: "RollCall") -> None:
     """
     from recycle.megatron.gpt.training import attend_run
     from recycle.planner.source import plan_maker
+    from recycle.runtime.launch.keepers import Seat
 
     def say(text: str) -> None:
         make_console(error=True).print(f"recycle: {text}", markup=False)
 
-    status = attend_run(folder, lambda plan: plan_maker(plan.job, plan.mode), meeting, say)
+    seat = Seat(folder, meeting.address, resumes=goes_on) if keeps else None
+    status = attend_run(folder, lambda plan: plan_maker(plan.job, plan.mode), meeting, say, seat)
     if status:
         raise RunFailed(f"process {meeting.start.rank} ended with {status}: see what the first process says")
 

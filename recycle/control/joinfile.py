@@ -12,6 +12,9 @@ from recycle.control.errors import ControlError
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.files import read_bytes, write_whole
 
+JOIN_FILE = "join.json"
+"""Its name, in the run's folder."""
+
 
 def new_token() -> str:
     """A secret for one run."""

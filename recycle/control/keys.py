@@ -10,7 +10,7 @@ from recycle.control.participant import Participant
 from recycle.control.view import Member
 from recycle.job import Server
 
-RUN, OPENING, VIEW, EPOCH = "run", "opening", "view", "epoch"
+RUN, OPENING, VIEW, EPOCH, KEEPERS = "run", "opening", "view", "epoch", "keepers"
 
 
 def bell(epoch: int) -> str:

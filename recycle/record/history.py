@@ -116,7 +116,7 @@ class History:
                 self._furthest[line.epoch] = max(line.step, self._furthest.get(line.epoch, -1))
             case InstantLine(kind="failure", server=str(server)):
                 self._absent.add(server)
-            case InstantLine(kind="fault" | "warning" | "end" | "norm") if self._is_new(line):
+            case InstantLine(kind="fault" | "warning" | "end" | "norm" | "memory") if self._is_new(line):
                 self._instants.append(line)
                 return line
         return None

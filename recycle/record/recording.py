@@ -11,7 +11,7 @@ FORMAT = "recycle run"
 VERSION = 1
 
 LaneName = Literal["compute", "communication"]
-InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end", "norm"]
+InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end", "norm", "memory"]
 
 
 class RunLine(msgspec.Struct, frozen=True, tag="run", tag_field="type", forbid_unknown_fields=True):

@@ -18,7 +18,13 @@ from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
 
 PATIENCE = 5.0
-"""Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers."""
+"""Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers, once it knows
+them."""
+
+Address = str | tuple[str, int]
+"""Of a keeper: a name in this host's kernel, or where other hosts reach it."""
+
+_MISSED = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
 
 _LENGTH = struct.Struct("!I")
 _LARGEST = LARGEST_MESSAGE + 64
@@ -74,7 +80,11 @@ class Drop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drop"):
     part: StatePart
 
 
-Request = Offer | Ask | Fetch | Drop
+class Dismiss(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="dismiss"):
+    """The run needs no keeper any more."""
+
+
+Request = Offer | Ask | Fetch | Drop | Dismiss
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,12 +93,14 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         refusal: empty if it is done.
         sizes: what is there, and how many bytes it has, if that was asked.
+        port: where other hosts reach the keeper, if that was asked; 0 where none does.
         head: of a part that was fetched.
         checksum: of its head and bytes.
     """
 
     refusal: str = ""
     sizes: tuple[tuple[StatePart, int], ...] = ()
+    port: int = 0
     head: bytes = b""
     checksum: int = 0
 
@@ -113,13 +125,14 @@ class Channel:
         self._other = other
 
     @classmethod
-    def open(cls, address: str, token: str) -> Self:
+    def open(cls, address: Address, token: str) -> Self:
         """Connect to a keeper.
 
         Raises:
             KeeperLost: there is none.
         """
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection.settimeout(PATIENCE)
             connection.connect(address)
@@ -137,8 +150,18 @@ class Channel:
             OSError: it is gone.
         """
         nonce = secrets.token_bytes(_NONCE)
+        connection.settimeout(PATIENCE)
         connection.sendall(nonce)
+        if connection.family == socket.AF_INET:
+            # A host that is gone says nothing, and what it has begun to send takes memory.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _MISSED:
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
         return cls(connection, token, nonce, "keeper", "trainer")
+
+    def trust(self) -> None:
+        """The other side has the token, and may take its time."""
+        self._connection.settimeout(None)
 
     def close(self) -> None:
         """Let go of it; whatever waits in it fails."""

@@ -1,9 +1,9 @@
 """A trainer's side of a keeper."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from recycle.state.channel import Answer, Ask, Channel, Commit, Drop, Fetch, Offer
+from recycle.state.channel import Address, Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
 
@@ -20,7 +20,7 @@ class KeeperClient:
         name: the keeper's, for people.
     """
 
-    def __init__(self, address: str, token: str, name: str) -> None:
+    def __init__(self, address: Address, token: str, name: str) -> None:
         self.name = name
         self._address = address
         self._token = token
@@ -52,7 +52,7 @@ class KeeperClient:
         except KeeperLost:
             channel.close()
             raise
-        return Delivery(channel, head)
+        return Delivery(channel)
 
     def fetch(self, part: StatePart, make_room: Callable[[bytes], Iterable[memoryview]]) -> None:
         """Get a part.
@@ -71,7 +71,7 @@ class KeeperClient:
             answer = channel.receive(Answer)
             _require_done(answer)
             checksum = zlib.crc32(answer.head)
-            for piece in _cut(make_room(answer.head)):
+            for piece in cut(make_room(answer.head)):
                 channel.receive_into([piece])
                 checksum = zlib.crc32(piece, checksum)
         finally:
@@ -87,7 +87,38 @@ class KeeperClient:
         """
         self._ask(Drop(part))
 
-    def _ask(self, request: Ask | Drop) -> Answer:
+    def find_port(self) -> int:
+        """Where other hosts reach it; 0 where none does.
+
+        Raises:
+            KeeperLost: it cannot be reached.
+        """
+        return self._ask(Ask()).port
+
+    def dismiss(self) -> None:
+        """Say that the run needs it no more.
+
+        Raises:
+            KeeperLost: it cannot be reached.
+        """
+        self._ask(Dismiss())
+
+    def hold(self) -> Channel:
+        """Keep it from ending, for as long as the connection is there.
+
+        Raises:
+            KeeperLost: it cannot be reached.
+        """
+        channel = Channel.open(self._address, self._token)
+        try:
+            channel.send(Ask())
+            _require_done(channel.receive(Answer))
+        except KeeperLost:
+            channel.close()
+            raise
+        return channel
+
+    def _ask(self, request: Ask | Drop | Dismiss) -> Answer:
         channel = Channel.open(self._address, self._token)
         try:
             channel.send(request)
@@ -103,32 +134,39 @@ class Delivery:
 
     Args:
         channel: to the keeper, which waits for the bytes.
-        head: of the part.
     """
 
-    def __init__(self, channel: Channel, head: bytes) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._checksum = zlib.crc32(head)
+        self._lost: KeeperLost | None = None
 
-    def write(self, pieces: Iterable[memoryview]) -> None:
-        """Send the bytes.
+    @property
+    def is_lost(self) -> bool:
+        """Whether it never arrives."""
+        return self._lost is not None
 
-        Raises:
-            KeeperLost: the keeper is gone, or the delivery was given up by another thread.
-        """
-        for piece in _cut(pieces):
-            self._checksum = zlib.crc32(piece, self._checksum)
-            self._channel.send_bytes([piece])
+    def write(self, piece: memoryview) -> None:
+        """Send some bytes. Where the keeper is gone, or the delivery was given up, to commit it fails."""
+        try:
+            if self._lost is None:
+                self._channel.send_bytes([piece])
+        except KeeperLost as error:
+            self._lost = error
 
-    def commit(self) -> None:
+    def commit(self, checksum: int) -> None:
         """Say that what was sent is right.
+
+        Args:
+            checksum: of the head and the bytes.
 
         Raises:
             Refused: nobody must keep this part any more.
             KeeperLost: the keeper is gone.
         """
         try:
-            self._channel.send(Commit(self._checksum))
+            if self._lost is not None:
+                raise self._lost
+            self._channel.send(Commit(checksum))
             _require_done(self._channel.receive(Answer))
         finally:
             self._channel.close()
@@ -138,12 +176,34 @@ class Delivery:
         self._channel.close()
 
 
-def _require_done(answer: Answer) -> None:
-    if answer.refusal:
-        raise Refused(answer.refusal)
+def send(deliveries: Sequence[Delivery], head: bytes, pieces: Iterable[memoryview]) -> int:
+    """Send the same bytes to some keepers, piece by piece, each of which is read once.
+
+    Args:
+        deliveries: to each of them.
+        head: of the part.
+        pieces: the bytes.
+
+    Returns:
+        What to commit them with.
+    """
+    checksum = zlib.crc32(head)
+    for piece in cut(pieces):
+        if all(each.is_lost for each in deliveries):
+            break
+        checksum = zlib.crc32(piece, checksum)
+        for each in deliveries:
+            each.write(piece)
+    return checksum
 
 
-def _cut(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+def cut(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    """Memory in pieces, of the size in which it is summed and sent."""
     for piece in pieces:
         for start in range(0, len(piece), PIECE):
             yield piece[start : start + PIECE]
+
+
+def _require_done(answer: Answer) -> None:
+    if answer.refusal:
+        raise Refused(answer.refusal)

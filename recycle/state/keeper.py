@@ -5,16 +5,25 @@ somebody would have to clean up.
 """
 
 import hashlib
+import selectors
 import socket
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import assert_never
 
-from recycle.state.channel import Answer, Ask, Channel, Commit, Drop, Fetch, Offer, Request
+from recycle.state.channel import Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer, Request
 from recycle.state.errors import KeeperLost, Refused
 from recycle.state.shelf import Content, Shelf
 
 BACKLOG = 512
+
+LINGER = 600.0
+"""Seconds for which a keeper waits for a run's next start after everybody who was there is gone."""
+
+LOOK = 0.2
+"""Seconds between two looks at whether somebody is expected."""
 
 
 def keeper_address(token: str) -> str:
@@ -42,63 +51,126 @@ def listen(token: str) -> socket.socket:
     return listener
 
 
-def serve(listener: socket.socket, token: str, limit: int) -> None:
-    """Keep what is put, for as long as somebody may connect.
+def listen_to_hosts(address: str) -> socket.socket:
+    """A socket at which other hosts reach this one's keeper.
 
     Args:
-        listener: where trainers connect.
+        address: of this host.
+
+    Raises:
+        OSError: it is not.
+    """
+    return socket.create_server((address, 0), backlog=BACKLOG)
+
+
+def serve(listeners: Sequence[socket.socket], token: str, limit: int, linger: float = LINGER) -> None:
+    """Keep what is put, until it is said that nobody needs it, or nobody is there any more.
+
+    Args:
+        listeners: where trainers connect: those of this host, and those of others if there are any.
         token: the run's; who has not got it is not heard.
         limit: the most bytes that may be kept.
+        linger: seconds without anybody after which nobody is expected.
     """
-    shelf = Shelf(limit)
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        threading.Thread(target=_attend, args=(connection, token, shelf), name="a trainer", daemon=True).start()
-
-
-def _attend(connection: socket.socket, token: str, shelf: Shelf) -> None:
-    """Answer a trainer until it is gone."""
-    with connection, suppress(KeeperLost, OSError):
-        channel = Channel.accept(connection, token)
-        while True:
-            request: Request = channel.receive(Request)  # type: ignore[arg-type]
+    port = next((each.getsockname()[1] for each in listeners if each.family == socket.AF_INET), 0)
+    keeper = Keeper(token, limit, port)
+    selector = selectors.DefaultSelector()
+    for each in listeners:
+        selector.register(each, selectors.EVENT_READ)
+    while not keeper.is_over(linger):
+        for key, _ in selector.select(LOOK):
+            assert isinstance(key.fileobj, socket.socket), "nothing else is registered"
             try:
-                _fulfil(request, channel, shelf)
-            except Refused as refused:
-                channel.send(Answer(str(refused)))
+                connection, _ = key.fileobj.accept()
+            except OSError:
+                return
+            threading.Thread(target=keeper.attend, args=(connection,), name="a trainer", daemon=True).start()
 
 
-def _fulfil(request: Request, channel: Channel, shelf: Shelf) -> None:
-    match request:
-        case Offer():
-            _take(request, channel, shelf)
-        case Ask():
-            channel.send(Answer(sizes=tuple(shelf.sizes.items())))
-        case Fetch(part):
-            content = shelf.find(part)
-            if content is None:
-                raise Refused(f"{part} is not there any more")
-            channel.send(Answer(head=content.head, checksum=content.checksum))
-            channel.send_bytes([memoryview(content.memory)])
-        case Drop(part):
-            shelf.drop(part)
+class Keeper:
+    """What a keeper does; for any number of threads.
+
+    Args:
+        token: the run's.
+        limit: the most bytes that may be kept.
+        port: where other hosts reach it; 0 where none does.
+    """
+
+    def __init__(self, token: str, limit: int, port: int) -> None:
+        self._token = token
+        self._port = port
+        self._shelf = Shelf(limit)
+        self._lock = threading.Lock()
+        self._present = 0
+        self._last = time.monotonic()
+        self._dismissed = False
+
+    def is_over(self, linger: float) -> bool:
+        """Whether nobody is expected.
+
+        Args:
+            linger: seconds for which everybody may be away.
+        """
+        with self._lock:
+            return self._dismissed or (not self._present and time.monotonic() > self._last + linger)
+
+    def attend(self, connection: socket.socket) -> None:
+        """Answer a trainer until it is gone."""
+        with connection, suppress(KeeperLost, OSError):
+            channel = Channel.accept(connection, self._token)
+            request: Request = channel.receive(Request)  # type: ignore[arg-type]
+            channel.trust()
+            with self._presence():
+                while True:
+                    try:
+                        self._fulfil(request, channel)
+                    except Refused as refused:
+                        channel.send(Answer(str(refused)))
+                    request = channel.receive(Request)  # type: ignore[arg-type]
+
+    @contextmanager
+    def _presence(self) -> Iterator[None]:
+        """Within the block, somebody of the run is there."""
+        with self._lock:
+            self._present += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._present -= 1
+                self._last = time.monotonic()
+
+    def _fulfil(self, request: Request, channel: Channel) -> None:
+        match request:
+            case Offer():
+                self._take(request, channel)
+            case Ask():
+                channel.send(Answer(sizes=tuple(self._shelf.sizes.items()), port=self._port))
+            case Fetch(part):
+                content = self._shelf.find(part)
+                if content is None:
+                    raise Refused(f"{part} is not there any more")
+                channel.send(Answer(head=content.head, checksum=content.checksum))
+                channel.send_bytes([memoryview(content.memory)])
+            case Drop(part):
+                self._shelf.drop(part)
+                channel.send(Answer())
+            case Dismiss():
+                channel.send(Answer())
+                with self._lock:
+                    self._dismissed = True
+            case _:
+                assert_never(request)
+
+    def _take(self, offer: Offer, channel: Channel) -> None:
+        """A part comes, unless its trainer is gone before it has said that it is right."""
+        memory = self._shelf.make_room(offer.part, offer.size)
+        try:
             channel.send(Answer())
-        case _:
-            assert_never(request)
-
-
-def _take(offer: Offer, channel: Channel, shelf: Shelf) -> None:
-    """A part comes, unless its trainer is gone before it has said that it is right."""
-    memory = shelf.make_room(offer.part, offer.size)
-    try:
+            channel.receive_into([memoryview(memory)])
+            checksum = channel.receive(Commit).checksum
+        except KeeperLost:
+            self._shelf.forget(memory)
+            raise
+        self._shelf.place(offer.part, Content(offer.head, memory, checksum))
         channel.send(Answer())
-        channel.receive_into([memoryview(memory)])
-        checksum = channel.receive(Commit).checksum
-    except KeeperLost:
-        shelf.forget(memory)
-        raise
-    shelf.place(offer.part, Content(offer.head, memory, checksum))
-    channel.send(Answer())

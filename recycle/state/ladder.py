@@ -6,8 +6,9 @@ parts of two versions are never put together.
 
 What is kept follows from what trainers do: each has put its part of version i with the keepers before it lets its
 peers reduce the gradients of iteration i, and that of the first version of a view before it begins to work. So while
-anybody begins to put version i, all parts of version i - 2 are there for every stage, and in the second version of a
-view, all parts of its first.
+anybody begins to put version i, all parts of version i - 2 are there for every stage; in the second version of a
+view, all parts of its first; and where a view begins with version i, all parts of version i - 1, in the newest view
+that has it. A keeper sees some parts only, and follows from that alone what it may forget.
 """
 
 from collections import defaultdict
@@ -19,8 +20,8 @@ import msgspec
 BEHIND = 2
 """How many versions before the one that is being put are kept."""
 
-MOST = BEHIND + 2
-"""How many versions of a stage are kept at most: while a view begins, its first version is there twice."""
+MOST = 4
+"""How many versions of a stage are kept at most: while a view begins, its first version is there up to three times."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
@@ -34,6 +35,7 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
         version: which.
         number: which part it is, from 0.
         parts: how many the version was cut into.
+        began: the version with which that view began.
     """
 
     stage: Count
@@ -41,6 +43,7 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
     version: Count
     number: Count
     parts: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    began: Count = 0
 
     def __str__(self) -> str:
         return f"part {self.number + 1} of {self.parts} of version {self.version} of stage {self.stage}"
@@ -66,38 +69,54 @@ def is_late(held: Iterable[StatePart], coming: StatePart) -> bool:
 
 
 def find_outdated(held: Collection[StatePart], coming: StatePart) -> frozenset[StatePart]:
-    """Which parts nobody can need any more when another one of their stage begins to come.
+    """Which parts nobody can need any more when another one begins to come.
 
     Args:
-        held: what a keeper has, of every version all or nothing of what there will ever be in a view that is over.
+        held: what a keeper has.
         coming: what is put there next.
     """
-    mine = [each for each in held if each.stage == coming.stage]
-    settled = any(each.epoch == coming.epoch and each.version < coming.version for each in mine)
-    earlier = [] if settled else [each for each in mine if each.epoch < coming.epoch]
-    whole = find_whole(Copy(each, "", 0) for each in earlier).get(coming.stage, {})
-    # What a view does not begin with, nor before, is made again in it; and nobody makes the rest of what is not whole.
-    needed = {each for version, parts in whole.items() if version <= coming.version for each in parts}
-    needed.update(each for each in mine if each.epoch >= coming.epoch)
-    return frozenset(each for each in mine if each not in needed or each.version < coming.version - BEHIND)
+    outdated = {each for each in held if _is_undone(each, coming.epoch, coming.began)}
+    mine = [each for each in held if each.stage == coming.stage and each not in outdated]
+    earlier = [each for each in mine if each.epoch < coming.epoch]
+    if coming.version > coming.began:
+        outdated.update(earlier)
+        outdated.update(each for each in mine if each.version < coming.version - BEHIND)
+        return frozenset(outdated)
+    # The version before is whole in its newest view. Of the first one itself nobody knows which view's is, if any: the
+    # oldest view's is that with which the others began, and of the later ones the newest must do.
+    kept: set[tuple[int, int]] = set()
+    for version, chosen in ((coming.began - 1, (max,)), (coming.began, (min, max))):
+        epochs = [each.epoch for each in earlier if each.version == version]
+        kept.update((choose(epochs), version) for choose in chosen if epochs)
+    outdated.update(each for each in earlier if (each.epoch, each.version) not in kept)
+    return frozenset(outdated)
 
 
 def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[StatePart, ...]]]:
     """The versions of which every part is held somewhere, by stage: their parts in order, of one view.
 
-    Where several views have copied a version, it is that of the newest one.
+    Where several views have copied a version, it is that of the newest one. What was made before a view that began
+    with less is none: it was taken back.
 
     Args:
         copies: what all keepers have that can be reached.
     """
+    known = {each.part for each in copies}
+    began = {(each.epoch, each.began) for each in known}
     sets: dict[tuple[int, int, int, int], set[StatePart]] = defaultdict(set)
-    for part in {each.part for each in copies}:
-        sets[part.epoch, part.stage, part.version, part.parts].add(part)
+    for part in known:
+        if not any(_is_undone(part, *view) for view in began):
+            sets[part.epoch, part.stage, part.version, part.parts].add(part)
     whole: dict[int, dict[int, tuple[StatePart, ...]]] = {}
     for (_, stage, version, parts), found in sorted(sets.items()):
         if {each.number for each in found} == set(range(parts)):
             whole.setdefault(stage, {})[version] = tuple(sorted(found))
     return whole
+
+
+def _is_undone(part: StatePart, epoch: int, began: int) -> bool:
+    """Whether a view that began later, and with less, has taken a version back."""
+    return part.epoch < epoch and part.version > began
 
 
 def climb(copies: Iterable[Copy], part: StatePart, near: str) -> Sequence[Copy]:

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from recycle.control.joinfile import new_token
-from recycle.state.client import KeeperClient
+from recycle.state.client import KeeperClient, send
 from recycle.state.errors import BadCopy, KeeperLost, Refused
-from recycle.state.keeper import keeper_address, listen, serve
+from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
 from recycle.state.ladder import Copy, StatePart
 from recycle.state.shelf import Content, Shelf
 
@@ -29,8 +29,7 @@ def content(size=2 * MEBIBYTE, seed=0):
 
 def put(client, which, data, head=b"head"):
     delivery = client.offer(which, head, len(data))
-    delivery.write([memoryview(data)])
-    delivery.commit()
+    delivery.commit(send([delivery], head, [memoryview(data)]))
 
 
 def get(client, which, size=2 * MEBIBYTE):
@@ -60,7 +59,7 @@ def token():
 def process(token):
     """A keeper in a process of its own."""
     listener = listen(token)
-    process = FORK.Process(target=serve, args=(listener, token, LIMIT), daemon=True)
+    process = FORK.Process(target=serve, args=([listener], token, LIMIT), daemon=True)
     process.start()
     listener.close()
     yield process
@@ -78,7 +77,7 @@ def test_what_was_put_is_there_for_another_process_after_its_trainer_was_killed(
 
     def train():
         put(client, part(), data)
-        client.offer(part(version=4), b"", len(data)).write([memoryview(data)[:-1]])
+        client.offer(part(version=4), b"", len(data)).write(memoryview(data)[:-1])
         os.kill(os.getpid(), signal.SIGKILL)
 
     trainer = FORK.Process(target=train)
@@ -95,11 +94,11 @@ def test_nothing_is_there_before_it_is_committed_nor_after_it_was_given_up(clien
     data = content()
     for _ in range(4):
         delivery = client.offer(part(), b"", len(data))
-        delivery.write([memoryview(data)])
+        checksum = send([delivery], b"", [memoryview(data)])
         assert client.copies() == ()
         delivery.give_up()
         with pytest.raises(KeeperLost):
-            delivery.commit()
+            delivery.commit(checksum)
         assert client.copies() == ()
     # All of the keeper's memory is free again.
     large = content(LIMIT)
@@ -128,12 +127,12 @@ def test_a_keeper_never_holds_more_than_it_may(client):
 def test_who_is_in_a_view_that_is_over_puts_nothing(client):
     data = content(1024)
     late = client.offer(part(version=4, number=1), b"", len(data))
-    late.write([memoryview(data)])
+    checksum = send([late], b"", [memoryview(data)])
     put(client, part(epoch=1), data)
     with pytest.raises(Refused, match="of a view that is over"):
         client.offer(part(version=5), b"", len(data))
     with pytest.raises(Refused, match="of a view that is over"):
-        late.commit()
+        late.commit(checksum)
     assert [each.part for each in client.copies()] == [part(epoch=1)]
 
 
@@ -154,7 +153,7 @@ def test_who_has_not_the_token_is_not_heard(token, client):
 
 def test_nobody_is_taken_for_the_keeper_who_has_not_the_token(token):
     with listen(token) as listener:
-        imposter = threading.Thread(target=serve, args=(listener, new_token(), LIMIT), daemon=True)
+        imposter = threading.Thread(target=serve, args=([listener], new_token(), LIMIT), daemon=True)
         imposter.start()
         with pytest.raises(KeeperLost):
             KeeperClient(keeper_address(token), token, "here").copies()
@@ -183,7 +182,7 @@ def test_a_copy_that_has_changed_is_found_out_and_dropped(token, monkeypatch):
     monkeypatch.setattr(Shelf, "find", find_spoiled)
     listener = listen(token)
     with listener:
-        threading.Thread(target=serve, args=(listener, token, LIMIT), daemon=True).start()
+        threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
         client = KeeperClient(keeper_address(token), token, "here")
         for number in range(2):
             put(client, part(number=number), data)
@@ -205,3 +204,42 @@ def test_what_has_come_is_counted_once():
     # The next version but two takes the memory of this one.
     reused = [shelf.make_room(part(version=6, number=number), MEBIBYTE) for number in range(2)]
     assert {id(each) for each in reused} == {id(first), id(second)}
+
+
+def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
+    data = content()
+    with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
+        threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
+        near = KeeperClient(keeper_address(token), token, "here")
+        assert near.find_port() == door.getsockname()[1]
+        put(KeeperClient(("127.0.0.1", near.find_port()), token, "there"), part(), data)
+        assert get(near, part()) == (b"head", data)
+        stranger = KeeperClient(("127.0.0.1", near.find_port()), new_token(), "there")
+        for attempt in (stranger.copies, stranger.dismiss):
+            with pytest.raises(KeeperLost):
+                attempt()
+        assert near.copies() == (Copy(part(), "here", len(data)),)
+
+
+def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
+    def begin(linger):
+        with listen(token) as listener:
+            process = FORK.Process(target=serve, args=([listener], token, LIMIT, linger), daemon=True)
+            process.start()
+        return process
+
+    client = KeeperClient(keeper_address(token), token, "here")
+    process = begin(600.0)
+    # Whoever holds it does not keep it from ending when all is over.
+    channel = client.hold()
+    client.dismiss()
+    process.join(30)
+    assert process.exitcode == 0
+    channel.close()
+    process = begin(3.0)
+    channel = client.hold()
+    process.join(5)
+    assert process.exitcode is None
+    channel.close()
+    process.join(30)
+    assert process.exitcode == 0

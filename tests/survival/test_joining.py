@@ -13,7 +13,7 @@ import pytest
 
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JoinFile
+from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.tcp_store import TorchStore
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
@@ -22,7 +22,6 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import join_run
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
-from recycle.runtime.launch.supervisor import JOIN_FILE
 from tests.survival.emulated import Once
 from tests.survival.trained import MODEL, Trained, fault, make
 

@@ -1,20 +1,23 @@
 """Copies of a GPT's versions in the memory of keepers: how much they take, and who makes them."""
 
+from collections.abc import Collection
+from typing import Literal
+
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.errors import RunError
-from recycle.runtime.keep.keeping import Keeping
+from recycle.runtime.keep.keeping import Keeping, KnownKeepers
+from recycle.runtime.launch.keepers import KeeperSetting, Seat
+from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
 from recycle.state.client import KeeperClient
-from recycle.state.keeper import keeper_address
+from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.ladder import MOST
-from recycle.state.memory import available_memory
-from recycle.state.placement import place_copies, survival
-from recycle.wording import memory_text
+from recycle.wording import memory_text, plural
 
 VALUE, COUNTERS = 4, 12
 """Bytes of a parameter or moment, which are kept in full precision, and of what is counted for each tensor."""
@@ -22,70 +25,105 @@ VALUE, COUNTERS = 4, 12
 SLACK = 1 << 16
 """Bytes for what belongs to no parameter."""
 
+LOST = 4
+"""Of how many hosts lost at once it is said what is survived, at most."""
 
-def version_bytes(options: ModelOptions, depth: int) -> int:
-    """The most bytes that a version of the whole model has: parameters, and what the optimizer knows of them.
+
+def version_bytes(options: ModelOptions, depth: int, stages: Collection[int]) -> int:
+    """The most bytes that a version of some stages has: parameters, and what the optimizer knows of them.
 
     Args:
         options: the model.
         depth: in how many stages.
+        stages: which of them.
     """
-    width, layers = options.hidden, options.layers
-    values = layers * (12 * width * width + 13 * width) + options.sequence * width + 2 * width
+    width, layers = options.hidden, options.layers // depth * len(stages)
+    values = layers * (12 * width * width + 13 * width)
     # Tied, the last stage has a copy of what the first one has.
-    heads = 1 if options.tied and depth == 1 else 2
-    values += heads * options.vocabulary * width
-    tensors = 12 * layers + 5
+    own_head = depth > 1 or not options.tied
+    values += (options.sequence + options.vocabulary) * width * (0 in stages)
+    values += (2 * width + own_head * options.vocabulary * width) * (depth - 1 in stages)
     moments = {"adamw": 2, "sgd": 1 if options.momentum else 0}[options.optimizer]
-    return values * VALUE * (1 + moments) + tensors * COUNTERS + SLACK
+    return values * VALUE * (1 + moments) + (12 * layers + 5) * COUNTERS + SLACK * len(stages)
 
 
-def keeper_limit(run: Run) -> int:
-    """The most bytes that the keeper of this host holds; 0 where nothing is kept in memory.
-
-    Raises:
-        StateError: there are not so many hosts.
-        RunError: this host has not got the memory.
-    """
-    if not run.copies:
-        return 0
-    place_copies([run.host], run.copies)
-    limit = MOST * version_bytes(run.model, run.plan.job.depth)
-    left = available_memory()
-    if limit > left:
-        raise RunError(
-            f"keep-in-memory: {MOST} versions of this model take {memory_text(limit, 'B')}, and this host has "
-            f"{memory_text(left, 'B')} left; take a smaller model or a host with more memory, or leave it off"
-        )
-    return limit
-
-
-def describe_keeping(run: Run) -> str:
-    """What copies in memory cost and survive, in a line."""
-    whole = version_bytes(run.model, run.plan.job.depth)
-    placed = place_copies([run.host], run.copies)
-    each, most = memory_text(whole, "B"), memory_text(MOST * whole, "B")
-    return (
-        f"{each} for every iteration, at most {most} in all with this host's keeper; the loss of all servers of a "
-        f"stage is survived, and that of a host with {survival(len(placed), placed, 1):.0%}"
-    )
-
-
-def make_keeping(run: Run, trained: GptServer, server: Server, token: str, reporter: Reporter) -> Keeping | None:
-    """What puts a server's parts of its versions with the keeper of its host, and gets versions from there.
+def keeper_setting(run: Run, seat: Seat) -> KeeperSetting:
+    """How a run keeps its state.
 
     Args:
-        run: says whether anything is kept.
-        trained: the server's training.
-        server: which.
-        token: the run's.
-        reporter: is told what the user should know.
+        run: what is trained.
+        seat: this process's part in its host's keeper.
+    """
+
+    def most(stages: Collection[int]) -> int:
+        return MOST * version_bytes(run.model, run.plan.job.depth, stages)
+
+    return KeeperSetting(run.copies, most, seat, lambda directory: describe_keeping(run, directory))
+
+
+def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
+    """In the first process of a run: how it keeps its state, and where; None where it does not.
+
+    Args:
+        run: what is trained.
+        meeting: with the other processes; None where all are started here.
     """
     if not run.copies:
         return None
+    seat = Seat(run.folder, None if meeting is None else meeting.address, resumes=run.goes_on)
+    if meeting is not None:
+        meeting.keeper = seat.offer
+    return keeper_setting(run, seat)
 
-    def warn(text: str) -> None:
-        reporter.tell(InstantLine("warning", now(), str(server), text))
 
-    keeper = KeeperClient(keeper_address(token), token, "this host's keeper")
-    return Keeping([keeper], server, run.plan.job.depth, trained.training, lambda: trained.view, warn)
+def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
+    """What copies in memory cost and survive, in a line.
+
+    Args:
+        run: what is trained.
+        directory: of its keepers.
+    """
+    depth, hosts = run.plan.job.depth, len(directory.homes)
+    most = max(MOST * version_bytes(run.model, depth, directory.stages_at(place)) for place in range(hosts))
+    copies, whole = directory.copies, version_bytes(run.model, depth, range(depth))
+    sent = f", {memory_text((copies - 1) * whole, 'B')} of them to other hosts" if copies > 1 else ""
+    survived = ", ".join(
+        f"{directory.survival(lost):.1%} of those of {plural(lost, 'host')}" for lost in range(1, min(LOST, hosts) + 1)
+    )
+    return (
+        f"the state is kept in memory: {memory_text(copies * whole, 'B')} are copied in every iteration{sent}, and a "
+        f"keeper takes at most {memory_text(most, 'B')}; survived are the loss of all servers of a stage, and of all "
+        f"losses {survived} at once"
+    )
+
+
+def make_keeping(
+    run: Run, trained: GptServer, server: Server, endpoint: Endpoint, reporter: Reporter
+) -> Keeping | None:
+    """What puts a server's parts of its versions with keepers, and gets versions from there.
+
+    Args:
+        run: what is trained.
+        trained: the server's training.
+        server: which.
+        endpoint: of the run's store, where it says who keeps what; none does where nothing is kept.
+        reporter: is told what the user should know.
+
+    Raises:
+        StoreLost: there is no store.
+    """
+    directory = KeeperDirectory.read(endpoint.connect(), endpoint.token) if run.copies else None
+    if directory is None:
+        return None
+
+    def tell(kind: Literal["warning", "memory"], text: str) -> None:
+        reporter.tell(InstantLine(kind, now(), str(server), text))
+
+    def reach(home: KeeperHome) -> KeeperClient:
+        return KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
+
+    own = directory.keepers_of(server)
+    others = [each for each in directory.homes if each not in own]
+    near = next((each.name(endpoint.address) for each in directory.homes if each.address == endpoint.address), "")
+    known = KnownKeepers([reach(each) for each in own], [reach(each) for each in others], near)
+    return Keeping(known, server, run.plan.job.depth, trained.training, lambda: trained.view, tell)

@@ -68,6 +68,11 @@ class Run(msgspec.Struct, frozen=True):
     cluster: EtcdCluster | None = None
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it begins where another start, or run, has ended."""
+        return self.resume or self.resume_from is not None
+
+    @property
     def ranks(self) -> int:
         """How many ranks a server has."""
         return self.tensor_parallel

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from recycle.control.agent import run_agent
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JoinFile, digest_of
+from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.messages import differs
 from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal, RunFailed
@@ -21,7 +20,7 @@ from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.keeping import keeper_limit, make_keeping
+from recycle.megatron.gpt.keeping import keeper_setting, make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
@@ -38,9 +37,10 @@ from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.apart import join
 from recycle.runtime.launch.claiming import end_for_first
+from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from
 from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.local import Process, launch
-from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.report_channel import connect_to_launcher
@@ -48,7 +48,7 @@ from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
-from recycle.runtime.launch.supervisor import FIRED, JOIN_FILE, Supervisor
+from recycle.runtime.launch.supervisor import FIRED, Supervisor
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
@@ -94,7 +94,7 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         _refuse_to_overwrite(run)
         run.folder.mkdir(parents=True, exist_ok=True)
         run.save()
-    newest = _newest(run, text.fingerprint, watch) if run.resume or run.resume_from is not None else None
+    newest = _newest(run, text.fingerprint, watch) if run.goes_on else None
     if run.protected:
         _train_protected(run, view, text, newest, watch, make, faults, meeting)
         return
@@ -138,7 +138,7 @@ def _train_protected(
         job=run.plan.job,
         view=view,
         step=newest or 0,
-        restore="memory" if newest is None else "checkpoint",
+        restore="checkpoint" if run.goes_on else "memory",
         fingerprint=run.fingerprint(text.fingerprint),
         durations=run.durations,
         host=run.host,
@@ -147,14 +147,20 @@ def _train_protected(
         durable=lambda: bool(run.copies or checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
-        keeper_limit=keeper_limit(run),
+        keeping=take_seat(run, meeting),
         ranks=run.ranks,
         cluster=run.cluster,
     )
     Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
 
 
-def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollCall, say: Callable[[str], None]) -> int:
+def attend_run(
+    folder: Path,
+    make_maker: Callable[[Plan], Maker],
+    meeting: RollCall,
+    say: Callable[[str], None],
+    seat: Seat | None = None,
+) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
     Args:
@@ -162,6 +168,7 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         make_maker: gives what makes a plan when servers fail, for which no catalogue has one, from the first plan.
         meeting: with the other processes.
         say: tells the user something.
+        seat: where this process can have its host's keeper; None where nothing is kept.
 
     Returns:
         The exit status: 0 if the run was kept, with this server or without it.
@@ -170,15 +177,19 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         UserError: there is no run, or it cannot be found here.
         EndedBySignal: this process was told to end.
     """
+    if seat is not None:
+        meeting.keeper = seat.offer
     admission = meeting.attend()
-    endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
+    endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
     run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
     text = load_text(run.text, run.model)
-    _require_same(run.fingerprint(text.fingerprint), endpoint)
+    require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     member = View.of(run.plan).members[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
     make = make_maker(run.plan)
+    if seat is not None:
+        serve_from(keeper_setting(run, seat), endpoint)
     workers: list[int] = []
     with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
         lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
@@ -189,30 +200,13 @@ def attend_run(folder: Path, make_maker: Callable[[Plan], Maker], meeting: RollC
         status = serve_again(serve, member, lives, Restarts(run.restarts), say)
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
+    if seat is not None:
+        dismiss_after(endpoint)
     meeting.leave(status)
     end_for_first(meeting, endpoint, View.of(run.plan).servers)
     if signals.number and status:
         raise EndedBySignal(f"{signals.name}: {member.server} has left the run", signals.number)
     return status
-
-
-def _shared_token(folder: Path, digest: str, first: str) -> str:
-    path = folder / JOIN_FILE
-    token = JoinFile.read(path).token if path.exists() else ""
-    if digest_of(token) != digest:
-        raise RunError(
-            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
-            "that all hosts share"
-        )
-    return token
-
-
-def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
-    description = Board(endpoint.connect(), endpoint.token).description()
-    assert description is not None, "who admits has described the run"
-    difference = differs(fingerprint, description.fingerprint)
-    if difference:
-        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
 
 
 def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
@@ -246,7 +240,9 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     difference = differs(run.fingerprint(text.fingerprint), description.fingerprint)
     if difference:
         raise ControlError(f"{run.folder}: {difference}: a server that joins must train the same model in the same way")
-    vacant = [each for each in run.plan.job.servers() if each not in verdict.view.servers]
+    # Where all servers of a stage are dead, the view that has them is followed by one with those who join.
+    alive = {each.server for each in verdict.view.members if board.failures.death(each) is None}
+    vacant = [each for each in run.plan.job.servers() if each not in alive]
     if not vacant or (server is not None and server not in vacant):
         raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
     server = server or vacant[0]
@@ -302,7 +298,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             hooks.append(Injector(mine, tell, lambda: trained.gradients, (*door.endpoint.ports, door.watch[1])))
-        keeping = make_keeping(run, trained, member.server, door.endpoint.token, reporter)
+        keeping = make_keeping(run, trained, member.server, door.endpoint, reporter)
         hooks += [keeping] if keeping is not None else []
         survivor = Survivor(
             member,
@@ -375,8 +371,10 @@ def _next_epoch(run: Run) -> int:
     return 0 if view is None else view.epoch + 1
 
 
-def _newest(run: Run, fingerprint: str, watch: Watch) -> int:
+def _newest(run: Run, fingerprint: str, watch: Watch) -> int | None:
     found = checkpoints(run.checkpoints)
+    if not found and run.copies:
+        return None  # what keepers have is known when servers ask them
     if not found:
         raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
     damaged = {}

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -17,8 +18,12 @@ from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost
 from recycle.state.ladder import Copy, StatePart, climb, find_whole
 
-REST = 10.0
-"""Seconds for which nothing is put after a keeper was lost, so that a silent one does not hold up each iteration."""
+REST, LONGEST_REST = 10.0, 600.0
+"""Seconds for which a keeper that was lost gets nothing, so that a silent one does not hold up each iteration: at
+first, and at most, after it was tried again and again in vain."""
+
+AT_ONCE = 32
+"""How many keepers are asked at the same time what they have: those of hosts that are gone do not answer."""
 
 
 class KeptStage(Protocol):
@@ -36,6 +41,25 @@ class KeptStage(Protocol):
         """The present version, by name."""
 
 
+class KnownKeepers(NamedTuple):
+    """The keepers of a run, as one server knows them.
+
+    Attributes:
+        own: those that keep its parts.
+        others: all others.
+        near: the name of the one on its own host; empty where none is.
+    """
+
+    own: Sequence[KeeperClient]
+    others: Sequence[KeeperClient] = ()
+    near: str = ""
+
+    @property
+    def all(self) -> Mapping[str, KeeperClient]:
+        """All of them, by name."""
+        return {each.name: each for each in (*self.own, *self.others)}
+
+
 class Keeping:
     """One server's part in it; it is Kept, and told of every instruction.
 
@@ -43,34 +67,36 @@ class Keeping:
     are reduced, by when it is known to be right; the first version of a view before any other instruction.
 
     Args:
-        keepers: those that keep this server's parts, its own host's first.
+        keepers: of the run.
         server: whose.
         depth: P.
         source: the versions.
         view: gives the view in which the server works.
-        warn: tells the user something.
+        tell: tells the user something: a warning, or where a version was taken from.
     """
 
     def __init__(
         self,
-        keepers: Sequence[KeeperClient],
+        keepers: KnownKeepers,
         server: Server,
         depth: int,
         source: KeptStage,
         view: Callable[[], View],
-        warn: Callable[[str], None],
+        tell: Callable[[Literal["warning", "memory"], str], None],
     ) -> None:
-        self._keepers = {each.name: each for each in keepers}
-        self._near = keepers[0].name
+        self._keepers = keepers
         self._server = server
         self._depth = depth
         self._source = source
         self._view = view
-        self._warn = warn
+        self._tell = tell
         self._snapshot: Snapshot | None = None
         self._begun: tuple[int, int, int] | None = None
         self._done: tuple[int, int] | None = None
-        self._rests_until = 0.0
+        # With which version the present view began, by its epoch.
+        self._first = -1, 0
+        # Until when each keeper that was lost rests, and for how long.
+        self._resting: dict[str, tuple[float, float]] = {}
 
     # While it trains.
 
@@ -83,12 +109,13 @@ class Keeping:
         begun = (*due, self._source.undone)
         if begun != self._begun:
             self.halt()
-            if time.monotonic() < self._rests_until:
+            if self._first[0] != view.epoch:
+                self._first = due
+            keepers = [each for each in self._keepers.own if not self._rests(each.name)]
+            if not keepers:
                 self._done = due
                 return
-            peers = view.peers(self._server.stage)
-            part = StatePart(self._server.stage, *due, peers.index(self._server), len(peers))
-            self._begun, self._snapshot = begun, Snapshot([*self._keepers.values()], part, self._source.state())
+            self._begun, self._snapshot = begun, Snapshot(keepers, self._part(view), self._source.state())
         first = self._done is None or self._done[0] != view.epoch
         if first or instruction.op is Op.REDUCE:
             self._finish()
@@ -103,14 +130,34 @@ class Keeping:
         if snapshot is not None:
             snapshot.give_up()
 
+    def _part(self, view: View) -> StatePart:
+        """Which part of the present version is this server's."""
+        peers = view.peers(self._server.stage)
+        number, (_, began) = peers.index(self._server), self._first
+        return StatePart(self._server.stage, view.epoch, self._source.newest, number, len(peers), began)
+
+    def _rests(self, name: str) -> bool:
+        until, _ = self._resting.get(name, (0.0, 0.0))
+        return time.monotonic() < until
+
+    def _let_rest(self, name: str, warning: str) -> None:
+        """A keeper was lost: said once, until it is tried again."""
+        if not self._rests(name):
+            self._tell("warning", warning)
+        _, rest = self._resting.get(name, (0.0, REST / 2))
+        self._resting[name] = time.monotonic() + 2 * rest, min(2 * rest, LONGEST_REST / 2)
+
     def _finish(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         assert snapshot is not None, "nothing was begun"
-        try:
-            snapshot.finish()
-        except KeeperLost as error:
-            self._rests_until = time.monotonic() + REST
-            self._warn(f"the state is not kept in memory: {error}; it is tried again in {REST:g} s")
+        lost = snapshot.finish()
+        for keeper in self._keepers.own:
+            error = lost.get(keeper.name)
+            if error is not None:
+                text = f"the state is not kept in memory by {keeper.name}: {error}; it is tried again later"
+                self._let_rest(keeper.name, text)
+            elif not self._rests(keeper.name):
+                self._resting.pop(keeper.name, None)
 
     # After a failure.
 
@@ -126,41 +173,55 @@ class Keeping:
         if not parts:
             raise ConnectionLost(f"no keeper has version {step} of stage {self._server.stage} any more")
         room = Room(step)
-        for part in parts:
-            self._fetch_part(climb(copies, part, self._near), room)
+        rungs = [self._fetch_part(climb(copies, part, self._keepers.near), room) for part in parts]
+        sources = " and ".join(sorted(set(rungs)))
+        self._tell("memory", f"version {step} of stage {self._server.stage} is taken from {sources}")
         return room.state
 
     def _copies(self) -> list[Copy]:
         """What all keepers have that can be reached."""
+        keepers = self._keepers.all.values()
         found: list[Copy] = []
-        for each in self._keepers.values():
-            try:
-                found.extend(each.copies())
-            except KeeperLost as error:
-                self._warn(f"{each.name}: {error}")
+        with ThreadPoolExecutor(min(AT_ONCE, len(keepers)), "asks a keeper") as threads:
+            for keeper, answer in zip(keepers, threads.map(_ask, keepers), strict=True):
+                if isinstance(answer, KeeperLost):
+                    self._let_rest(keeper.name, f"{keeper.name}: {answer}")
+                else:
+                    found.extend(answer)
         return found
 
-    def _fetch_part(self, rungs: Sequence[Copy], room: Room) -> None:
+    def _fetch_part(self, rungs: Sequence[Copy], room: Room) -> str:
         """Get a part from the first rung whose copy is as it was put.
+
+        Returns:
+            Which keeper that was.
 
         Raises:
             ConnectionLost: there is none.
         """
         for copy in rungs:
-            keeper = self._keepers[copy.keeper]
+            keeper = self._keepers.all[copy.keeper]
             try:
                 keeper.fetch(copy.part, partial(room.memory, copy))
                 room.confirm()
-                return
+                return copy.keeper
             except BadCopy as error:
-                self._warn(f"{error}; it is never trained on, and the next rung is taken")
+                self._tell("warning", f"{error}; it is never trained on, and the next rung is taken")
                 self._drop(keeper, copy.part)
             except KeeperLost as error:
-                self._warn(f"{copy.keeper}: {error}; the next rung is taken")
+                self._tell("warning", f"{copy.keeper}: {error}; the next rung is taken")
         raise ConnectionLost(f"there is no copy of {rungs[0].part} that is as it was put")
 
     def _drop(self, keeper: KeeperClient, part: StatePart) -> None:
         try:
             keeper.drop(part)
         except KeeperLost as error:
-            self._warn(f"{keeper.name}: {error}")
+            self._tell("warning", f"{keeper.name}: {error}")
+
+
+def _ask(keeper: KeeperClient) -> Sequence[Copy] | KeeperLost:
+    """What a keeper has."""
+    try:
+        return keeper.copies()
+    except KeeperLost as error:
+        return error

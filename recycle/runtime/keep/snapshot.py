@@ -7,7 +7,7 @@ import torch
 
 from recycle.runtime.join.handover import describe_state
 from recycle.runtime.keep.layout import bytes_of, count_bytes, in_order, range_of
-from recycle.state.client import Delivery, KeeperClient
+from recycle.state.client import Delivery, KeeperClient, send
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
 
@@ -26,37 +26,32 @@ class Snapshot:
         self._part = part
         self._state = in_order(state)
         self._lock = threading.Lock()
-        self._deliveries: list[Delivery] = []
+        self._deliveries: dict[str, Delivery] = {}
         self._given_up = False
-        # What was sent to its end, and what each keeper has to say that has not got it.
-        self._sent: list[Delivery] = []
-        self._errors: list[KeeperLost] = []
+        self._checksum = 0
+        self._lost: dict[str, KeeperLost] = {}
         self._thread = threading.Thread(target=self._run, name=str(part), daemon=True)
         self._thread.start()
 
-    def finish(self) -> None:
+    def finish(self) -> Mapping[str, KeeperLost]:
         """Wait until it has arrived, and say that it is right.
 
-        Raises:
-            KeeperLost: a keeper has not got it; those that can be reached have.
+        Returns:
+            The keepers that have not got it, by name, and why.
         """
         self._thread.join()
-        for each in self._sent:
+        for name, each in self._deliveries.items():
             try:
-                each.commit()
+                each.commit(self._checksum)
             except KeeperLost as error:
-                self._errors.append(error)
-        for each in self._deliveries:
-            each.give_up()
-        if self._errors:
-            raise self._errors[0]
-        assert len(self._sent) == len(self._keepers), f"{self._part} was not sent to its end"
+                self._lost[name] = error
+        return self._lost
 
     def give_up(self) -> None:
         """The version is about to change, or was not right; no tensor is read after this."""
         with self._lock:
             self._given_up = True
-            for each in self._deliveries:
+            for each in self._deliveries.values():
                 each.give_up()
         self._thread.join()
 
@@ -66,11 +61,11 @@ class Snapshot:
         for keeper in self._keepers:
             try:
                 delivery = keeper.offer(self._part, head, len(wanted))
-                with self._lock:
-                    self._deliveries.append(delivery)
-                    if self._given_up:
-                        delivery.give_up()
-                delivery.write(bytes_of(self._state, wanted))
-                self._sent.append(delivery)
             except KeeperLost as error:
-                self._errors.append(error)
+                self._lost[keeper.name] = error
+                continue
+            with self._lock:
+                self._deliveries[keeper.name] = delivery
+                if self._given_up:
+                    delivery.give_up()
+        self._checksum = send([*self._deliveries.values()], head, bytes_of(self._state, wanted))

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import select
 import signal
+import socket
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Literal
@@ -16,6 +17,7 @@ import msgspec
 
 from recycle.control.agent import die_with_parent
 from recycle.control.tcp_store import listen, serve
+from recycle.runtime.launch.detached import detach_keeper
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.title import set_title
 from recycle.state import keeper
@@ -63,9 +65,10 @@ class ForkServer:
     Args:
         host: where the store binds to.
         start: what an agent's process does with a member's name and the store's port; gives its exit status.
+        door: where other hosts reach this host's keeper, if they do.
     """
 
-    def __init__(self, host: str, start: Callable[[str, int], int]) -> None:
+    def __init__(self, host: str, start: Callable[[str, int], int], door: socket.socket | None = None) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._channel = ours
         self.pid = os.fork()
@@ -76,7 +79,7 @@ class ForkServer:
                 die_with_parent()
                 ignore_signals()
                 set_title("fork server")
-                _Host(host, start, theirs).run()
+                _Host(host, start, theirs, door).run()
                 status = 0
             finally:
                 os._exit(status)
@@ -106,7 +109,7 @@ class ForkServer:
         return msgspec.json.decode(self._channel.recv_bytes(), type=ForkEvent)
 
     def end(self) -> None:
-        """End all its processes, and itself."""
+        """End all its processes but a keeper, and itself."""
         self._channel.close()
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -118,9 +121,12 @@ class ForkServer:
 class _Host:
     """The fork server's own side."""
 
-    def __init__(self, host: str, start: Callable[[str, int], int], channel: Connection) -> None:
+    def __init__(
+        self, host: str, start: Callable[[str, int], int], channel: Connection, door: socket.socket | None
+    ) -> None:
         self._host = host
         self._start = start
+        self._door = door
         self._channel = channel
         self._children: dict[int, tuple[str, int]] = {}
 
@@ -150,15 +156,16 @@ class _Host:
         if pid == 0:
             status = 1
             try:
+                if listener is not None and request.kind == "keeper":
+                    doors = [] if self._door is None else [self._door]
+                    detach_keeper([listener, *doors], request.token, request.limit)
+                    os._exit(0)
                 die_with_parent()
                 self._channel.close()
                 for handle in self._children:
                     os.close(handle)
                 if listener is None:
                     status = self._start(request.name, request.port)
-                elif request.kind == "keeper":
-                    set_title("keeper")
-                    keeper.serve(listener, request.token, request.limit)
                 else:
                     set_title("store")
                     served = serve(listener)

@@ -5,6 +5,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import torch
@@ -12,10 +14,11 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import _barrier_nonblocking
 
+from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
-from recycle.control.joinfile import digest_of
+from recycle.control.joinfile import JOIN_FILE, JoinFile, digest_of
 from recycle.control.messages import differs
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
@@ -32,6 +35,18 @@ FAREWELL = 3.0
 """Seconds that the first process waits at the end for the others: those whose hosts are dead never come."""
 
 
+class KeeperOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a process can have its host's keeper, or where that is already.
+
+    Attributes:
+        port: where other hosts reach it; 0 where there are none.
+        memory: bytes that the host has left.
+    """
+
+    port: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
+    memory: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a process says of itself.
 
@@ -40,12 +55,14 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         node: which of the launcher's nodes that is.
         address: where others reach it.
         release: what must be the same for all, by name.
+        keeper: what it offers for its host's keeper.
     """
 
     host: str
     node: str
     address: str
     release: dict[str, str]
+    keeper: KeeperOffer = KeeperOffer()
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +97,8 @@ class RollCall:
         start: as above.
         address: as above.
         cluster: as above.
+        keeper: what this process offers for its host's keeper.
+        hellos: of all processes, by rank, once they have come.
     """
 
     def __init__(self, start: Start, address: str, patience: float, cluster: EtcdCluster | None = None) -> None:
@@ -88,7 +107,8 @@ class RollCall:
         self.cluster = cluster
         self._patience = patience
         self._store: Store | None = None
-        self._hellos: list[Hello] = []
+        self.keeper = KeeperOffer()
+        self.hellos: list[Hello] = []
 
     def endpoint(self, token: str) -> Endpoint:
         """Where the run's store is."""
@@ -104,8 +124,8 @@ class RollCall:
             RunError: they cannot train together, or one has not come. All who came are told.
         """
         self._greet()
-        self._hellos = [self._await_hello(rank) for rank in range(self.start.count)]
-        refusal = why_not(self._hellos)
+        self.hellos = [self._await_hello(rank) for rank in range(self.start.count)]
+        refusal = why_not(self.hellos)
         if refusal:
             self.refuse(refusal)
             raise RunError(refusal)
@@ -116,7 +136,7 @@ class RollCall:
         Args:
             stages: of each process's server, by rank.
         """
-        hosts = [each.host for each in self._hellos]
+        hosts = [each.host for each in self.hellos]
         found = [
             f"all servers of stage {stage} are on {host}, whose loss ends the run: start ranks in another order"
             for stage, host in lonely_stages(stages, hosts).items()
@@ -170,7 +190,7 @@ class RollCall:
     def _hopeless(self, ends: Mapping[int, int]) -> int:
         """How many of torchrun's nodes will not say themselves that all their processes have ended well."""
         by_node: dict[str, list[bool]] = defaultdict(list)
-        for rank, hello in enumerate(self._hellos):
+        for rank, hello in enumerate(self.hellos):
             by_node[hello.node].append(ends.get(rank) == 0)
         return sum(not all(ended) for ended in by_node.values())
 
@@ -234,7 +254,7 @@ class RollCall:
     # All.
 
     def _greet(self) -> None:
-        hello = Hello(socket.gethostname(), self.start.node, self.address, release())
+        hello = Hello(socket.gethostname(), self.start.node, self.address, release(), self.keeper)
         self._write(f"hello/{self.start.rank}", hello)
 
     def _write(self, key: str, content: object) -> None:
@@ -274,6 +294,44 @@ def await_store(connect: Callable[[], TorchStore], start: Start, patience: float
                     "first process runs, and whether MASTER_ADDR and MASTER_PORT name its host and a free port there"
                 ) from error
             time.sleep(LOOK)
+
+
+def shared_token(folder: Path, digest: str, first: str) -> str:
+    """The token of the run that the first process has begun, from the folder that all share.
+
+    Args:
+        folder: of the run.
+        digest: of the token.
+        first: the first process's host.
+
+    Raises:
+        RunError: it is another folder.
+    """
+    path = folder / JOIN_FILE
+    token = JoinFile.read(path).token if path.exists() else ""
+    if digest_of(token) != digest:
+        raise RunError(
+            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
+            "that all hosts share"
+        )
+    return token
+
+
+def require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
+    """Compare what this process would train with what the run does.
+
+    Args:
+        fingerprint: what must be the same, by name.
+        endpoint: of the run's store.
+
+    Raises:
+        RunError: they differ.
+    """
+    description = Board(endpoint.connect(), endpoint.token).description()
+    assert description is not None, "who admits has described the run"
+    difference = differs(fingerprint, description.fingerprint)
+    if difference:
+        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
 
 
 def why_not(hellos: Sequence[Hello]) -> str:

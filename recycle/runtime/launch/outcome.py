@@ -27,6 +27,15 @@ def was_kept(board: Board) -> bool | None:
     return None if any(board.failures.death(each) is None for each in verdict.view.members) else False
 
 
+def is_over(board: Board) -> bool:
+    """Whether nobody will go on from what is in memory: the run has come to an end, or to none that can be mended."""
+    try:
+        verdict = board.verdicts.newest()
+        return verdict is not None and (bool(verdict.stop) or board.end.is_reached(verdict.view))
+    except StoreLost:
+        return False
+
+
 def lives_elsewhere(board: Board | None, stage: int, here: Container[Member]) -> bool:
     """Whether a server of a stage is alive that was not started here, as far as anybody knows.
 

@@ -1,5 +1,6 @@
 """What a supervised run is, and what its processes need to take part."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -8,10 +9,13 @@ from recycle.control.durations import Durations
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.participant import Participant, participants_of
 from recycle.control.view import SOLE, ServerRank, View
+from recycle.errors import UserError
 from recycle.faults.menu import Faults
 from recycle.job import Job
-from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.keepers import KeeperSetting
+from recycle.runtime.launch.meeting import Hello, RollCall
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.state.directory import KeeperDirectory
 
 
 class RunAccess(NamedTuple):
@@ -44,7 +48,7 @@ class Setting(NamedTuple):
         durable: whether a version is somewhere else than with the servers by now: in a checkpoint, or with a keeper.
         restarts: how often a server that has crashed is started again, within an hour.
         meeting: where the launcher meets those of the processes that it does not start; None where it starts all.
-        keeper_limit: the most bytes that this host's keeper may hold; 0 for no keeper.
+        keeping: how the state is kept in memory; None where it is not.
         ranks: of each server.
         cluster: where the store is in etcd; None where it is torchrun's, or the launcher serves it.
     """
@@ -61,7 +65,7 @@ class Setting(NamedTuple):
     durable: Callable[[], bool]
     restarts: int = 0
     meeting: RollCall | None = None
-    keeper_limit: int = 0
+    keeping: KeeperSetting | None = None
     ranks: int = 1
     cluster: EtcdCluster | None = None
 
@@ -74,6 +78,23 @@ class Setting(NamedTuple):
     def own(self) -> tuple[Participant, ...]:
         """Whom the launcher starts."""
         return self.everybody if self.meeting is None else (self.everybody[self.meeting.start.rank],)
+
+    def direct_keepers(self, keeping: KeeperSetting) -> KeeperDirectory:
+        """The directory of the run's keepers, once all processes have come.
+
+        Args:
+            keeping: how the state is kept in memory.
+
+        Raises:
+            UserError: a host is missing for it, or has not got the memory. All who came are told.
+        """
+        if self.meeting is None:
+            return keeping.direct(self.everybody, [Hello(socket.gethostname(), "", self.host, {}, keeping.seat.offer)])
+        try:
+            return keeping.direct(self.everybody, self.meeting.hellos)
+        except UserError as error:
+            self.meeting.refuse(str(error))
+            raise
 
     def endpoint(self, port: int, token: str) -> Endpoint:
         """Where the store is.

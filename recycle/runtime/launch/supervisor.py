@@ -16,7 +16,7 @@ from recycle.control.agent import DONE, FENCED
 from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
-from recycle.control.joinfile import JoinFile, new_token
+from recycle.control.joinfile import JOIN_FILE, JoinFile, new_token
 from recycle.control.messages import Death, Description, Opening
 from recycle.control.participant import Participant, first_rank, members_of
 from recycle.control.tcp_store import listen
@@ -29,8 +29,9 @@ from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
+from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
-from recycle.runtime.launch.outcome import lives_elsewhere, was_kept
+from recycle.runtime.launch.outcome import is_over, lives_elsewhere, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -40,7 +41,7 @@ from recycle.runtime.recover.view_reports import now
 LOOK, REST = 0.02, 0.2
 """Seconds between two looks while something is to be done at a certain time, and otherwise."""
 
-JOIN_FILE, FIRED = "join.json", "faults.jsonl"
+FIRED = "faults.jsonl"
 
 
 class Supervisor:
@@ -58,14 +59,17 @@ class Supervisor:
     ) -> None:
         self._setting = setting
         self._watch = watch
-        self._token = new_token()
+        keeping = setting.keeping
+        self._token = (keeping.seat.token if keeping is not None else "") or new_token()
         self._inbox = ReportInbox(setting.host, self._token)
 
         def start(name: str, port: int) -> int:
             member, rank = Participant.parse(name, setting.ranks)
             return serve(member, RunAccess(setting.endpoint(port, self._token), self._inbox.address, rank))
 
-        self._fork_server = ForkServer(setting.host if setting.meeting is None else setting.meeting.start.host, start)
+        host = setting.host if setting.meeting is None else setting.meeting.start.host
+        self._fork_server = ForkServer(host, start, None if keeping is None else keeping.seat.listener)
+        self._keeper = HostKeeper(self._token, self._fork_server)
         self._inbox.open()
         self._file = EventFile(setting.folder / "events", "launcher", f"{setting.job.name}, the launcher")
         self._port = 0
@@ -111,6 +115,7 @@ class Supervisor:
                 setting.meeting.leave(0)
                 setting.meeting.dismiss()
         finally:
+            self._keeper.end(over=self._board is not None and is_over(self._board))
             self._fork_server.end()
             self._inbox.close()
             self._file.close()
@@ -153,9 +158,9 @@ class Supervisor:
             self._await_store()
         if meeting is not None:
             meeting.receive()
+        for text in self._keeper.open(self._setting):
+            self._tell(InstantLine("memory", now(), None, text))
         self._open_board()
-        if self._setting.keeper_limit:
-            self._fork_server.start_keeper(self._token, self._setting.keeper_limit)
         if meeting is not None:
             for text in meeting.risks([each.member.server.stage for each in self._setting.everybody]):
                 self._tell(InstantLine("warning", now(), None, text))
@@ -176,10 +181,8 @@ class Supervisor:
                 self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
             return
         if event.name == "keeper":
-            if event.kind == "ended":
-                text = "the keeper's process is gone, and with it the copies in memory: another one is started"
+            for text in self._keeper.learn(event):
                 self._tell(InstantLine("warning", now(), None, text))
-                self._fork_server.start_keeper(self._token, self._setting.keeper_limit)
             return
         participant = Participant.parse(event.name, self._setting.ranks)
         if event.kind == "started":
@@ -192,7 +195,10 @@ class Supervisor:
 
     def _open_board(self) -> None:
         setting = self._setting
-        self._board = Board(setting.endpoint(self._port, self._token).connect(), self._token)
+        store = setting.endpoint(self._port, self._token).connect()
+        self._board = Board(store, self._token)
+        if self._keeper.directory is not None:
+            self._keeper.directory.tell(store, self._token)
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
             self._board.verdicts.open(Opening.of(setting.view, setting.restore))
@@ -280,7 +286,8 @@ class Supervisor:
             if self._board is not None and was_kept(self._board):
                 return
         ends = ", ".join(f"{each} ended with {status}" for each, status in self._ended.items())
-        raise RunFailed(f"no server reached the end of the run: {ends}; go on from the last checkpoint with --resume")
+        source = "the last checkpoint" if self._keeper.directory is None else "what is in memory"
+        raise RunFailed(f"no server reached the end of the run: {ends}; go on from {source} with --resume")
 
     # What the launcher does to the run, and for it.
 

@@ -1,35 +1,64 @@
 import pytest
 
 from harness.examples import QUICK, paper_job
-from recycle.megatron.gpt.keeping import SLACK, describe_keeping, keeper_limit, version_bytes
+from recycle.control.participant import participants_of
+from recycle.control.view import View
+from recycle.megatron.gpt.keeping import SLACK, keeper_setting, version_bytes
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.keepers import Seat
+from recycle.runtime.launch.meeting import Hello, KeeperOffer
 from recycle.state.errors import StateError
 
 GPT_2 = ModelOptions(12, 768, 12, 1024, vocabulary=50257, tied=True)
-
-
-def described(folder, **options):
-    return Run(make_plan(paper_job(), (), Mode(), QUICK), ModelOptions(), 2, folder, **options)
+PLENTY = 1 << 40
 
 
 def test_a_version_has_parameters_and_two_moments():
     # The 124 million of GPT-2, whose number is known; cut into stages, the last has a copy of the embedding.
     parameters = 124_439_808
-    assert version_bytes(GPT_2, 1) == pytest.approx(12 * parameters + SLACK, abs=12 * 200)
-    assert version_bytes(GPT_2, 4) - version_bytes(GPT_2, 1) == 12 * 50257 * 768
+    whole = version_bytes(GPT_2, 4, range(4))
+    assert version_bytes(GPT_2, 1, [0]) == pytest.approx(12 * parameters + SLACK, abs=12 * 200)
+    assert whole - version_bytes(GPT_2, 1, [0]) == 12 * 50257 * 768 + 3 * SLACK
+    assert sum(version_bytes(GPT_2, 4, [stage]) for stage in range(4)) == pytest.approx(whole, abs=4 * 12 * 200)
 
 
-def test_memory_is_asked_for_before_a_run_starts(tmp_path, monkeypatch):
-    assert keeper_limit(described(tmp_path)) == 0
-    run = described(tmp_path, copies=1)
-    assert keeper_limit(run) == 4 * version_bytes(run.model, 4)
-    assert "MiB for every iteration" in describe_keeping(run)
+def described(folder, copies, hosts, memory=PLENTY):
+    """A run of 3 x 4 servers, of which each host has as many, one behind the other; its setting, and who is where."""
+    run = Run(make_plan(paper_job(), (), Mode(), QUICK), ModelOptions(), 2, folder, copies=copies)
+    everybody = participants_of(View.of(run.plan).members, 1)
+    hellos = [
+        Hello(f"host{host}", "", f"10.0.0.{host}", {}, KeeperOffer(2000 + place, memory))
+        for place, host in ((place, place * hosts // len(everybody)) for place in range(len(everybody)))
+    ]
+    return keeper_setting(run, Seat(folder, None, resumes=False)), everybody, hellos
+
+
+def test_each_hosts_first_process_has_its_keeper_and_copies_are_on_other_hosts(tmp_path):
+    setting, everybody, hellos = described(tmp_path, 2, 3)
+    directory = setting.direct(everybody, hellos)
+    assert [(each.host, each.port) for each in directory.homes] == [("host0", 2000), ("host1", 2004), ("host2", 2008)]
+    assert {name: directory.homes[place].host for name, place in directory.on.items()} == {
+        str(each.member.server): hello.host for each, hello in zip(everybody, hellos, strict=True)
+    }
+    for each in everybody:
+        own, other = directory.keepers_of(each.member.server)
+        assert own == directory.homes[directory.on[str(each.member.server)]]
+        assert own != other
+    # A pipeline on each host: every stage is everywhere.
+    assert [directory.survival(lost) for lost in (1, 2, 3)] == [1, 1, 0]
+    assert "13." in (said := setting.describe(directory)) or "MiB" in said
+
+
+def test_memory_is_asked_for_on_every_host_before_a_run_starts(tmp_path):
+    setting, everybody, hellos = described(tmp_path, 1, 2)
+    needed = setting.limit(setting.direct(everybody, hellos), "10.0.0.0")
+    assert needed == 4 * version_bytes(ModelOptions(), 4, range(4))
+    setting.direct(*described(tmp_path, 1, 2, memory=needed)[1:])
+    with pytest.raises(RunError, match=r"what host0 keeps takes .* MiB, and it has .* MiB left"):
+        setting.direct(*described(tmp_path, 1, 2, memory=needed - 1)[1:])
     with pytest.raises(StateError, match="copies is 2, and this run has 1 host"):
-        keeper_limit(described(tmp_path, copies=2))
-    monkeypatch.setattr("recycle.megatron.gpt.keeping.available_memory", lambda: 1 << 20)
-    with pytest.raises(RunError, match=r"4 versions of this model take .* MiB, and this host has 1 MiB left"):
-        keeper_limit(run)
+        described(tmp_path, 2, 1)[0].direct(*described(tmp_path, 2, 1)[1:])

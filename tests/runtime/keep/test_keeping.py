@@ -10,7 +10,7 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.keep.keeping import Keeping
+from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.keep.snapshot import Snapshot
 from recycle.state.client import KeeperClient
 from recycle.state.keeper import keeper_address, listen, serve
@@ -62,7 +62,12 @@ class Peer:
     def __init__(self, keepers, server, epoch=0, newest=0):
         self.stage, self.warnings = Stage(newest), []
         self.view = View.among(ALL, epoch)
-        self.keeping = Keeping(keepers, server, 2, self.stage, lambda: self.view, self.warnings.append)
+        known = KnownKeepers(keepers, near=keepers[0].name)
+        self.keeping = Keeping(known, server, 2, self.stage, lambda: self.view, self.tell)
+
+    def tell(self, kind, text):
+        if kind == "warning":
+            self.warnings.append(text)
 
     def compute(self):
         self.keeping.before(self.stage.newest, Doing(Op.F))
@@ -84,7 +89,7 @@ def keepers():
     for name in ("near", "far"):
         token = new_token()
         listeners.append(listen(token))
-        threading.Thread(target=serve, args=(listeners[-1], token, 1 << 26), daemon=True).start()
+        threading.Thread(target=serve, args=([listeners[-1]], token, 1 << 26), daemon=True).start()
         clients.append(KeeperClient(keeper_address(token), token, name))
     yield clients
     for each in listeners:
@@ -173,11 +178,11 @@ def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
     peer = Peer([KeeperClient(keeper_address(token), token, "near")], PEERS[0])
     peer.iterate(5)
     (warning,) = peer.warnings
-    assert warning.startswith("the state is not kept in memory: no keeper can be reached")
+    assert warning.startswith("the state is not kept in memory by near: no keeper can be reached")
     # Once there is one, it is put again.
     with listen(token) as listener:
-        threading.Thread(target=serve, args=(listener, token, 1 << 26), daemon=True).start()
-        monkeypatch.setattr("recycle.runtime.keep.keeping.time.monotonic", lambda: float("inf"))
+        threading.Thread(target=serve, args=([listener], token, 1 << 26), daemon=True).start()
+        peer.keeping._resting = {name: (0.0, rest) for name, (_, rest) in peer.keeping._resting.items()}
         begun = []
         start = Snapshot.__init__
         monkeypatch.setattr(Snapshot, "__init__", lambda *given: (begun.append(given), start(*given))[1])

@@ -10,7 +10,7 @@ import pytest
 
 from recycle.control.joinfile import new_token
 from recycle.runtime.launch.fork_server import ForkServer
-from recycle.state.client import KeeperClient
+from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address
 from recycle.state.ladder import StatePart
@@ -59,19 +59,20 @@ def test_a_store_can_come_back_to_its_port(fork_server):
     socket.create_connection(("127.0.0.1", second.port)).close()
 
 
-def test_a_keeper_can_be_reached_once_it_has_started_and_ends_with_it(fork_server):
+def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server):
     token = new_token()
     fork_server.start_keeper(token, 1000)
     started = fork_server.next_event(30)
     assert (started.kind, started.name) == ("started", "keeper")
     client = KeeperClient(keeper_address(token), token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
-    delivery.write([memoryview(bytes(1000))])
-    delivery.commit()
-    assert len(client.copies()) == 1
+    delivery.commit(send([delivery], b"", [memoryview(bytes(1000))]))
     pid = os.pidfd_open(started.pid)
     fork_server.end()
     fork_server.pid = 0
+    # It is there for the next start of the run, until somebody says that there is none.
+    assert len(client.copies()) == 1
+    client.dismiss()
     assert select.select([pid], [], [], 30)[0]
     os.close(pid)
     with pytest.raises(KeeperLost):

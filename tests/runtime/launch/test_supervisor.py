@@ -11,7 +11,7 @@ import pytest
 from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.joinfile import JoinFile
+from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.messages import Verdict
 from recycle.control.participant import Participant
 from recycle.control.view import Member, View
@@ -20,7 +20,7 @@ from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.record.reporting import Event
 from recycle.runtime.launch.setting import Setting
-from recycle.runtime.launch.supervisor import JOIN_FILE, Supervisor
+from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.net.endpoint import Endpoint
 
 JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)

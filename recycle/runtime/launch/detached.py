@@ -1,0 +1,53 @@
+"""The start of a keeper's process, which outlives whoever has started it."""
+
+import gc
+import os
+import socket
+from collections.abc import Sequence
+
+from recycle.runtime.launch.signals import ignore_signals
+from recycle.runtime.launch.title import set_title
+from recycle.state import keeper
+
+
+def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+    """In a process that was forked for it: become a keeper, which nobody's end takes along, until the run is over.
+
+    Args:
+        listeners: where trainers connect.
+        token: the run's.
+        limit: the most bytes that may be kept.
+    """
+    os.setsid()
+    ignore_signals()
+    set_title("keeper")
+    # What waits for the end of a run's output, or of a connection, does not wait for the keeper. What holds the others'
+    # numbers is never freed here.
+    gc.freeze()
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in range(3):
+        os.dup2(null, handle)
+    kept = sorted(each.fileno() for each in listeners)
+    for first, last in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(first + 1, last)
+    keeper.serve(listeners, token, limit)
+
+
+def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+    """Start a keeper that is no child of this process, which must have no other threads.
+
+    Args:
+        listeners: where trainers connect; closed here.
+        token: the run's.
+        limit: the most bytes that may be kept.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.fork() == 0:
+                detach_keeper(listeners, token, limit)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    for each in listeners:
+        each.close()

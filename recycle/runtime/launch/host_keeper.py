@@ -1,0 +1,73 @@
+"""The keeper of the launcher's host, as the launcher has it."""
+
+from collections.abc import Iterator
+
+from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
+from recycle.runtime.launch.keepers import dismiss, hold
+from recycle.runtime.launch.setting import Setting
+from recycle.state.channel import Channel
+from recycle.state.directory import KeeperDirectory
+
+
+class HostKeeper:
+    """The launcher's part in its host's keeper.
+
+    Args:
+        token: the run's.
+        fork_server: starts it, where this process has to.
+
+    Attributes:
+        directory: of the run's keepers; None where it has none.
+    """
+
+    def __init__(self, token: str, fork_server: ForkServer) -> None:
+        self.directory: KeeperDirectory | None = None
+        self._token = token
+        self._fork_server = fork_server
+        self._limit = 0
+        self._channel: Channel | None = None
+
+    def open(self, setting: Setting) -> Iterator[str]:
+        """Have one, if the run has any; once all processes have come.
+
+        Args:
+            setting: of the run.
+
+        Yields:
+            What the user should know of it.
+
+        Raises:
+            UserError: a host is missing, or has not got the memory. All who came are told.
+        """
+        keeping = setting.keeping
+        if keeping is None:
+            return
+        self.directory = directory = setting.direct_keepers(keeping)
+        self._limit = keeping.limit(directory, setting.host)
+        if keeping.seat.is_taken(directory, setting.host):
+            self._fork_server.start_keeper(self._token, self._limit)
+        else:
+            self._channel = hold(self._token)
+        yield keeping.describe(directory)
+
+    def learn(self, event: ForkEvent) -> Iterator[str]:
+        """It has started or ended; gives what the user should know."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if event.kind == "started":
+            self._channel = hold(self._token)
+            return
+        self._fork_server.start_keeper(self._token, self._limit)
+        yield "the keeper's process is gone, and with it the copies in memory: another one is started"
+
+    def end(self, *, over: bool) -> None:
+        """This process ends.
+
+        Args:
+            over: whether nobody will go on from what is kept.
+        """
+        if self.directory is not None and over:
+            dismiss(self._token)
+        if self._channel is not None:
+            self._channel.close()

@@ -1,0 +1,202 @@
+"""The keepers' processes: one on each host of a run, which outlives whoever has started it until the run is over."""
+
+import socket
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from recycle.control.board import Board
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.control.participant import Participant
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.detached import fork_keeper
+from recycle.runtime.launch.meeting import Hello, KeeperOffer
+from recycle.runtime.launch.outcome import is_over
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.state import keeper
+from recycle.state.channel import Channel
+from recycle.state.client import KeeperClient
+from recycle.state.directory import KeeperDirectory, KeeperHome
+from recycle.state.errors import KeeperLost
+from recycle.state.keeper import keeper_address
+from recycle.state.memory import available_memory
+from recycle.wording import memory_text
+
+
+class Seat:
+    """A process's part in its host's having a keeper: it offers a place, and serves there if that is taken.
+
+    Where the run goes on in its folder and the keeper of its last start is still there, that one is offered.
+
+    Args:
+        folder: of the run.
+        address: at which other hosts reach this one; None where the run has no others.
+        resumes: whether the run goes on. Otherwise a keeper that is left has no use any more, and is told so.
+
+    Attributes:
+        token: of the run's last start, with which it goes on; empty if it begins anew.
+        listener: where other hosts reach a keeper that is started from here; None where none is.
+        channel: to this host's keeper, which stays for as long as this is open.
+
+    Raises:
+        RunError: the address is not of this machine.
+    """
+
+    def __init__(self, folder: Path, address: str | None, *, resumes: bool) -> None:
+        self.token = ""
+        self.listener: socket.socket | None = None
+        self.channel: Channel | None = None
+        self._port: int | None = None
+        left = _last_token(folder)
+        if left:
+            client = KeeperClient(keeper_address(left), left, "this host's keeper")
+            with suppress(KeeperLost):
+                if resumes:
+                    self._port = client.find_port()
+                else:
+                    client.dismiss()
+            self.token = left if resumes else ""
+        if self._port is None:
+            self._port = 0
+            if address is not None:
+                try:
+                    self.listener = keeper.listen_to_hosts(address)
+                except OSError as error:
+                    raise RunError(f"address {address}: {error.strerror}; give an address of this machine") from error
+                self._port = self.listener.getsockname()[1]
+            self._serves = True
+        else:
+            self._serves = False
+
+    @property
+    def offer(self) -> KeeperOffer:
+        """What it offers."""
+        assert self._port is not None, "it was found or made"
+        return KeeperOffer(self._port, available_memory())
+
+    def is_taken(self, directory: KeeperDirectory, address: str) -> bool:
+        """Whether this process has to start its host's keeper.
+
+        Args:
+            directory: of the run's keepers.
+            address: of this host.
+        """
+        return self._serves and any((each.address, each.port) == (address, self._port) for each in directory.homes)
+
+    def close(self) -> None:
+        """Nobody is to be served from this process."""
+        if self.listener is not None:
+            self.listener.close()
+
+
+class KeeperSetting(NamedTuple):
+    """How a run keeps its state in memory.
+
+    Attributes:
+        copies: how many hosts' keepers hold each part.
+        bytes_of: the most bytes that all versions of some stages have which are kept at the same time.
+        seat: this process's part in its host's keeper.
+        describe: says what it costs and survives.
+    """
+
+    copies: int
+    bytes_of: Callable[[Collection[int]], int]
+    seat: Seat
+    describe: Callable[[KeeperDirectory], str]
+
+    def direct(self, everybody: Sequence[Participant], hellos: Sequence[Hello]) -> KeeperDirectory:
+        """The directory of the run's keepers.
+
+        Args:
+            everybody: who begins, by the rank in the order of which they are started apart.
+            hellos: what their processes say, or that of the only host.
+
+        Raises:
+            StateError: there are not so many hosts.
+            RunError: one of them has not got the memory.
+        """
+        homes: list[KeeperHome] = []
+        offers: list[Hello] = []
+        on: dict[str, int] = {}
+        for place, each in enumerate(everybody):
+            hello = hellos[place % len(hellos)]
+            found = next((number for number, home in enumerate(homes) if home.address == hello.address), len(homes))
+            if found == len(homes):
+                homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port))
+                offers.append(hello)
+            on[str(each.member.server)] = found
+        directory = KeeperDirectory(tuple(homes), self.copies, on)
+        for place, hello in enumerate(offers):
+            limit = self.bytes_of(directory.stages_at(place))
+            if limit > hello.keeper.memory:
+                raise RunError(
+                    f"keep-in-memory: what {hello.host} keeps takes {memory_text(limit, 'B')}, and it has "
+                    f"{memory_text(hello.keeper.memory, 'B')} left; take a smaller model or hosts with more memory, or "
+                    f"leave it off"
+                )
+        return directory
+
+    def limit(self, directory: KeeperDirectory, address: str) -> int:
+        """The most bytes that this host's keeper may hold."""
+        place = next(number for number, home in enumerate(directory.homes) if home.address == address)
+        return self.bytes_of(directory.stages_at(place))
+
+
+def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
+    """Have a keeper on this host, from a process that was started apart, for as long as it is there.
+
+    The calling process must have no other threads, because it may fork.
+
+    Args:
+        setting: how the run keeps its state.
+        endpoint: of the run's store.
+
+    Raises:
+        StoreLost: there is no store.
+    """
+    token, seat = endpoint.token, setting.seat
+    directory = KeeperDirectory.read(endpoint.connect(), token)
+    if directory is None or not seat.is_taken(directory, endpoint.address):
+        seat.close()
+    else:
+        assert seat.listener is not None, "it is on one of several hosts"
+        limit = setting.limit(directory, endpoint.address)
+        fork_keeper([keeper.listen(token), seat.listener], token, limit)
+    seat.channel = hold(token)
+
+
+def dismiss_after(endpoint: Endpoint) -> None:
+    """At the end of a process that was started apart: its host's keeper goes, unless the run may go on from it."""
+    with suppress(StoreLost):
+        if is_over(Board(endpoint.connect(), endpoint.token)):
+            dismiss(endpoint.token)
+
+
+def hold(token: str) -> Channel | None:
+    """Have this host's keeper stay for as long as this process is there, or the channel; None where there is none."""
+    deadline = time.monotonic() + 1.0
+    while True:
+        try:
+            return KeeperClient(keeper_address(token), token, "this host's keeper").hold()
+        except KeeperLost:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+
+
+def dismiss(token: str) -> None:
+    """The run is over, and this host's keeper is not needed any more."""
+    with suppress(KeeperLost):
+        KeeperClient(keeper_address(token), token, "this host's keeper").dismiss()
+
+
+def _last_token(folder: Path) -> str:
+    """Of the last start of a run in its folder; empty if there was none."""
+    path = folder / JOIN_FILE
+    try:
+        return JoinFile.read(path).token if path.exists() else ""
+    except ControlError:
+        return ""

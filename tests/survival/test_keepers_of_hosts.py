@@ -1,0 +1,126 @@
+"""A GPT on several hosts goes on from the memory of the hosts that are left, without any disk."""
+
+import subprocess
+
+import msgspec
+import pytest
+
+from harness.hosts import hosts, missing
+from harness.started import TRAIN, Started, by_hand, losses, wait_until
+from recycle.record.recording import InstantLine, Line, ViewLine
+
+WHY_NOT = missing()
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
+
+MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+ITERATIONS = 30
+PIPELINES = 2
+ON = (0, 1) * PIPELINES
+"""The host of each rank: that of its stage, so that a host has all servers of one."""
+STAGE = [f"W{pipeline}_1" for pipeline in range(PIPELINES)]
+
+
+def words(folder, iterations=ITERATIONS):
+    (folder / "model.toml").write_text(MODEL)
+    size = [
+        "--pipelines",
+        str(PIPELINES),
+        "--stages",
+        "2",
+        "--micro-batches",
+        "2",
+        "--iterations",
+        str(iterations),
+        "--exact",
+    ]
+    keeping = ["--keep-in-memory", "copies=2"]
+    return [*TRAIN, "train", *size, *keeping, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The losses of a run on one machine that nothing befell."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run = Started([each.replace("copies=2", "off") for each in words(folder)])
+    assert run.ended() == 0, run.output
+    return losses(folder / "run")
+
+
+@pytest.fixture
+def start():
+    """Start processes, and end what is left of them."""
+    started = []
+
+    def start(*arguments):
+        started.append(Started(*arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+def started_apart(start, found, arguments):
+    return [
+        start(arguments, found[host], by_hand(rank, len(ON), found[0].address, 29500)) for rank, host in enumerate(ON)
+    ]
+
+
+def told(folder, kind):
+    """All lines of a kind that a run's processes have written."""
+    lines = [
+        msgspec.json.decode(text, type=Line)
+        for path in sorted((folder / "run" / "events").glob("*.jsonl"))
+        for text in path.read_bytes().splitlines()
+    ]
+    return [each for each in lines if isinstance(each, kind)]
+
+
+def titles(host):
+    """Of all processes of a host."""
+    shown = subprocess.run(host.command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=True)
+    return {line.strip() for line in shown.stdout.splitlines()}
+
+
+def require_same(folder, undisturbed):
+    """Every iteration is, to the bit, that of a run that nothing befell, and no checkpoint was read."""
+    assert losses(folder / "run") == undisturbed
+    assert {each.restore for each in told(folder, ViewLine)} == {"memory"}
+
+
+def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_path, undisturbed):
+    with hosts(3) as found:
+        ranks = started_apart(start, found, words(tmp_path))
+        ranks[0].wait_for("iteration 5/")
+        assert all("recycle: keeper" in titles(each) for each in found[:2])
+        found[1].crash()
+        ranks[0].wait_for("no live server of stage 1 is left: waiting for a replacement")
+        join = [*TRAIN, "join", str(tmp_path / "run"), "--address", found[2].address]
+        joiners = [start([*join, "--server", server], found[2]) for server in STAGE]
+        assert ranks[0].ended() == 0, ranks[0].output
+        for each in (*ranks[2::2], *joiners):
+            assert each.ended() == 0, each.output
+        # Whoever was there keeps no process.
+        wait_until(lambda: "recycle: keeper" not in titles(found[0]))
+    require_same(tmp_path, undisturbed)
+    sources = [each.text for each in told(tmp_path, InstantLine) if "of stage 1 is taken from" in each.text]
+    assert sources, "nobody took the stage from memory"
+    assert all(each.endswith("from the keeper of host1 (10.77.0.1)") for each in sources)
+
+
+def test_all_trainers_of_the_job_are_lost_and_a_new_start_goes_on_from_the_keepers(start, tmp_path, undisturbed):
+    with hosts(2) as found:
+        ranks = started_apart(start, found, words(tmp_path))
+        ranks[0].wait_for("iteration 9/")
+        for host in found:
+            subprocess.run(host.command("pkill", "-KILL", "-f", "harness.scripts.train|recycle: [^k]"), check=True)
+        for each in ranks:
+            each.ended()
+            assert "iteration 30/" not in each.output
+        assert not list((tmp_path / "run" / "checkpoints").glob("step*"))
+        again = started_apart(start, found, [*words(tmp_path), "--resume"])
+        for each in again:
+            assert each.ended() == 0, each.output
+        wait_until(lambda: not any("recycle: keeper" in titles(each) for each in found))
+    require_same(tmp_path, undisturbed)
+    assert max(each.step for each in told(tmp_path, ViewLine)) >= 7
