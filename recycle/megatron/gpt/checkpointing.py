@@ -30,7 +30,7 @@ class Checkpointing:
         text: tells apart what is trained on.
         server: which server this is.
         rank: of the server.
-        training: of its stage.
+        training: of its stages.
         reporter: is told where one cannot be written.
     """
 
@@ -40,7 +40,8 @@ class Checkpointing:
         self._run = run
         self._settings = run.settings | {"text": text}
         self._server = server
-        self._shard = f"stage-{server.stage}/tensor-{rank.number}"
+        chunks = run.plan.job.chunks[server.stage]
+        self._shards = [f"stage-{chunk}/tensor-{rank.number}" for chunk in chunks]
         self._rank = rank
         self._training = training
         self._reporter = reporter
@@ -53,7 +54,7 @@ class Checkpointing:
         """
         folder = folder_of(self._run.checkpoints, step)
         read_manifest(folder, self._settings)
-        self._training.read(step, folder, self._shard)
+        self._training.read(step, folder, self._shards)
 
     def durable(self) -> int | None:
         """See Durable."""
@@ -77,7 +78,8 @@ class Checkpointing:
         failures = torch.zeros(1)
         if self._server == view.peers(self._server.stage)[0]:
             try:
-                write_stage(self._run.checkpoints, step, self._shard, dict(self._training.state()))
+                for shard, state in zip(self._shards, self._training.stage_states(), strict=True):
+                    write_stage(self._run.checkpoints, step, shard, state)
             except RunFailed as error:
                 failures += 1
                 if step == self._run.iterations:

@@ -11,6 +11,7 @@ from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.model import ModelOptions
+from recycle.placement import placement_text
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
@@ -88,7 +89,7 @@ class Run(msgspec.Struct, frozen=True):
         job = self.plan.job
         shape = {
             "pipelines": job.pipelines,
-            "stages": job.depth,
+            "stages": len(job.stages),
             "micro_batches": job.micro_batches,
             "tensor_parallel": self.tensor_parallel,
         }
@@ -102,6 +103,7 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
+        release |= {"placement": placement_text(self.plan.job.chunks)}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:

@@ -224,10 +224,10 @@ def give_state(
     state: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> None:
     """Make main parameters and their optimizer go on from what ``stage_state`` gave; nothing older is left."""
-    optimizer.state.clear()
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(state[f"parameter/{name}"])
+            optimizer.state.pop(parameter, None)
     for key, value in state.items():
         kind, _, rest = key.partition("/")
         if kind == "optimizer":
