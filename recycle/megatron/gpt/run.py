@@ -85,11 +85,10 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What must be the same for a run to go on from a checkpoint; who is alive may differ."""
+        """What must be the same for a run to go on from a checkpoint; who is alive and who holds what may differ."""
         job = self.plan.job
         shape = {
             "pipelines": job.pipelines,
-            "stages": len(job.stages),
             "micro_batches": job.micro_batches,
             "tensor_parallel": self.tensor_parallel,
         }
@@ -103,7 +102,7 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
-        release |= {"placement": placement_text(self.plan.job.chunks)}
+        release |= {"stages": str(self.plan.job.depth), "placement": placement_text(self.plan.job.chunks)}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:

@@ -13,7 +13,7 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
-from recycle.runtime.step.checkpoint import give_state, read_stage, stage_state
+from recycle.runtime.step.checkpoint import give_state, require_shapes, stage_state
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
@@ -93,19 +93,22 @@ class StageTraining:
         """The newest version of each stage, by the names that it has for itself."""
         return [stage_state(self.update.named(stage.model), self.update.optimizer) for stage in self._stages]
 
-    def read(self, step: int, folder: Path, shards: Sequence[str]) -> None:
+    def take(self, step: int, folder: Path, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Take the version in a checkpoint.
 
         Args:
             step: which version it is.
             folder: of the checkpoint.
-            shards: what this rank's part of each stage is called there.
+            states: of each stage, as ``stage_states`` gives them; what else they hold is left out.
 
         Raises:
-            RunError: it cannot be read, or is of a stage of another shape.
+            RunError: one is of a stage of another shape.
         """
-        for stage, shard in zip(self._stages, shards, strict=True):
-            read_stage(folder, shard, self.update.named(stage.model), self.update.optimizer)
+        for stage, state in zip(self._stages, states, strict=True):
+            named = self.update.named(stage.model)
+            mine = {name: tensor for name, tensor in state.items() if name.rpartition("/")[2] in named}
+            require_shapes(folder, named, mine)
+            give_state(mine, named, self.update.optimizer)
         self.update.adopt(step)
 
     # Its work.

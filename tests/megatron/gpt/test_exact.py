@@ -128,6 +128,23 @@ def test_a_checkpoint_serves_every_placement_of_its_stages(tmp_path):
         assert first.losses | second.losses == whole.losses
 
 
+def test_a_model_that_is_cut_in_another_way_goes_on_from_a_checkpoint(tmp_path):
+    # The order in which the norm is put together follows the stages, so nothing is clipped.
+    model = msgspec.structs.replace(PLACED, dropout=0.0, clip=None)
+    halves = plan_of(paper_job(pipelines=1, stages=2, micro_batches=2, released=0))
+    quarters = plan_of(placed_job("v-shaped", pipelines=1, micro_batches=2))
+    whole = run(tmp_path / "whole", halves, model, iterations=6)
+    parts = [
+        run(tmp_path / "parts", plan, model, iterations=2 * turn, resume=turn > 1)
+        for turn, plan in enumerate((halves, quarters, halves), 1)
+    ]
+    assert [sorted(each.states) for each in parts] == [
+        [f"stage-{stage}/tensor-0" for stage in range(stages)] for stages in (2, 4, 2)
+    ]
+    assert parts[0].losses | parts[1].losses | parts[2].losses == whole.losses
+    assert parts[2].states == whole.states
+
+
 @pytest.fixture
 def be_patient(monkeypatch):
     """While a server that will be replaced is missing, iterations take their time, so that it comes before the end."""
