@@ -165,6 +165,21 @@ def be_patient(monkeypatch):
 PATIENT = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0)
 
 
+def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replaced(tmp_path, be_patient):
+    be_patient(range(5, 44), servers=4)
+    plan = plan_of(placed_job("v-shaped", micro_batches=2))
+    whole = run(tmp_path / "whole", plan, PLACED, 48)
+    # The one holds both ends of the model; the other one dies among its reductions and steps.
+    kills = [
+        Fault(Kind.KILL, (Server(*place),), step=step, instruction=InstructionPattern.parse(before))
+        for place, step, before in (((0, 0), 3, "3F"), ((1, 1), 45, "2STEP"))
+    ]
+    join = Fault(Kind.JOIN, (Server(0, 0),), step=5)
+    broken = run(tmp_path / "broken", plan, PLACED, 48, Faults((kills[0], join, kills[1])), durations=PATIENT)
+    assert (broken.dead, broken.joined) == ({"W0_0", "W1_1"}, {"W0_0"})
+    assert broken == whole
+
+
 @pytest.mark.parametrize("clip", [0.3, 10.0], ids=["each step clips", "nothing clips"])
 def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, be_patient, clip):
     be_patient(range(10, 45), servers=8)
