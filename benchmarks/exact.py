@@ -54,13 +54,13 @@ def make_worker(member: LocalProcess, options: ModelOptions, groups: object, exa
     stage = MegatronStage(model, place, shape, of.micro_batches, forward_step, text)
     method = Method(1e9, True, of.pipelines * of.micro_batches if exact else 0)
     update = TorchUpdate(
-        MainParameters(stage.parameters()), options.make_optimizer, of.pipelines, server.stage, of.depth, method
+        MainParameters(stage.parameters()), options.make_optimizer, of.pipelines, [server.stage], of.depth, method
     )
     network = connect(member.store(), view, server)
     update.enter(network, 0)
     update.connect(network)
     count = sum(each.numel() for each in model.parameters())
-    return Worker(PLAN, stage, update, network, Recorder(server)), count
+    return Worker(PLAN, [stage], update, network, Recorder(server)), count
 
 
 def body(member: LocalProcess, pairs: int, options: ModelOptions) -> None:

@@ -1,12 +1,21 @@
 """The worked example, and plans made quickly for tests."""
 
 from recycle.job import Job, Server, Stage
+from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 
 DEAD = (Server(1, 2),)
 QUICK = Effort((MaxMoves(2000),), "2000 moves")
+
+
+def placed_job(form, pipelines=2, servers=2, micro_batches=4, limit=4, latency=0):
+    """Servers of several chunks, by the short form of their placement; F, I, W and the optimizer take a slot each."""
+    placement = parse_placement(form, servers)
+    count = sum(map(len, placement))
+    stages = (Stage(1, 1, 1, 1, 0, 1, 0, limit),) * count
+    return Job(pipelines, micro_batches, stages, (latency,) * (count - 1), "placed", placement=placement)
 
 
 def paper_job(limit=4, released=1, pipelines=3, stages=4, micro_batches=6):

@@ -123,12 +123,12 @@ def train_by_plan(plan, steps, options=OPTIONS):
         tie = None
         if options.tied and server.stage in (0, job.depth - 1):
             weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
-            tie = Tie(weight(), network, job.depth)
+            tie = Tie([weight()], network, 0, job.depth - 1)
             tie.copy_from_first()
-        update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, server.stage, job.depth)
-        tokens = TokenTotal(network, job.depth, stage.take_tokens) if options.per_token_loss else None
+        update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, [server.stage], job.depth)
+        tokens = TokenTotal(network, job.depth - 1, stage.take_tokens) if options.per_token_loss else None
         update.connect(network, tie.reduce if tie else lambda: None, tokens)
-        worker = Worker(plan, stage, update, network, Recorder(server))
+        worker = Worker(plan, [stage], update, network, Recorder(server))
         losses = {}
         for step in range(steps):
             places = [
@@ -164,7 +164,7 @@ class LiveExecution:
     def begin(self, stage):
         self.stage = stage
         update = LiveGradients(stage, self.network, self.plan.job.depth)
-        self.worker = Worker(self.plan, stage, update, self.network, Recorder(self.server))
+        self.worker = Worker(self.plan, [stage], update, self.network, Recorder(self.server))
 
     def train(self, step, force_all_reduce):
         self.stage.drop()

@@ -61,10 +61,10 @@ def main() -> None:
         stages = cut(build_model(), JOB.depth)
         boundary = boundaries(stages, inputs(MicroBatch(0, 0, 0)))[server.stage]
         stage = TorchStage(stages[server.stage], server.stage, boundary, inputs, targets, LOSS, 1 / JOB.micro_batches)
-        place, method = (JOB.pipelines, server.stage, JOB.depth), Method(staggered=True)
+        place, method = (JOB.pipelines, [server.stage], JOB.depth), Method(staggered=True)
         update = TorchUpdate(MainParameters(stage.parameters()), torch.optim.AdamW, *place, method)
         update.connect(network)
-        worker = Worker(plan, stage, update, network, Recorder(server))
+        worker = Worker(plan, [stage], update, network, Recorder(server))
         sums = [sum(worker.run(step).losses) for step in range(options.steps)]
         network.barrier()
         member.report(msgspec.json.encode(sums))

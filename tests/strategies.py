@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.plan.routing import ROUTING_RULES
+from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import make_problem
@@ -95,3 +96,10 @@ def placed_jobs(draw, pipelines=3, servers=3, chunks=6, micro_batches=4, cost=3)
 def placed_problems(draw, **limits):
     job = draw(placed_jobs(**limits))
     return make_problem(job, draw(failed_sets(job)), draw(modes))
+
+
+@st.composite
+def placed_and_scheduled(draw, **limits):
+    """A problem whose servers hold several chunks, and legal compute instructions for it."""
+    problem = draw(placed_problems(**limits))
+    return problem, instructions(problem, schedule_chunks(problem, draw(st.sampled_from(POLICIES))))

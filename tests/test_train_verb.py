@@ -58,6 +58,7 @@ def test_trains_with_a_dead_server(tmp_path):
         (["--keep-in-memory", "copies=0"], "copies=0: give off, or copies=N with N from 1"),
         (["--keep-in-memory", "copies=2"], "copies is 2, and this run has 1 host"),
         (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
+        (["--keep-in-memory", "copies=1", "--placement", "v-shaped"], "copies=1 takes one chunk per server"),
     ],
 )
 def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
@@ -100,6 +101,12 @@ def test_emulates_a_plan():
     assert "for 2 iterations" in result.output
 
 
+def test_emulates_servers_of_several_chunks():
+    result = call("train", *SMALL, "--placement", "v-shaped", "--dead", "W0_1", "--emulate", "0.5ms", "--iterations", 2)
+    assert "planned    makespan 25 slots, period 24 slots" in result.output
+    assert "for 2 iterations" in result.output
+
+
 def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
     (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
@@ -119,6 +126,10 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     ("arguments", "message"),
     [
         ([*SMALL, "--plan", SCHEDULES / "4-staggered.json"], r"the plan is for 3 x 4 x 6 .* the job is 2 x 2 x 2"),
+        (
+            [SCHEDULES / "paper.toml", "--plan", SCHEDULES / "4-staggered.json", "--placement", "v-shaped"],
+            "the plan is for placement standard, and the job's is v-shaped: make a plan for this job, or give",
+        ),
         (
             [SCHEDULES / "paper.toml", "--plan", SCHEDULES / "4-staggered.json", "--dead", "W0_1"],
             "the plan is for W1_2 dead, and --dead says W0_1",

@@ -45,8 +45,9 @@ def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> No
 
 
 def table(job: Job) -> str:
-    """A row per stage of a job in microseconds and bytes."""
-    rows: list[tuple[str, ...]] = [("stage", "F", "I", "W", "optimizer", "reduction", "held", "after I", "state")]
+    """A row per stage (or chunk) of a job in microseconds and bytes."""
+    chunk = "stage" if job.standard else "chunk"
+    rows: list[tuple[str, ...]] = [(chunk, "F", "I", "W", "optimizer", "reduction", "held", "after I", "state")]
     for number, stage in enumerate(job.stages):
         times = (stage.forward, stage.input_gradient, stage.weight_gradient, stage.optimizer, stage.reduction)
         memory = (stage.held, stage.held - stage.released_at_input_gradient, stage.state)

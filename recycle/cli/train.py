@@ -19,6 +19,7 @@ from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults, Kind
 from recycle.faults.random_faults import random_faults
 from recycle.job import Job, Server
+from recycle.placement import placement_text
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.runtime.launch.restarts import RESTARTS
@@ -199,6 +200,8 @@ def command(
         )
     if copies and not protected:
         raise UserError(f"--keep-in-memory copies={copies}: a run without protection survives no failure; leave it off")
+    if copies:
+        job.require_standard(f"--keep-in-memory copies={copies}")
     host = choose_address(address, start)
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within)
@@ -317,7 +320,6 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         IllegalPlan: the plan is illegal.
         UserError: it is for another job or other servers than asked for.
     """
-    job.require_standard("training")
     if path is None:
         from recycle.planner.source import first_plan
 
@@ -329,6 +331,12 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
         raise UserError(
             f"{path}: the plan is for {planned} pipelines x stages x micro-batches, and the job is {asked}: "
             "make a plan for this job"
+        )
+    if plan.job.chunks != job.chunks:
+        planned, asked = (placement_text(each.chunks) for each in (plan.job, job))
+        raise UserError(
+            f"{path}: the plan is for placement {planned}, and the job's is {asked}: make a plan for this job, or give "
+            f"--placement {planned}"
         )
     if dead and plan.dead != job.dead_servers(dead):
         raise UserError(

@@ -84,19 +84,25 @@ class InstructionPattern(NamedTuple):
         """Refuse what a server of a job can never execute.
 
         Raises:
-            FaultError: it is of another stage, or the job has no such micro-batch, transfer or server.
+            FaultError: it is of a stage that the server has not got, or the job has no such micro-batch, transfer or
+                server.
         """
-        if self.stage != server.stage:
+        chunks = job.chunks[server.stage]
+        if self.stage not in chunks:
+            has = " and ".join(map(job.chunk_text, chunks))
             raise FaultError(
-                f"instruction is '{self}', of stage {self.stage}, and {server} has stage {server.stage}: "
-                f"write {server.stage}{self.op.value}..., or name a server of stage {self.stage}"
+                f"instruction is '{self}', of {job.chunk_text(self.stage)}, and {server} has {has}: "
+                f"write {chunks[0]}{self.op.value}..., or name a server of {job.chunk_text(self.stage)}"
             )
         if self.home is not None and self.home >= job.pipelines:
             raise FaultError(f"instruction is '{self}': the job has pipelines 0 to {job.pipelines - 1}")
         if self.micro_batch is not None and self.micro_batch >= job.micro_batches:
             raise FaultError(f"instruction is '{self}': a pipeline has micro-batches 0 to {job.micro_batches - 1}")
-        end = {Op.RECV_F: 0, Op.SEND_B: 0, Op.SEND_F: job.depth - 1, Op.RECV_B: job.depth - 1}.get(self.op)
+        last = len(job.stages) - 1
+        end = {Op.RECV_F: 0, Op.SEND_B: 0, Op.SEND_F: last, Op.RECV_B: last}.get(self.op)
         if self.stage == end:
-            raise FaultError(f"instruction is '{self}': stage {end} has no {self.op.value}; choose another instruction")
+            raise FaultError(
+                f"instruction is '{self}': {job.chunk_text(end)} has no {self.op.value}; choose another instruction"
+            )
         if self.peer is not None:
             job.require_servers([self.peer])

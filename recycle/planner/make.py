@@ -81,7 +81,7 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
     exact = solve(
         one_pipeline(problem, micro_batches) if problem.alike else problem,
         seconds=effort.proof,
-        hint=pattern_of(found.programs) if problem.alike else found.programs,
+        hint=pattern_of(problem, found.programs) if problem.alike else found.programs,
         lower=analytic.value,
         seed=effort.seed,
         on_improve=None if watch is None else lambda value, bound, _: watch(value, bound),
@@ -92,7 +92,6 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
 
 
 def _require_provable(problem: Problem) -> None:
-    problem.job.require_standard("the exact solver")
     if problem.tasks > LARGE and not problem.alike:
         raise JobError(
             f"a proof for {problem.tasks} tasks: the exact solver is made for some thousand, and takes {LARGE} at most "

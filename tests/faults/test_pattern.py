@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, settings
 
-from harness.examples import paper_job
+from harness.examples import paper_job, placed_job
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.pattern import InstructionPattern
@@ -70,3 +70,13 @@ def test_parts_that_an_op_does_not_have_are_refused(text, message):
 def test_what_a_server_never_executes_is_refused(text, server, message):
     with pytest.raises(UserError, match=message):
         InstructionPattern.parse(text).require_possible(paper_job(), server)
+
+
+def test_a_server_of_several_chunks_executes_those_of_them_all():
+    job = placed_job("v-shaped")
+    for text in ("0F", "3W1.0", "3RECV_F"):
+        InstructionPattern.parse(text).require_possible(job, Server(0, 0))
+    with pytest.raises(UserError, match=r"'1F', of chunk 1, and W0_0 has chunk 0 and chunk 3: write 0F\.\.\., or name"):
+        InstructionPattern.parse("1F").require_possible(job, Server(0, 0))
+    with pytest.raises(UserError, match="chunk 3 has no SEND_F"):
+        InstructionPattern.parse("3SEND_F").require_possible(job, Server(0, 0))

@@ -14,7 +14,7 @@ from recycle.planner.assemble import baseline_period
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.claims import judge_claims
 from recycle.planner.explain import explain
-from recycle.planner.make import Effort, make_plan
+from recycle.planner.make import make_plan
 
 
 def placed(form, shape, limit, costs=(1, 1, 1), latency=0):
@@ -69,9 +69,7 @@ def test_the_baseline_has_as_many_neighbouring_chunks_on_each_server():
     assert baseline_period(job) == baseline_period(Job(2, 4, (stage,) * 3, (1, 1)))
 
 
-def test_what_takes_one_chunk_per_server_says_so():
+def test_an_explanation_takes_one_chunk_per_server_and_says_so():
     job = placed("v-shaped", (2, 2, 2), 4)
-    with pytest.raises(JobError, match="the exact solver takes one chunk per server"):
-        make_plan(job, (), Mode(), Effort((), "proof", proof=1.0))
     with pytest.raises(JobError, match="an explanation takes one chunk per server"):
         explain(make_plan(job, (), Mode(), QUICK))

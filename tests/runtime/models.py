@@ -46,8 +46,8 @@ def stage_boundaries(model, depth):
 
 def train_whole(job, steps, dropout=0.0, clip=None):
     """Losses by micro-batch and the final parameters of each stage, without any pipeline."""
-    model = layers(job.depth, dropout)
-    stages = cut(model, job.depth)
+    model = layers(len(job.stages), dropout)
+    stages = cut(model, len(job.stages))
     adam = optimizer(model.parameters())
     losses = {}
     for step in range(steps):

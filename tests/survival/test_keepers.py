@@ -29,7 +29,7 @@ def _short_text_and_no_disk():
         raise AssertionError("a checkpoint is read")
 
     with short_text() as patch:
-        patch.setattr("recycle.megatron.shared.stage_training.read_stage", read)
+        patch.setattr("recycle.megatron.gpt.recut.read_stage", read)
         patch.setattr(trained, "MODEL", msgspec.structs.replace(trained.MODEL, exact=True))
         yield
 

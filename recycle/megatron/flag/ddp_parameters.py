@@ -24,6 +24,7 @@ class DdpParameters(MainParameters):
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
         self._main = {each: getattr(each, "main_param", each) for each in parameters if each.requires_grad}
+        self._sizes = [len(self._main)]
         self._gradients: Sequence[torch.Tensor] = ()
         self._optimizer = optimizer
         self._settings: dict[int, list[dict[str, Any]]] = {}

@@ -77,7 +77,7 @@ class LiveGradients(FinalizedGradients):
         self._stage = stage
         self._network = network
         self._buffers: list[Any] = getattr(stage.model, "buffers")  # noqa: B009 - DDP's list has the name of a method
-        self._tie = tie_of(stage.model, network, depth)
+        self._tie = tie_of([stage.model], network, 0, depth - 1)
 
     def reduce(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""

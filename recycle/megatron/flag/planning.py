@@ -62,6 +62,7 @@ class Source:
             return
         index = self.catalogue.index
         self.job = index.job
+        self.job.require_standard("Megatron's own training code")
         if Shape.of(index.job) != shape:
             raise UserError(
                 f"{flags.catalogue}: its plans are for {Shape.of(index.job)}, and training has {shape}: make a "

@@ -23,6 +23,7 @@ def require_supported(model: Any, config: Any, plan: Plan) -> None:
         found = getattr(config, name, None)
         return getattr(getattr(model, "ddp_config", None), name, None) if found is None else found
 
+    plan.job.require_standard("Megatron's own training code")
     for problem in refusals(setting):
         raise RunError(str(problem))
     if config.pipeline_model_parallel_size != plan.job.depth:

@@ -64,9 +64,9 @@ class StageSteps:
         addends = job.pipelines * job.micro_batches if stepping.exact else 0
         method = Method(stepping.clip, stepping.staggered, addends, keep=True, prepare=self._parameters.prepare)
         number = execution.server.stage
-        self._update = TorchUpdate(self._parameters, lambda _: inner, job.pipelines, number, job.depth, method)
+        self._update = TorchUpdate(self._parameters, lambda _: inner, job.pipelines, [number], job.depth, method)
         self._update.adopt(version)
-        self.versions = StageTraining(stage, self._update, execution.recorder)
+        self.versions = StageTraining([stage], self._update, execution.recorder)
         self.whole = _OwnVersions(self.versions)
         self._goal = self._settled = version
         stepping.optimizer.step = self.step

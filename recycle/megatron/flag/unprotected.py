@@ -50,7 +50,7 @@ class UnprotectedExecution:
         self._worker: Worker | None = None
         if self._network is not None:
             recorder = Recorder(self._server)
-            self._worker = Worker(self._plan, stage, self._update, self._network, recorder)
+            self._worker = Worker(self._plan, [stage], self._update, self._network, recorder)
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:
         """See Execution; the reports are those of the micro-batches of this server's pipeline."""

@@ -57,7 +57,7 @@ class Vote:
         """See Steps."""
         update = LiveGradients(self._stage, network, plan.job.depth)
         execution = self._execution
-        self._worker = Worker(plan, self._stage, update, network, execution.recorder, hooks, notices)
+        self._worker = Worker(plan, [self._stage], update, network, execution.recorder, hooks, notices)
 
     def train(self, step: int) -> None:
         """See Steps."""

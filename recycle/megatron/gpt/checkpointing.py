@@ -5,6 +5,7 @@ import torch
 from recycle.control.view import ServerRank
 from recycle.errors import RunFailed, UserError
 from recycle.job import Server
+from recycle.megatron.gpt.recut import Cut, read_recut, shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
@@ -21,6 +22,9 @@ from recycle.runtime.step.checkpoint import (
     write_stage,
 )
 
+STAGES = "stages"
+"""The setting that may change from one run to the next that goes on from its checkpoint."""
+
 
 class Checkpointing:
     """Writes and reads one rank's part of checkpoints; it is Durable.
@@ -30,7 +34,7 @@ class Checkpointing:
         text: tells apart what is trained on.
         server: which server this is.
         rank: of the server.
-        training: of its stage.
+        training: of its stages.
         reporter: is told where one cannot be written.
     """
 
@@ -40,7 +44,8 @@ class Checkpointing:
         self._run = run
         self._settings = run.settings | {"text": text}
         self._server = server
-        self._shard = f"stage-{server.stage}/tensor-{rank.number}"
+        self._stages = run.plan.job.chunks[server.stage]
+        self._cut = Cut(run.model.layers, len(run.plan.job.stages))
         self._rank = rank
         self._training = training
         self._reporter = reporter
@@ -52,8 +57,9 @@ class Checkpointing:
             RunError: it cannot be read, or is of another model.
         """
         folder = folder_of(self._run.checkpoints, step)
-        read_manifest(folder, self._settings)
-        self._training.read(step, folder, self._shard)
+        written = self._cut._replace(stages=read_manifest(folder, self._settings).settings[STAGES])
+        states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in self._stages]
+        self._training.take(step, folder, states)
 
     def durable(self) -> int | None:
         """See Durable."""
@@ -77,7 +83,8 @@ class Checkpointing:
         failures = torch.zeros(1)
         if self._server == view.peers(self._server.stage)[0]:
             try:
-                write_stage(self._run.checkpoints, step, self._shard, dict(self._training.state()))
+                for stage, state in zip(self._stages, self._training.stage_states(), strict=True):
+                    write_stage(self._run.checkpoints, step, shard(stage, self._rank.number), state)
             except RunFailed as error:
                 failures += 1
                 if step == self._run.iterations:
@@ -85,7 +92,8 @@ class Checkpointing:
                 self._warn(str(error))
         if not self._sum(network, failures) and self._rank.is_first and self._server == view.servers[0]:
             try:
-                complete(self._run.checkpoints, Manifest(VERSION, step, self._settings), self._run.keep)
+                settings = self._settings | {STAGES: self._cut.stages}
+                complete(self._run.checkpoints, Manifest(VERSION, step, settings), self._run.keep)
             except UserError as error:
                 self._warn(str(error))
         self._sum(network, torch.zeros(1))

@@ -65,10 +65,12 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> J
     Raises:
         RunError: the model cannot be cut so.
     """
-    transformer_config(options, job.depth)
-    profiles = [_profile_stage(stage, job, options, text, repeats) for stage in range(job.depth)]
+    count = len(job.stages)
+    transformer_config(options, count)
+    profiles = [_profile_stage(stage, job, options, text, repeats) for stage in range(count)]
     reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats)
-    latency = _time_transfer(_boundary(options), repeats) if job.depth > 1 else 0.0
+    latency = _time_transfer(_boundary(options), repeats) if count > 1 else 0.0
+    held = [sum(profiles[chunk].held for chunk in job.chunks[place]) for place in job.places]
     stages = [
         Stage(
             forward=_micro(each.forward),
@@ -78,19 +80,20 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> J
             reduction=_micro(reduction),
             held=each.held,
             released_at_input_gradient=each.held - each.kept,
-            limit=job.depth * each.held,
+            limit=job.depth * together,
             state=each.state,
         )
-        for each, reduction in zip(profiles, reductions, strict=True)
+        for each, reduction, together in zip(profiles, reductions, held, strict=True)
     ]
     return Job(
         job.pipelines,
         job.micro_batches,
         tuple(stages),
-        (_micro(latency),) * (job.depth - 1),
+        (_micro(latency),) * (count - 1),
         job.name,
         "microsecond",
         "byte",
+        job.placement,
     )
 
 
@@ -99,16 +102,16 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
 
     def body(member: LocalProcess) -> None:
         run_on_cpu()
-        groups = join_server(Server(0, number), job.depth)
-        config = transformer_config(options, job.depth)
-        model = build_stage(options, config, number, job.depth, groups)
+        place = Place(number, len(job.stages))
+        groups = join_server(Server(0, number), place.depth)
+        config = transformer_config(options, place.depth)
+        model = build_stage(options, config, number, place.depth, groups)
         spec = _boundary(options)
-        place = Place(number, job.depth)
         stage = MegatronStage(model, place, spec.shape, job.micro_batches, forward_step, text)
         addends = job.pipelines * job.micro_batches if options.exact else 0
         method = Method(options.clip, True, addends, keep=True, scale=options.scale_rule)
         update = TorchUpdate(
-            MainParameters(stage.parameters()), options.make_optimizer, job.pipelines, number, job.depth, method
+            MainParameters(stage.parameters()), options.make_optimizer, job.pipelines, [number], place.depth, method
         )
 
         def make_step() -> None:

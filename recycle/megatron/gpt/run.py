@@ -11,6 +11,7 @@ from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.model import ModelOptions
+from recycle.placement import placement_text
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
@@ -89,11 +90,10 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What must be the same for a run to go on from a checkpoint; who is alive may differ."""
+        """What must be the same for a run to go on from a checkpoint; who is alive and who holds what may differ."""
         job = self.plan.job
         shape = {
             "pipelines": job.pipelines,
-            "stages": job.depth,
             "micro_batches": job.micro_batches,
             "tensor_parallel": self.tensor_parallel,
         }
@@ -107,6 +107,7 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
+        release |= {"stages": str(self.plan.job.depth), "placement": placement_text(self.plan.job.chunks)}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:

@@ -16,7 +16,7 @@ from recycle.megatron.gpt.text import TokenText
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.stage_training import StageTraining
-from recycle.megatron.shared.world import Place, join_server
+from recycle.megatron.shared.world import Place, groups_of, join_server
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
@@ -32,7 +32,7 @@ from recycle.runtime.step.update import Method, TorchUpdate
 
 
 class GptServer:
-    """Trains one stage of a GPT, iteration by iteration; Connectable, and a Loop.
+    """Trains the stages that one server holds of a GPT, iteration by iteration; Connectable, and a Loop.
 
     Args:
         run: what to do.
@@ -43,8 +43,8 @@ class GptServer:
         rank: of the server.
 
     Attributes:
-        training: of its stage.
-        checkpoints: of it.
+        training: of its stages.
+        checkpoints: of them.
         network: of the view in which it works now.
         recorder: what it executed.
     """
@@ -66,8 +66,9 @@ class GptServer:
         self._reporter = reporter
         self._collectives = RankCollectives(rank)
         groups = join_server(server, run.plan.job.depth, self._collectives)
-        stage = make_stage(run, server.stage, text, groups)
-        self.training = StageTraining(stage, make_update(run, stage, server.stage, keep), self.recorder)
+        chunks = run.plan.job.chunks[server.stage]
+        stages = [make_stage(run, each, text, groups) for each in chunks]
+        self.training = StageTraining(stages, make_update(run, stages, chunks, keep), self.recorder)
         self.checkpoints = Checkpointing(run, text.fingerprint, server, rank, self.training, reporter)
 
     @property
@@ -164,20 +165,20 @@ def make_stage(run: Run, number: int, text: TokenText, groups: Any) -> MegatronS
         groups: those of this rank's server.
     """
     job, options = run.plan.job, run.model
-    config = transformer_config(options, job.depth, run.tensor_parallel)
-    model = build_stage(options, config, number, job.depth, groups)
+    place = Place(number, len(job.stages))
+    config = transformer_config(options, place.depth, run.tensor_parallel)
+    model = build_stage(options, config, number, place.depth, groups_of(groups, place))
     shape = (options.sequence, options.micro_batch_size, options.hidden)
-    place = Place(number, job.depth)
     return MegatronStage(model, place, shape, job.micro_batches, forward_step, text, options.seed)
 
 
-def make_update(run: Run, stage: MegatronStage, number: int, keep: bool) -> TorchUpdate:
-    """How a run's stage reduces and steps.
+def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int], keep: bool) -> TorchUpdate:
+    """How the stages of a server reduce and step.
 
     Args:
         run: what is trained.
-        stage: its stage; it learns the loss scale, if there is one.
-        number: which stage.
+        stages: of the server; they learn the loss scale, if there is one.
+        numbers: which stages they are.
         keep: whether steps can be undone.
     """
     job, options = run.plan.job, run.model
@@ -189,10 +190,11 @@ def make_update(run: Run, stage: MegatronStage, number: int, keep: bool) -> Torc
         options.schedule.prepare,
         options.scale_rule,
     )
-    main = MainParameters(stage.parameters())
-    update = TorchUpdate(main, options.make_optimizer, job.pipelines, number, job.depth, method)
+    main = MainParameters(*(stage.parameters() for stage in stages))
+    update = TorchUpdate(main, options.make_optimizer, job.pipelines, numbers, len(job.stages), method)
     if update.loss_scale is not None:
-        stage.config.grad_scale_func = update.loss_scale.apply
+        for stage in stages:
+            stage.config.grad_scale_func = update.loss_scale.apply
     return update
 
 

@@ -76,8 +76,8 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
     run = msgspec.structs.replace(run, resume_from=None) if _begins(run) else run
-    transformer_config(run.model, run.plan.job.depth, run.tensor_parallel)
-    if run.model.exact and run.model.tied and run.plan.job.depth == 1:
+    transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel)
+    if run.model.exact and run.model.tied and len(run.plan.job.stages) == 1:
         raise RunError(
             "exact is on: sums are not exact where one stage uses the embedding twice; do without it, or take at least "
             "two stages"

@@ -1,4 +1,4 @@
-"""One stage in training, which the project's own trainer and the flag share."""
+"""The stages of a server in training, which the project's own trainer and the flag share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,17 +13,17 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
-from recycle.runtime.step.checkpoint import give_state, read_stage, stage_state
+from recycle.runtime.step.checkpoint import give_state, require_shapes, stage_state
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
 
 
 class StageTraining:
-    """A stage whose steps are its own: its versions, and its work in the present view. It is Followable.
+    """Stages whose steps are their own: their versions, and their work in the present view. It is Followable.
 
     Args:
-        stage: what computes.
+        stages: what computes: one for each chunk that the server holds, rising.
         update: what reduces and steps.
         recorder: of its server; gets what is executed.
 
@@ -31,9 +31,10 @@ class StageTraining:
         update: see above.
     """
 
-    def __init__(self, stage: MegatronStage, update: TorchUpdate, recorder: Recorder) -> None:
+    def __init__(self, stages: Sequence[MegatronStage], update: TorchUpdate, recorder: Recorder) -> None:
         self.update = update
-        self._stage = stage
+        self._stages = stages
+        self._whole = torch.nn.ModuleList(stage.model for stage in stages)
         self._recorder = recorder
         self._worker: Worker | None = None
         self._tie: Tie | None = None
@@ -59,7 +60,8 @@ class StageTraining:
         """See Versioned."""
         if self._worker is not None:
             self._worker.close()
-        self._stage.drop()
+        for stage in self._stages:
+            stage.drop()
         self.update.drop()
 
     def undo(self) -> None:
@@ -87,18 +89,26 @@ class StageTraining:
         """See Followable."""
         self.update.follow(parts)
 
-    def read(self, step: int, folder: Path, shard: str) -> None:
+    def stage_states(self) -> list[dict[str, torch.Tensor]]:
+        """The newest version of each stage, by the names that it has for itself."""
+        return [stage_state(self.update.named(stage.model), self.update.optimizer) for stage in self._stages]
+
+    def take(self, step: int, folder: Path, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Take the version in a checkpoint.
 
         Args:
             step: which version it is.
             folder: of the checkpoint.
-            shard: what this rank's part of the model is called there.
+            states: of each stage, as ``stage_states`` gives them; what else they hold is left out.
 
         Raises:
-            RunError: it cannot be read, or is of a stage of another shape.
+            RunError: one is of a stage of another shape.
         """
-        read_stage(folder, shard, self._named(), self.update.optimizer)
+        for stage, state in zip(self._stages, states, strict=True):
+            named = self.update.named(stage.model)
+            mine = {name: tensor for name, tensor in state.items() if name.rpartition("/")[2] in named}
+            require_shapes(folder, named, mine)
+            give_state(mine, named, self.update.optimizer)
         self.update.adopt(step)
 
     # Its work.
@@ -125,18 +135,18 @@ class StageTraining:
         Raises:
             ViewBroken: somebody is gone.
         """
-        depth = plan.job.depth
-        self._tie = tie = tie_of(self._stage.model, network, depth)
+        first, last = plan.job.places[0], plan.job.places[-1]
+        self._tie = tie = tie_of([stage.model for stage in self._stages], network, first, last)
 
         def finish() -> None:
             if tie is not None:
                 tie.reduce()
             after_reduction()
 
-        per_token = self._stage.config.calculate_per_token_loss
-        tokens = TokenTotal(network, depth, self._stage.take_tokens) if per_token else None
+        per_token = self._stages[-1].config.calculate_per_token_loss
+        tokens = TokenTotal(network, last, self._stages[-1].take_tokens) if per_token else None
         self.update.connect(network, finish, tokens)
-        self._worker = Worker(plan, self._stage, self.update, network, self._recorder, hooks, notices, waiting)
+        self._worker = Worker(plan, self._stages, self.update, network, self._recorder, hooks, notices, waiting)
 
     def tie_embeddings(self) -> None:
         """Where the last stage's head is the first stage's embedding, give it to both; before the first step."""
@@ -167,4 +177,4 @@ class StageTraining:
         return self._worker
 
     def _named(self) -> Mapping[str, torch.Tensor]:
-        return self.update.named(self._stage.model)
+        return self.update.named(self._whole)

@@ -4,6 +4,7 @@ Its default process group holds the ranks of the server and nobody else, so no g
 server; between servers, the runtime carries everything.
 """
 
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -29,6 +30,18 @@ class Place(NamedTuple):
     def size(self) -> int:
         """The number of stages."""
         return self.depth
+
+
+def groups_of(groups: Any, place: Place) -> Any:
+    """The groups that a stage is built with: those of its server, and its own place in the model.
+
+    Args:
+        groups: of the server.
+        place: of the stage.
+    """
+    mine = copy(groups)
+    mine.pp = place
+    return mine
 
 
 def join_server(server: Server, depth: int, collectives: RankCollectives | None = None) -> Any:

@@ -25,13 +25,14 @@ from recycle.planner.model.problem import Problem, Programs
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
+    from recycle.planner.exact.placed import PlacedModel
     from recycle.planner.exact.timeline import TimelineModel
 
 FIRST_EFFORT = 0.5
 """Solver's deterministic seconds for the first question of each kind; one takes one to three seconds of a core."""
 
 Improved: TypeAlias = Callable[[int, int, Programs], None]
-Build: TypeAlias = "Callable[[Problem, int, int], TimelineModel]"
+Build: TypeAlias = "Callable[[Problem, int, int], TimelineModel | PlacedModel]"
 Answer: TypeAlias = Literal["yes", "no", "unknown"]
 
 
@@ -70,7 +71,8 @@ def solve(
     Args:
         problem: what to plan.
         seconds: wall-clock time after which the search ends.
-        hint: legal programs to improve on; those of the list scheduler if none are given.
+        hint: legal programs to improve on; those of the list scheduler if none are given. They must be given where
+            servers hold several chunks.
         lower: a proven bound on the value, if one is known that is stronger than the rules of ``bounds``.
         seed: of the solver's search.
         workers: the solver's threads.
@@ -122,6 +124,7 @@ class _Search:
         if self.done:
             return
         # Here and not above: the solver takes longer to import than most plans take to make.
+        from recycle.planner.exact.placed import PlacedModel
         from recycle.planner.exact.relaxed import pool_peers, pool_stages
         from recycle.planner.exact.servers import ServerModel
         from recycle.planner.exact.timeline import LARGEST_VALUE
@@ -129,14 +132,15 @@ class _Search:
         if self.value > LARGEST_VALUE:
             return
         # What relaxations prove they prove soon, or not for a long time: they get a part of the effort.
-        relaxations: list[Build] = [pool_stages]
-        if self.problem.mode.routing_rule.keeps_home:
+        relaxations: list[Build] = [pool_stages] if self.problem.job.standard else []
+        if relaxations and self.problem.mode.routing_rule.keeps_home:
             relaxations.append(pool_peers)
+        full: Build = ServerModel if self.problem.job.standard else PlacedModel
         while not self.done:
             effort = FIRST_EFFORT * 2**self.round
             relaxations = [build for build in relaxations if self._climb(build, effort / 4) != "yes"]
-            self._climb(ServerModel, effort)
-            self._descend(ServerModel, effort)
+            self._climb(full, effort)
+            self._descend(full, effort)
             self.round += 1
 
     def _climb(self, build: Build, effort: float) -> Answer:
@@ -166,10 +170,11 @@ class _Search:
         """Whether there is a plan between the bound and a target, and what follows from the answer."""
         from ortools.sat.python import cp_model
 
+        from recycle.planner.exact.placed import PlacedModel
         from recycle.planner.exact.servers import ServerModel
 
         self.asked += 1
-        timeline = build(self.problem, self.bound, target)
+        built = build(self.problem, self.bound, target)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.workers
         # Search times have heavy tails, so no two questions are searched alike: another seed each time, and every other
@@ -180,15 +185,15 @@ class _Search:
         solver.parameters.linearization_level = self.asked % 2
         solver.parameters.cp_model_probing_level = self.asked % 2
         solver.parameters.catch_sigint_signal = False
-        status = _solve_interruptibly(solver, timeline.model)
+        status = _solve_interruptibly(solver, built.model)
         if status == cp_model.INFEASIBLE:
             self.bound = target + 1
             self._report()
             return "no"
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return "unknown"
-        if isinstance(timeline, ServerModel):
-            programs = timeline.programs(solver)
+        if isinstance(built, ServerModel | PlacedModel):
+            programs = built.programs(solver)
             # The model rounds large amounts, and sees no order where tasks take no time.
             if not all(self.problem.fits(server.stage, tasks) for server, tasks in programs.items()):
                 return "unknown"

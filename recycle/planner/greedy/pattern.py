@@ -29,9 +29,19 @@ def busiest(problem: Problem) -> int:
     return max(-(-problem.total // len(live)) for live in problem.live)
 
 
-def pattern_of(programs: Programs) -> Programs:
-    """The pattern that all pipelines of a plan without failures follow."""
-    return {server: tasks for server, tasks in programs.items() if server.pipeline == 0}
+def pattern_of(problem: Problem, programs: Programs) -> Programs:
+    """The pattern that all pipelines of a plan without failures follow.
+
+    Args:
+        problem: what was planned.
+        programs: the plan.
+    """
+    total, micro_batches = problem.total, problem.job.micro_batches
+    return {
+        server: [(task // 3 // total * micro_batches + task // 3 % total) * 3 + task % 3 for task in tasks]
+        for server, tasks in programs.items()
+        if server.pipeline == 0
+    }
 
 
 def spread(problem: Problem, pattern: Programs, places: int) -> Programs:

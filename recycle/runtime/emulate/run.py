@@ -81,8 +81,8 @@ def emulate(
         recorder = Recorder(server)
         sleeper = Sleeper()
         update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper, norm)
-        stage = EmulatedStage(plan.job, server, slot, sleeper, size)
-        worker = Worker(plan, stage, update, network, recorder, waiting=waiting)
+        stages = [EmulatedStage(plan.job, each, slot, sleeper, size) for each in plan.job.chunks[server.stage]]
+        worker = Worker(plan, stages, update, network, recorder, waiting=waiting)
         peak = 0
         for step in range(warm_up + iterations):
             if step == warm_up:

@@ -44,7 +44,7 @@ class Emulated(NamedTuple):
 
 
 class EmulatedServer:
-    """Sleeps one stage's durations: Followable and Connectable, with a Loop, but without checkpoints.
+    """Sleeps the durations of a server's stages: Followable and Connectable, with a Loop, but without checkpoints.
 
     Args:
         emulated: what.
@@ -58,7 +58,8 @@ class EmulatedServer:
         self._server = server
         self._reporter = reporter
         self._sleeper = Sleeper()
-        self._stage = EmulatedStage(emulated.job, server, emulated.slot, self._sleeper, emulated.size)
+        job, slot, size = emulated.job, emulated.slot, emulated.size
+        self._stages = [EmulatedStage(job, each, slot, self._sleeper, size) for each in job.chunks[server.stage]]
         self._update: CountedUpdate | None = None
         self._worker: Worker | None = None
         self._listener: Listener | None = None
@@ -94,7 +95,8 @@ class EmulatedServer:
         """See Versioned."""
         if self._worker is not None:
             self._worker.close()
-        self._stage.drop()
+        for stage in self._stages:
+            stage.drop()
 
     def undo(self) -> None:
         """See Versioned."""
@@ -139,7 +141,7 @@ class EmulatedServer:
         counted.listener = self._listener
         self._update = counted
         self._epoch = network.view.epoch
-        self._worker = Worker(plan, self._stage, counted, network, self.recorder, hooks, notices)
+        self._worker = Worker(plan, self._stages, counted, network, self.recorder, hooks, notices)
 
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Loop: nothing is due."""

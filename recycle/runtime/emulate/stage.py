@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from recycle.job import Job, Server
+from recycle.job import Job
 from recycle.runtime.execute.stage import Held, MicroBatch, Redo, TensorSpec
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.speculation import Speculation
@@ -56,21 +56,21 @@ class EmulatedStage:
 
     Args:
         job: the planned durations.
-        server: whose stage it is.
+        number: which stage it is.
         slot: seconds for one unit of the job's time.
-        sleeper: shared with the stage's update, so that one follows the other without a gap.
+        sleeper: shared with the server's other stages and its update, so that one follows the other without a gap.
         size: numbers in a message, at least 4.
     """
 
     cannot_split = ""
 
-    def __init__(self, job: Job, server: Server, slot: float, sleeper: Sleeper, size: int = 1024) -> None:
+    def __init__(self, job: Job, number: int, slot: float, sleeper: Sleeper, size: int = 1024) -> None:
         spec = TensorSpec((size,), torch.float64)
-        self.input = spec if server.stage > 0 else None
-        self.output = spec if server.stage < job.depth - 1 else None
+        self.input = spec if number > 0 else None
+        self.output = spec if number < len(job.stages) - 1 else None
         self._size = size
-        self._number = server.stage
-        self._cost = job.stages[server.stage]
+        self._number = number
+        self._cost = job.stages[number]
         self._slot = slot
         self._sleeper = sleeper
         self._held: set[MicroBatch] = set()
@@ -146,14 +146,14 @@ class EmulatedStage:
 
 
 class EmulatedUpdate:
-    """Reduction and optimizer step that take as long as the job says; the peers meet in a real reduction.
+    """Reduction and optimizer step of all stages of a server, as long as the job says; peers really meet in them.
 
     Args:
         job: the planned durations.
         staggered: whether stages step on their own; otherwise all wait for each other first.
         network: of the server.
         slot: seconds for one unit of the job's time.
-        sleeper: the stage's.
+        sleeper: the stages'.
         norm: of an iteration's whole gradient, of which 1 is allowed; None if nobody asks for it.
 
     Attributes:
@@ -171,15 +171,17 @@ class EmulatedUpdate:
         norm: Callable[[int], float] | None = None,
     ) -> None:
         self._staggered = staggered
-        self._cost = job.stages[network.server.stage]
+        stages = job.chunks[network.server.stage]
+        self._reduction = sum(job.stages[each].reduction for each in stages) * slot
+        self._optimizer = sum(job.stages[each].optimizer for each in stages) * slot
+        self._stages = stages
         self._network = network
-        self._slot = slot
         self._sleeper = sleeper
         self._norm = norm
         self._pending = False
         self._validation: Validation | None = None
         if norm is not None:
-            self._validation = Validation(network.server.stage, job.depth, 1.0, staggered)
+            self._validation = Validation(stages, len(job.stages), 1.0, staggered)
             self._validation.connect(network, 0)
         self.steps = 0
 
@@ -204,7 +206,7 @@ class EmulatedUpdate:
         self._pending = False
         if self._validation.hear(guessed=True).as_guessed:
             return Redo.NOTHING
-        self._sleeper.sleep(self._cost.optimizer * self._slot)
+        self._sleeper.sleep(self._optimizer)
         return Redo.THIS
 
     def reduce(self) -> None:
@@ -215,16 +217,17 @@ class EmulatedUpdate:
         self._network.peers.sum(count)
         peers = len(self._network.view.peers(self._network.server.stage))
         assert count.item() == peers, f"{count.item():g} of {peers} peers were in the reduction"
-        self._sleeper.sleep(self._cost.reduction * self._slot)
+        self._sleeper.sleep(self._reduction)
         if self._validation is not None and self._norm is not None:
             self._pending = self._validation.guesses
-            first = self._network.server.stage == 0
-            self._validation.tell(self.steps, self._norm(self.steps) ** 2 if first else 0.0, fits=True)
+            # The first stage has all of it.
+            norm = self._norm(self.steps)
+            self._validation.tell(self.steps, [0.0 if each else norm**2 for each in self._stages], fits=True)
             if not self._pending:
                 self._validation.hear(guessed=False)
 
     def step(self) -> Redo:
-        """Sleep the optimizer step."""
-        self._sleeper.sleep(self._cost.optimizer * self._slot)
+        """Sleep the optimizer steps."""
+        self._sleeper.sleep(self._optimizer)
         self.steps += 1
         return Redo.NOTHING

@@ -9,7 +9,7 @@ they are started at their turn: the checker has proved that nobody waits for eve
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ class Transport:
 
     Args:
         network: the groups of the view.
-        stage: what is received is allocated to its specification.
+        stages: of the server, by number; what is received is allocated to their specifications.
         recorder: gets, for each receive, how long was waited for it.
         ahead: how many receives are posted before their turn in the list, where the network lets them overtake.
         most_sends: how many sends may be in flight before the oldest is waited for. It bounds the memory of gradients
@@ -50,10 +50,15 @@ class Transport:
     """
 
     def __init__(
-        self, network: Network, stage: PipelineStage, recorder: Recorder, ahead: int = 4, most_sends: int = 16
+        self,
+        network: Network,
+        stages: Mapping[int, PipelineStage],
+        recorder: Recorder,
+        ahead: int = 4,
+        most_sends: int = 16,
     ) -> None:
         self._network = network
-        self._stage = stage
+        self._stages = stages
         self._recorder = recorder
         self._ahead = 0 if network.one_queue else ahead
         self._most_sends = most_sends
@@ -88,9 +93,9 @@ class Transport:
         """The turn of a receive has come: it, and those close behind it, are posted."""
         self._post_until(self._place[instruction] + 1 + self._ahead)
 
-    def take(self, carried: Carried, home: int, micro_batch: int) -> torch.Tensor:
+    def take(self, key: TransferKey) -> torch.Tensor:
         """What a receive brought, waiting for it if need be. The caller owns the tensor from then on."""
-        incoming = self._incoming.pop(TransferKey(carried, home, micro_batch))
+        incoming = self._incoming.pop(key)
         start = self._recorder.now()
         incoming.work.wait()
         self._recorder.add(incoming.instruction, start, self._recorder.now())
@@ -102,7 +107,7 @@ class Transport:
         while len(self._outgoing) >= self._most_sends:
             self._outgoing.popleft().work.wait()
         tensor = tensor.detach().contiguous()
-        self._outgoing.append(Outgoing(tensor, self._network.link(instruction.peer).send(tensor, _key(instruction))))
+        self._outgoing.append(Outgoing(tensor, self._network.link(instruction.peer).send(tensor, key_of(instruction))))
 
     def finish(self) -> None:
         """End an iteration: wait for its last sends. Nothing is in flight after it."""
@@ -113,15 +118,23 @@ class Transport:
     def _post_until(self, count: int) -> None:
         for instruction in self._receives[self._posted : count]:
             assert instruction.peer is not None
-            spec = self._stage.input if instruction.op is Op.RECV_F else self._stage.output
+            stage = self._stages[instruction.stage]
+            spec = stage.input if instruction.op is Op.RECV_F else stage.output
             assert spec is not None, f"{instruction} on a stage that receives nothing"
             buffer = spec.empty()
-            key = _key(instruction)
+            key = key_of(instruction)
             work = self._network.link(instruction.peer).receive(buffer, key)
             self._incoming[key] = Incoming(instruction, buffer, work)
             self._posted += 1
 
 
-def _key(instruction: Instruction) -> TransferKey:
-    carried = Carried.OUTPUT if instruction.op in (Op.SEND_F, Op.RECV_F) else Carried.GRADIENT
-    return TransferKey(carried, instruction.home, instruction.micro_batch)
+def key_of(instruction: Instruction) -> TransferKey:
+    """What a transfer carries, as both of its ends know it."""
+    forward = instruction.op in (Op.SEND_F, Op.RECV_F)
+    lower = instruction.op in (Op.SEND_F, Op.RECV_B)
+    return TransferKey(
+        Carried.OUTPUT if forward else Carried.GRADIENT,
+        instruction.home,
+        instruction.micro_batch,
+        instruction.stage if lower else instruction.stage - 1,
+    )

@@ -1,7 +1,7 @@
 """The worker: one server's part in a run, iteration by iteration."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,9 +16,9 @@ from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Executor, Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
-from recycle.runtime.execute.transport import Transport
+from recycle.runtime.execute.transport import Transport, key_of
 from recycle.runtime.net.network import Network
-from recycle.runtime.net.transfer_key import Carried
+from recycle.runtime.net.transfer_key import Carried, TransferKey
 
 FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
 NEEDS = {Op.F: Carried.OUTPUT, Op.I: Carried.GRADIENT}
@@ -29,8 +29,8 @@ class IterationReport(NamedTuple):
     """What one server can say of an iteration.
 
     Attributes:
-        losses: of all micro-batches of all pipelines, by home and number, as every server of the last stage knows
-            them; empty on the others.
+        losses: of all micro-batches of all pipelines, by home and number, as every server that holds the last stage
+            knows them; empty on the others.
         peak_memory: the most that was held here for micro-batches, counted as they came and went, in the job's unit.
     """
 
@@ -39,20 +39,28 @@ class IterationReport(NamedTuple):
 
 
 class _Program:
-    """A list in two parts: what belongs to single micro-batches, and what comes when all of them are done."""
+    """A list in two parts: what belongs to single micro-batches, and what comes when all of them are done.
+
+    A server reduces and steps all its stages together, so that they are always of one version: where the list has the
+    last of them. At the others there is nothing to do.
+    """
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
         self.work = [each for each in instructions if not each.op.is_update]
         self.update = [each for each in instructions if each.op.is_update]
 
+    def is_last(self, instruction: Instruction) -> bool:
+        """Whether a REDUCE or a STEP is the last one of the list."""
+        return instruction.stage == self.update[-1].stage
+
 
 class Worker:
-    """Runs a server's instruction list over a stage.
+    """Runs a server's instruction list over its stages.
 
     Args:
         plan: a lowered plan in which the network's server is alive.
-        stage: what computes.
-        update: what reduces and steps.
+        stages: what computes: one for each chunk that the server holds, rising.
+        update: what reduces and steps, all of them at once.
         network: the groups of the plan's view.
         recorder: gets the start and end of every instruction.
         hooks: what is told of every instruction.
@@ -61,13 +69,13 @@ class Worker:
             may be quicker there.
 
     Raises:
-        RunError: the plan cannot run on this stage.
+        RunError: the plan cannot run on these stages.
     """
 
     def __init__(
         self,
         plan: Plan,
-        stage: PipelineStage,
+        stages: Sequence[PipelineStage],
         update: StageUpdate,
         network: Network,
         recorder: Recorder,
@@ -76,22 +84,23 @@ class Worker:
         waiting: Plan | None = None,
     ) -> None:
         server = network.server
-        self._program = _Program(require_program(plan, server, stage))
-        self._waiting = _Program(require_program(waiting, server, stage)) if waiting else self._program
-        self._depth = plan.job.depth
-        self._micro_batches = plan.job.micro_batches
-        self._pipelines = plan.job.pipelines
-        self._stage = stage
+        job = plan.job
+        self._program = self._present = _Program(require_program(plan, server, stages))
+        self._waiting = _Program(require_program(waiting, server, stages)) if waiting else self._program
+        self._depth = len(job.stages)
+        self._micro_batches = job.micro_batches
+        self._pipelines = job.pipelines
+        self._stages: Mapping[int, PipelineStage] = dict(zip(job.chunks[server.stage], stages, strict=True))
         self._network = network
         self._notices = notices
         self._losses: tuple[float, ...] = ()
         self._update = update
         self._redo = Redo.NOTHING
         self._recorder = recorder
-        self._transport = Transport(network, stage, recorder)
-        self._results: dict[tuple[Op, int, int], torch.Tensor] = {}
+        self._transport = Transport(network, self._stages, recorder)
+        self._results: dict[TransferKey, torch.Tensor] = {}
         self._step = 0
-        self._memory = memory_changes(plan.job.stages[server.stage])
+        self._memory = {chunk: memory_changes(job.stages[chunk]) for chunk in self._stages}
         self._peak_memory = 0
         self._forward_program = [each for each in self._program.work if each.op in FORWARD]
         handlers = {
@@ -116,10 +125,10 @@ class Worker:
 
         Raises:
             InstructionFailed: an instruction raised.
-            ViewBroken: somebody is gone. This worker and its stage's unfinished micro-batches are of no use then.
+            ViewBroken: somebody is gone. This worker and its stages' unfinished micro-batches are of no use then.
         """
         while not self._attempt(step):
-            self._stage.drop()
+            self._drop()
         return self.report
 
     @property
@@ -144,18 +153,19 @@ class Worker:
         """Execute the list once; whether that was not in vain, as far as is known."""
         self._step = self._recorder.iteration = step
         self._peak_memory = 0
-        program = self._waiting if self._update.waits else self._program
+        program = self._present = self._waiting if self._update.waits else self._program
         self._transport.begin(program.work)
         self._executor.run(program.work)
         assert not self._results, f"computed and never sent: {list(self._results)}"
-        assert self._stage.held() == (0, 0), f"left after the iteration: {self._stage.held()}"
+        left = [stage.held() for stage in self._stages.values()]
+        assert not any(map(any, left)), f"left after the iteration: {left}"
         redo = self._update.validate()
         if redo is Redo.NOTHING:
             self._executor.run(program.update)
             redo = self._redo
         self._transport.finish()
         if redo is Redo.LAST:
-            self._stage.drop()
+            self._drop()
             self.run(step - 1)
         return redo is Redo.NOTHING
 
@@ -177,43 +187,63 @@ class Worker:
         vars(self).clear()
 
     def _compute(self, instruction: Instruction) -> None:
-        op, home, index = instruction.op, instruction.home, instruction.micro_batch
-        need = other_server_need(op, instruction.stage, self._depth)
-        received = self._transport.take(NEEDS[need.phase], home, index) if need else None
-        micro_batch = MicroBatch(self._step, home, index)
+        op, stage = instruction.op, self._stages[instruction.stage]
+        received = self._receive(instruction)
+        micro_batch = MicroBatch(self._step, instruction.home, instruction.micro_batch)
         result: torch.Tensor | None
         if op is Op.F:
-            result = self._stage.forward(micro_batch, received)
+            result = stage.forward(micro_batch, received)
             self._count_memory()
         elif op is Op.W:
-            self._stage.weight_gradient(micro_batch)
+            stage.weight_gradient(micro_batch)
             self._update.collect()
             return
         else:
-            act = self._stage.backward if op is Op.B else self._stage.input_gradient
+            act = stage.backward if op is Op.B else stage.input_gradient
             result = act(micro_batch, received)
             self._update.collect()
-        if result is not None:
-            self._results[Op.SEND_F if op is Op.F else Op.SEND_B, home, index] = result
+        self._keep(instruction, result)
 
     def _evaluate(self, instruction: Instruction) -> None:
-        home, number = instruction.home, instruction.micro_batch
-        received = self._transport.take(Carried.OUTPUT, home, number) if instruction.stage else None
-        result = self._stage.evaluate(MicroBatch(self._step, home, number), received)
+        micro_batch = MicroBatch(self._step, instruction.home, instruction.micro_batch)
+        received = self._receive(instruction)
+        self._keep(instruction, self._stages[instruction.stage].evaluate(micro_batch, received))
+
+    def _receive(self, instruction: Instruction) -> torch.Tensor | None:
+        """The result of another stage that an instruction needs: what that left here, or a transfer."""
+        chunk = instruction.stage
+        need = other_server_need(instruction.op, chunk, self._depth)
+        if need is None:
+            return None
+        key = TransferKey(NEEDS[need.phase], instruction.home, instruction.micro_batch, min(chunk, need.stage))
+        result = self._results.pop(key, None)
+        return self._transport.take(key) if result is None else result
+
+    def _keep(self, instruction: Instruction, result: torch.Tensor | None) -> None:
+        """Keep a result until it is sent, or until its neighbour here takes it."""
         if result is not None:
-            self._results[Op.SEND_F, home, number] = result
+            chunk, home, number = instruction.stage, instruction.home, instruction.micro_batch
+            way = (Carried.OUTPUT, chunk) if instruction.op is Op.F else (Carried.GRADIENT, chunk - 1)
+            self._results[TransferKey(way[0], home, number, way[1])] = result
 
     def _count_memory(self) -> None:
-        activations, owed = self._stage.held()
-        # Counted by what the stage really holds: its micro-batches by the rule's amounts, and not by a walk.
-        held = activations * self._memory[Op.F].taken + owed * self._memory[Op.W].freed
+        # Counted by what the stages really hold: their micro-batches by the rule's amounts, and not by a walk.
+        held = 0
+        for chunk, stage in self._stages.items():
+            activations, owed = stage.held()
+            held += activations * self._memory[chunk][Op.F].taken + owed * self._memory[chunk][Op.W].freed
         self._peak_memory = max(self._peak_memory, held)
 
     def _send(self, instruction: Instruction) -> None:
-        key = (instruction.op, instruction.home, instruction.micro_batch)
-        self._transport.send(instruction, self._results.pop(key))
+        self._transport.send(instruction, self._results.pop(key_of(instruction)))
 
-    def _reduce(self, _: Instruction) -> None:
+    def _drop(self) -> None:
+        for stage in self._stages.values():
+            stage.drop()
+
+    def _reduce(self, instruction: Instruction) -> None:
+        if not self._present.is_last(instruction):
+            return
         if self._notices is not None:
             self._notices.exchange()
         self._losses = self._share_losses()
@@ -225,8 +255,9 @@ class Worker:
 
     def _share_losses(self) -> tuple[float, ...]:
         """The losses of the whole batch, so that none is lost with the server that computed it."""
-        losses = self._stage.take_losses()
-        if losses is None or self._network.server.stage < self._depth - 1:
+        last = self._stages.get(self._depth - 1)
+        losses = None if last is None else last.take_losses()
+        if losses is None:
             return ()
         table = torch.zeros(self._pipelines, self._micro_batches, dtype=torch.float64)
         for micro_batch, loss in losses.items():
@@ -234,28 +265,32 @@ class Worker:
         self._network.peers.sum(table)
         return tuple(table.flatten().tolist())
 
-    def _update_step(self, _: Instruction) -> None:
-        self._redo = self._update.step()
+    def _update_step(self, instruction: Instruction) -> None:
+        if self._present.is_last(instruction):
+            self._redo = self._update.step()
 
 
-def require_program(plan: Plan, server: Server, stage: PipelineStage) -> tuple[Instruction, ...]:
-    """The list of a server, if it can run on a stage.
+def require_program(plan: Plan, server: Server, stages: Sequence[PipelineStage]) -> tuple[Instruction, ...]:
+    """The list of a server, if it can run on some stages.
+
+    Args:
+        plan: whose list.
+        server: which.
+        stages: one for each chunk that the server holds, rising.
 
     Raises:
-        RunError: servers hold several chunks, the plan is not lowered, the server is not in it, or the stage cannot
-            split its backward pass.
+        RunError: the plan is not lowered, the server is not in it, or a stage cannot split its backward pass.
     """
-    if not plan.job.standard:
-        raise RunError("plan: its servers hold several chunks, and training takes one chunk per server")
     if plan.form != "lowered":
         raise RunError("plan: its form is 'compute', which has no transfers: run recycle lower on it first")
     program = plan.programs.get(server)
     if program is None:
         raise RunError(f"plan: {server} has no instructions in it: it is failed there, or the job has no such server")
-    split = next((each for each in program if each.op is Op.W or each.op is Op.I), None)
-    if split is not None and stage.cannot_split:
-        raise RunError(
-            f"plan: {split} computes one half of a backward pass, and stage {server.stage} of this model cannot: "
-            f"{stage.cannot_split}; make the plan with --backward fused"
-        )
+    for chunk, stage in zip(plan.job.chunks[server.stage], stages, strict=True):
+        split = next((each for each in program if each.stage == chunk and each.op in (Op.W, Op.I)), None)
+        if split is not None and stage.cannot_split:
+            raise RunError(
+                f"plan: {split} computes one half of a backward pass, and {plan.job.chunk_text(chunk)} of this model "
+                f"cannot: {stage.cannot_split}; make the plan with --backward fused"
+            )
     return program

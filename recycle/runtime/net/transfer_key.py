@@ -28,11 +28,13 @@ class TransferKey(msgspec.Struct, frozen=True):
         carried: the kind.
         home: of the micro-batch, where it is of one.
         micro_batch: its place in its home pipeline.
+        boundary: between which stages, by the lower one; two servers may meet at several, where they hold several.
     """
 
     carried: Carried
     home: int = 0
     micro_batch: int = 0
+    boundary: int = 0
 
 
 TOKENS = TransferKey(Carried.TOKENS)

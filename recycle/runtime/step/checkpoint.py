@@ -197,13 +197,11 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     return manifest
 
 
-def read_stage(
-    folder: Path, stage: str, parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer
-) -> None:
-    """Give a stage's main parameters and optimizer the state that a checkpoint holds.
+def read_stage(folder: Path, stage: str) -> dict[str, torch.Tensor]:
+    """A stage's state that a checkpoint holds, as ``stage_state`` gave it.
 
     Raises:
-        RunError: it cannot be read, or is of a stage of another shape.
+        RunError: it cannot be read.
     """
     path = folder / stage
     try:
@@ -216,18 +214,17 @@ def read_stage(
         dcp.load(state, checkpoint_id=path, no_dist=True)
     except (Exception, dcp.api.CheckpointException) as error:  # torch raises many kinds for a damaged file
         raise RunError(f"{path}: cannot be read: {_cause(error)}; resume from another checkpoint") from error
-    _require_shapes(path, parameters, state)
-    give_state(state, parameters, optimizer)
+    return state
 
 
 def give_state(
     state: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> None:
     """Make main parameters and their optimizer go on from what ``stage_state`` gave; nothing older is left."""
-    optimizer.state.clear()
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(state[f"parameter/{name}"])
+            optimizer.state.pop(parameter, None)
     for key, value in state.items():
         kind, _, rest = key.partition("/")
         if kind == "optimizer":
@@ -235,7 +232,17 @@ def give_state(
             optimizer.state[parameters[name]][field] = value
 
 
-def _require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: dict[str, torch.Tensor]) -> None:
+def require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a state that is of other parameters.
+
+    Args:
+        path: where it was read.
+        parameters: what must be in it.
+        state: what is.
+
+    Raises:
+        RunError: one of them is not in it, or has another shape there.
+    """
     for name, parameter in parameters.items():
         found = state.get(f"parameter/{name}")
         if found is None or found.shape != parameter.shape:

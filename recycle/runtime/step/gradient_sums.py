@@ -1,4 +1,4 @@
-"""The gradients of a stage in an iteration: collected here, summed over the peers, and ready to step with."""
+"""The gradients of a server's stages in an iteration: collected here, summed over the peers, and ready to step with."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from recycle.runtime.step.main_parameters import MainParameters
 
 
 class GradientSums:
-    """Collects the gradients of micro-batches, and sums them over the peers of a stage.
+    """Collects the gradients of micro-batches, and sums them over the peers of a server.
 
     Args:
-        main: the stage's main parameters, whose gradients these are.
+        main: the server's main parameters, whose gradients these are.
         keep: whether the reduced gradients stay as they are while those of the next iteration are collected.
         addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
 
@@ -54,7 +54,7 @@ class GradientSums:
         """Sum over the peers, and make the mean of it that the optimizer uses.
 
         Args:
-            peers: the live servers of the stage.
+            peers: the live servers of the same stages.
             divisor: of the sum.
 
         Returns:
@@ -88,16 +88,17 @@ class GradientSums:
         """Whether all reduced gradients are finite numbers."""
         return self._reduced.are_finite()
 
-    def square(self, fits: bool, first: bool = True) -> float:
-        """This rank's part of the squared norm; infinite where it is no finite number.
+    def squares(self, fits: bool, first: bool = True) -> list[float]:
+        """This rank's part of the squared norm of each stage; infinite where it is no finite number.
 
         Args:
             fits: what ``reduce`` returned; sums that are not right have no norm.
             first: whether this is the first rank of its server.
         """
+        stages = self._main.counted(self._reduced.views, first)
         if self._exact is not None and not self._exact.finite:
-            return math.inf
-        return square(self._main.counted(self._reduced.views, first)) if fits else 0.0
+            return [math.inf for _ in stages]
+        return [square(each) if fits else 0.0 for each in stages]
 
     def parts(self) -> tuple[torch.Tensor, ...]:
         """What a step is made from, for who follows it: the reduced gradients and the bounds."""

@@ -5,6 +5,7 @@ added up in full precision, a copy in full precision is stepped, and the model g
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import torch
 
@@ -12,14 +13,16 @@ PRECISION = torch.float32
 
 
 class MainParameters:
-    """The main parameters of a stage: its own where they are in full precision, copies where they are not.
+    """The main parameters of a server: its own where they are in full precision, copies where they are not.
 
     Args:
-        parameters: the stage's.
+        stages: the parameters of each of its stages.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        self._main = {each: _main(each) for each in parameters if each.requires_grad}
+    def __init__(self, *stages: Iterable[torch.nn.Parameter]) -> None:
+        trained = [[each for each in parameters if each.requires_grad] for parameters in stages]
+        self._main = {each: _main(each) for parameters in trained for each in parameters}
+        self._sizes = [len(parameters) for parameters in trained]
         for model, main in self._main.items():
             if main is not model:
                 model.register_post_accumulate_grad_hook(_move_gradient)  # type: ignore[no-untyped-call]
@@ -48,8 +51,8 @@ class MainParameters:
         optimizer.step()
         self.copy_back()
 
-    def counted(self, gradients: Sequence[torch.Tensor], first: bool = True) -> list[torch.Tensor]:
-        """The gradients that count in a norm: of a parameter that others have as well, only one counts.
+    def counted(self, gradients: Sequence[torch.Tensor], first: bool = True) -> list[list[torch.Tensor]]:
+        """The gradients that count in a norm, by stage: of a parameter that others have as well, only one counts.
 
         Megatron marks those that another stage has too, and those of which each rank of a server has a part of its own.
 
@@ -57,10 +60,14 @@ class MainParameters:
             gradients: one per main parameter, in their order.
             first: whether this is the first rank of its server, with which those that all its ranks have are counted.
         """
+        pairs = zip(self._main, gradients, strict=True)
         return [
-            each
-            for model, each in zip(self._main, gradients, strict=True)
-            if not getattr(model, "shared", False) and (first or getattr(model, "tensor_model_parallel", False))
+            [
+                each
+                for model, each in islice(pairs, size)
+                if not getattr(model, "shared", False) and (first or getattr(model, "tensor_model_parallel", False))
+            ]
+            for size in self._sizes
         ]
 
     def copy_here(self) -> None:

@@ -10,21 +10,21 @@ from recycle.runtime.net.transfer_key import TOKENS
 
 
 class TokenTotal:
-    """Adds up what the servers of the last stage count, and tells all others.
+    """Adds up what the servers that hold the last stage count, and tells all others.
 
     Nobody waits for those that are told: stages that step on their own still do so. At both ends of a link, a total
     comes after all transfers of its iteration, because it is part of the reduction, which follows all micro-batches.
 
     Args:
         network: of the server.
-        depth: P.
-        take: what was counted here in this iteration; asked on the last stage only.
+        place: in their pipelines, of the servers that hold the last stage.
+        take: what was counted here in this iteration; asked on these servers only.
     """
 
-    def __init__(self, network: Network, depth: int, take: Callable[[], int]) -> None:
+    def __init__(self, network: Network, place: int, take: Callable[[], int]) -> None:
         self._network = network
-        self._counts = network.server.stage == depth - 1
-        self._counters = network.view.peers(depth - 1)
+        self._counts = network.server.stage == place
+        self._counters = network.view.peers(place)
         self._take = take
         self._told: list[tuple[torch.Tensor, Transfer]] = []
 

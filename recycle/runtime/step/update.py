@@ -1,4 +1,4 @@
-"""Reduction and optimizer step of a stage of torch parameters."""
+"""Reduction and optimizer step of a server's stages of torch parameters."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,11 +65,11 @@ class TorchUpdate:
     by waiting, to the bit.
 
     Args:
-        main: the stage's parameters.
+        main: the parameters of the server's stages.
         make_optimizer: makes the optimizer of the main parameters.
         pipelines: D of the full job.
-        stage: which stage of how many.
-        depth: P.
+        stages: which stages they are.
+        count: of all stages of the model.
         method: how gradients become steps.
 
     Attributes:
@@ -86,8 +86,8 @@ class TorchUpdate:
         main: MainParameters,
         make_optimizer: MakeOptimizer,
         pipelines: int,
-        stage: int,
-        depth: int,
+        stages: Sequence[int],
+        count: int,
         method: Method = Method(),  # noqa: B008 - immutable
     ) -> None:
         self.main = main
@@ -100,12 +100,12 @@ class TorchUpdate:
         self.feed = StepFeed()
         self._method = method
         self._pipelines = pipelines
-        self._stage = stage
-        self._count: Callable[[], int] = lambda: self._pipelines
+        self._stages = stages
+        self._tokens: Callable[[], int] = lambda: self._pipelines
         self._validation: Validation | None = None
         guessing = method.validated and method.staggered
         if method.validated:
-            self._validation = Validation(stage, depth, method.clip, guessing)
+            self._validation = Validation(stages, count, method.clip, guessing)
         self._keeps = method.keep or guessing
         self._verdict: GradientVerdict | None = None
         self._pending = False
@@ -164,7 +164,7 @@ class TorchUpdate:
         self._network = network
         self._after_reduction = after_reduction
         if tokens is not None:
-            self._count = tokens
+            self._tokens = tokens
         self._begin()
 
     def named(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:
@@ -190,15 +190,15 @@ class TorchUpdate:
             self._network.barrier()
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         # Divided by this, the sum over all micro-batches is the gradient of the whole batch.
-        fits = self.sums.reduce(self._network.peers, self._count() * scale)
+        fits = self.sums.reduce(self._network.peers, self._tokens() * scale)
         self._after_reduction()
         if self._validation is None:
             if not self.sums.are_finite():
-                raise NotFinite(f"the gradient of stage {self._stage} is not finite")
+                raise NotFinite(f"the gradient of stage {' and '.join(map(str, self._stages))} is not finite")
             return
         guesses = self._validation.guesses
-        square = self.sums.square(fits, self._network.rank.is_first)
-        self._validation.tell(self.versions.newest, square, fits)
+        squares = self.sums.squares(fits, self._network.rank.is_first)
+        self._validation.tell(self.versions.newest, squares, fits)
         self._verdict = None if guesses else self._validation.hear(guessed=False)
 
     def step(self) -> Redo:

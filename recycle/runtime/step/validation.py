@@ -1,6 +1,7 @@
 """What all stages must agree on after each of them has reduced its gradients: the norm of the whole gradient."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,8 +39,8 @@ class Validation:
     unknown is what is known. So the norm does not depend on who is alive, to the bit.
 
     Args:
-        stage: of this server.
-        depth: P.
+        stages: of this server.
+        count: of all stages.
         clip: the largest norm that the gradient may have; None for no limit.
         eager: whether to guess at all.
 
@@ -48,9 +49,9 @@ class Validation:
         norm: of the last gradient of which it is known.
     """
 
-    def __init__(self, stage: int, depth: int, clip: float | None, eager: bool) -> None:
-        self._stage = stage
-        self._depth = depth
+    def __init__(self, stages: Sequence[int], count: int, clip: float | None, eager: bool) -> None:
+        self._stages = list(stages)
+        self._count = count
         self._clip = clip
         self._eager = eager
         self._asked: tuple[int, torch.Tensor, Reduction] | None = None
@@ -96,23 +97,23 @@ class Validation:
         """Whether the next iteration is stepped before its norm is known."""
         return self._eager and self.speculation.guesses
 
-    def tell(self, step: int, square: float, fits: bool) -> None:
-        """Tell the others this stage's part.
+    def tell(self, step: int, squares: Sequence[float], fits: bool) -> None:
+        """Tell the others this server's part.
 
         Args:
             step: the iteration.
-            square: the square of the stage's norm, or this rank's part of it; anything but a finite number if its
+            squares: the square of each stage's norm, or this rank's part of it; anything but a finite number if its
                 gradient is not finite.
-            fits: whether the stage has its sum, as far as this rank knows.
+            fits: whether the stages have their sums, as far as this rank knows.
         """
         assert self._asked is None, "the verdict on the last gradient was not asked for"
         known = self._nothing()
         # The greatest of some values is not defined where one is no number.
-        part = torch.tensor([square if math.isfinite(square) else math.inf, not fits], dtype=torch.float64)
+        finite = [square if math.isfinite(square) else math.inf for square in squares]
+        part = torch.tensor([*finite, not fits], dtype=torch.float64)
         self._ranks.sum(part)
-        square, unfit = part.tolist()
-        known[self._stage] = square
-        known[self._depth] = float(unfit > 0)
+        known[self._stages] = part[:-1]
+        known[self._count] = float(part[-1] > 0)
         # Where somebody dies meanwhile, what is under way ends as anything; and then this iteration is the last but
         # one that anybody can ask for.
         self._known = {each: self._known[each] for each in self._known if each >= step - 1} | {step: known.clone()}
@@ -139,7 +140,7 @@ class Validation:
         return verdict
 
     def _nothing(self) -> torch.Tensor:
-        return torch.full((self._depth + 1,), UNKNOWN, dtype=torch.float64)
+        return torch.full((self._count + 1,), UNKNOWN, dtype=torch.float64)
 
     def _judge(self, known: torch.Tensor) -> GradientVerdict:
         *squares, unfit = known.tolist()

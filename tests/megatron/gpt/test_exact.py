@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from harness.examples import QUICK, paper_job
+from harness.examples import QUICK, paper_job, placed_job
 from recycle.control.durations import Durations
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
@@ -104,22 +104,85 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits_without_a_server(tmp_path
     assert first.losses | second.losses == whole.losses
 
 
+PLACED = msgspec.structs.replace(MODEL, layers=4)
+
+
+@pytest.mark.parametrize("form", ["v-shaped", "interleaved:2"])
+def test_whichever_server_holds_a_stage_the_bits_are_the_same(tmp_path, form):
+    whole = run(tmp_path / "whole", plan_of(paper_job(pipelines=2, micro_batches=2, released=0)), PLACED)
+    assert whole.states.keys() == {f"stage-{each}/tensor-0" for each in range(4)}
+    job = placed_job(form, micro_batches=2)
+    for place, failed in enumerate([(), ("W1_0",)]):
+        assert run(tmp_path / str(place), plan_of(job, *failed), PLACED) == whole
+
+
+def test_a_checkpoint_serves_every_placement_of_its_stages(tmp_path):
+    standard = plan_of(paper_job(pipelines=2, micro_batches=2, released=0))
+    placed = plan_of(placed_job("v-shaped", micro_batches=2), "W0_1")
+    whole = run(tmp_path / "whole", placed, PLACED, iterations=6)
+    for place, plans in enumerate([(standard, placed), (placed, standard)]):
+        parts = tmp_path / str(place)
+        first = run(parts, plans[0], PLACED, iterations=3)
+        second = run(parts, plans[1], PLACED, iterations=6, resume=True)
+        assert second.states == whole.states
+        assert first.losses | second.losses == whole.losses
+
+
+def test_a_model_that_is_cut_in_another_way_goes_on_from_a_checkpoint(tmp_path):
+    # The order in which the norm is put together follows the stages, so nothing is clipped.
+    model = msgspec.structs.replace(PLACED, dropout=0.0, clip=None)
+    halves = plan_of(paper_job(pipelines=1, stages=2, micro_batches=2, released=0))
+    quarters = plan_of(placed_job("v-shaped", pipelines=1, micro_batches=2))
+    whole = run(tmp_path / "whole", halves, model, iterations=6)
+    parts = [
+        run(tmp_path / "parts", plan, model, iterations=2 * turn, resume=turn > 1)
+        for turn, plan in enumerate((halves, quarters, halves), 1)
+    ]
+    assert [sorted(each.states) for each in parts] == [
+        [f"stage-{stage}/tensor-0" for stage in range(stages)] for stages in (2, 4, 2)
+    ]
+    assert parts[0].losses | parts[1].losses | parts[2].losses == whole.losses
+    assert parts[2].states == whole.states
+
+
 @pytest.fixture
-def _patience(monkeypatch):
+def be_patient(monkeypatch):
     """While a server that will be replaced is missing, iterations take their time, so that it comes before the end."""
     iterate = GptServer.iterate
 
-    def patient(server, step):
-        if 10 <= step < 45 and len(server.network.view.servers) < 8:
-            time.sleep(0.3)
-        iterate(server, step)
+    def be(steps, servers):
+        def patient(server, step):
+            if step in steps and len(server.network.view.servers) < servers:
+                time.sleep(0.4)
+            iterate(server, step)
 
-    monkeypatch.setattr(GptServer, "iterate", patient)
+        monkeypatch.setattr(GptServer, "iterate", patient)
+
+    return be
 
 
-@pytest.mark.usefixtures("_patience")
+# A busy machine must not make anybody else look dead.
+PATIENT = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0)
+
+
+def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replaced(tmp_path, be_patient):
+    be_patient(range(5, 44), servers=4)
+    plan = plan_of(placed_job("v-shaped", micro_batches=2))
+    whole = run(tmp_path / "whole", plan, PLACED, 48)
+    # The one holds both ends of the model; the other one dies among its reductions and steps.
+    kills = [
+        Fault(Kind.KILL, (Server(*place),), step=step, instruction=InstructionPattern.parse(before))
+        for place, step, before in (((0, 0), 3, "3F"), ((1, 1), 45, "2STEP"))
+    ]
+    join = Fault(Kind.JOIN, (Server(0, 0),), step=5)
+    broken = run(tmp_path / "broken", plan, PLACED, 48, Faults((kills[0], join, kills[1])), durations=PATIENT)
+    assert (broken.dead, broken.joined) == ({"W0_0", "W1_1"}, {"W0_0"})
+    assert broken == whole
+
+
 @pytest.mark.parametrize("clip", [0.3, 10.0], ids=["each step clips", "nothing clips"])
-def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, clip):
+def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, be_patient, clip):
+    be_patient(range(10, 45), servers=8)
     job = paper_job(pipelines=4, stages=2, micro_batches=2, released=0)
     model = msgspec.structs.replace(MODEL, clip=clip)
     choose = random.Random(clip)
@@ -147,9 +210,7 @@ def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, clip):
         )
     )
     whole = run(tmp_path / "whole", plan_of(job), model, 60)
-    # A busy machine must not make anybody else look dead.
-    patient = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0)
-    broken = run(tmp_path / "broken", plan_of(job), model, 60, faults, durations=patient)
+    broken = run(tmp_path / "broken", plan_of(job), model, 60, faults, durations=PATIENT)
     assert broken.dead == {"W0_0", "W1_1", "W2_0", "W3_1", "W1_0"}
     assert broken.joined == {"W0_0", "W1_1", "W2_0"}
     assert broken == whole

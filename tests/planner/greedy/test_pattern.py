@@ -41,5 +41,5 @@ def test_the_pattern_of_a_plan_without_failures_is_its_first_pipeline():
     problem = make_problem(job, (), Mode())
     pattern = list_schedule(one_pipeline(problem, 4))
     programs = spread(problem, pattern, 4)
-    assert pattern_of(programs) == pattern
+    assert pattern_of(problem, programs) == pattern
     assert programs[Server(2, 1)] == [task + 2 * 4 * 3 for task in pattern[Server(0, 1)]]

@@ -19,7 +19,7 @@ from recycle.runtime.execute.stage import Held, Redo, TensorSpec
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.transfer_key import Carried
 from recycle.runtime.step.tokens import TokenTotal
-from tests.strategies import scheduled
+from tests.strategies import placed_and_scheduled, scheduled
 
 SPEC = TensorSpec((1,), torch.float32)
 
@@ -101,8 +101,8 @@ class Update:
 
     waits = False
 
-    def __init__(self, network, depth, redo):
-        self._tokens = TokenTotal(network, depth, lambda: 1)
+    def __init__(self, network, place, redo):
+        self._tokens = TokenTotal(network, place, lambda: 1)
         self._redo = list(redo)
 
     def collect(self):
@@ -118,8 +118,8 @@ class Update:
         return self._redo.pop() if self._redo else Redo.NOTHING
 
 
-@given(scheduled(pipelines=3), st.lists(st.sampled_from(list(Redo)), max_size=6))
-@settings(max_examples=50, deadline=None)
+@given(st.one_of(scheduled(pipelines=3), placed_and_scheduled()), st.lists(st.sampled_from(list(Redo)), max_size=6))
+@settings(max_examples=100, deadline=None)
 def test_both_ends_of_every_link_start_its_transfers_in_the_same_order(case, redo):
     problem, compute = case
     job, mode = problem.job, problem.mode
@@ -131,8 +131,9 @@ def test_both_ends_of_every_link_start_its_transfers_in_the_same_order(case, red
     networks = {}
     for server in view.servers:
         network = networks[server] = Listed(view, server)
-        update = Update(network, job.depth, redo)
-        worker = Worker(plan, Stage(server.stage, job.depth), update, network, Recorder(server))
+        update = Update(network, job.places[-1], redo)
+        stages = [Stage(each, len(job.stages)) for each in job.chunks[server.stage]]
+        worker = Worker(plan, stages, update, network, Recorder(server))
         worker.run(1)
         worker.evaluate()
         worker.settle(2)
@@ -151,7 +152,7 @@ def test_everybody_but_the_last_stage_is_told_the_total_in_each_iteration_once()
     for server in view.servers:
         network = Listed(view, server)
         for _ in range(3):
-            TokenTotal(network, 3, lambda: 1)()
+            TokenTotal(network, 2, lambda: 1)()
         told += [peer for peer, keys in network.sent.items() for key in keys if key.carried is Carried.TOKENS]
         assert sum(map(len, network.received.values())) == (0 if server.stage == 2 else 3)
     assert sorted(told) == sorted(3 * [each for each in view.servers if each.stage < 2])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from harness.examples import QUICK, paper_job
+from harness.examples import QUICK, paper_job, placed_job
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.memory import peak_memory
@@ -57,29 +57,24 @@ def train(plan, dropout=0.0, clip=None):
     def body(member):
         gc.freeze()  # what was there before the fork is neither walked nor counted
         server = view.servers[member.rank]
-        model = layers(job.depth, dropout)
-        stage = TorchStage(
-            cut(model, job.depth)[server.stage],
-            server.stage,
-            stage_boundaries(model, job.depth)[server.stage],
-            inputs,
-            targets,
-            torch.nn.functional.mse_loss,
-            1 / job.micro_batches,
-        )
+        count, chunks = len(job.stages), job.chunks[server.stage]
+        model = layers(count, dropout)
+        modules, boundaries = cut(model, count), stage_boundaries(model, count)
+        loss, scale = torch.nn.functional.mse_loss, 1 / job.micro_batches
+        stages = [TorchStage(modules[each], each, boundaries[each], inputs, targets, loss, scale) for each in chunks]
         network = connect(member.store(), view, server)
         staggered = plan.mode.optimizer == "staggered"
         update = TorchUpdate(
-            MainParameters(stage.parameters()),
+            MainParameters(*(stage.parameters() for stage in stages)),
             optimizer,
             job.pipelines,
-            server.stage,
-            job.depth,
+            chunks,
+            count,
             Method(clip, staggered),
         )
         update.enter(network, 0)
         update.connect(network)
-        worker = Worker(plan, stage, update, network, Recorder(server))
+        worker = Worker(plan, stages, update, network, Recorder(server))
         result = Result([], [], [], [])
         for step in range(STEPS):
             report = worker.run(step)
@@ -87,7 +82,7 @@ def train(plan, dropout=0.0, clip=None):
             result.losses += [(*place, loss) for place, loss in zip(places, report.losses, strict=False)]
             result.peaks.append(report.peak_memory)
             result.tensors.append(tensors_left(min(result.tensors[1:], default=math.inf)))
-        result.parameters = torch.cat([each.detach().flatten() for each in stage.parameters()]).tolist()
+        result.parameters = torch.cat([each.detach().flatten() for each in update.main]).tolist()
         network.barrier()
         member.report(msgspec.msgpack.encode(result))
 
@@ -109,7 +104,8 @@ def require_same(plan, dropout=0.0, clip=None):
     for server, result in results.items():
         peers = [other.parameters for each, other in results.items() if each.stage == server.stage]
         assert all(other == result.parameters for other in peers), f"peers of stage {server.stage} differ"
-        torch.testing.assert_close(torch.tensor(result.parameters), parameters[server.stage], rtol=1e-4, atol=1e-5)
+        whole = torch.cat([parameters[chunk] for chunk in job.chunks[server.stage]])
+        torch.testing.assert_close(torch.tensor(result.parameters), whole, rtol=1e-4, atol=1e-5)
         assert max(result.peaks) == peak_memory(job, plan.programs[server])
         assert result.tensors[2] <= result.tensors[1], "tensors are left after an iteration"
 
@@ -133,3 +129,15 @@ def test_with_dropout_a_fused_backward_and_clipping():
 
 def test_with_free_routing_and_two_stages():
     require_same(plan_of(["W1_1"], Mode("split", "staggered", "free"), stages=2))
+
+
+@pytest.mark.parametrize(("form", "dead"), [("v-shaped", ""), ("v-shaped", "W0_1"), ("interleaved:2", "W1_0")])
+def test_with_several_stages_per_server(form, dead):
+    servers = [Server.parse(each) for each in dead.split(",") if each]
+    require_same(make_plan(placed_job(form), servers, Mode(), QUICK), dropout=0.2, clip=0.05)
+
+
+def test_with_neighbouring_stages_on_one_server_and_others_apart():
+    job = placed_job("v-shaped")
+    job = msgspec.structs.replace(job, placement=((0, 2), (1, 3)))
+    require_same(make_plan(job, [Server(0, 0)], Mode("fused", "global"), QUICK))

@@ -48,7 +48,7 @@ PROGRAM = [Instruction(Op.RECV_F, 1, 0, each, Server(0, 0)) for each in range(8)
 
 
 def transport(link, **options):
-    return Transport(link, Middle(), Recorder(Server(0, 1)), **options)
+    return Transport(link, {1: Middle()}, Recorder(Server(0, 1)), **options)
 
 
 def test_receives_are_posted_ahead_of_their_turn():
@@ -60,7 +60,7 @@ def test_receives_are_posted_ahead_of_their_turn():
     assert len(link.received) == 3
     transfers.expect(PROGRAM[7])
     assert len(link.received) == 8
-    assert transfers.take(Carried.OUTPUT, 0, 3) is link.received[3][0]
+    assert transfers.take(TransferKey(Carried.OUTPUT, 0, 3)) is link.received[3][0]
     assert [work.waited for *_, work in link.received] == [0, 0, 0, 1, 0, 0, 0, 0]
 
 
@@ -107,10 +107,10 @@ def test_both_ends_call_a_transfer_the_same():
     gradients = [Instruction(Op.RECV_B, 1, 1, each, Server(0, 0)) for each in range(8)]
     transfers.begin([*PROGRAM, *gradients])
     transfers.expect(gradients[-1])
-    for op, home in ((Op.SEND_F, 0), (Op.SEND_B, 1)):
+    for op, stage, home in ((Op.SEND_F, 0, 0), (Op.SEND_B, 2, 1)):
         for each in range(8):
-            transfers.send(Instruction(op, 1, home, each, Server(0, 0)), torch.zeros(2))
+            transfers.send(Instruction(op, stage, home, each, Server(0, 0)), torch.zeros(2))
     sent = [key for _, key, _ in link.sent]
     assert sent == [key for _, key, _ in link.received]
-    assert sent[8] == TransferKey(Carried.GRADIENT, 1, 0)
+    assert sent[8] == TransferKey(Carried.GRADIENT, 1, 0, 1)
     assert len(set(sent)) == 16

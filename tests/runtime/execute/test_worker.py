@@ -21,12 +21,12 @@ class Split:
 
 def test_a_plan_that_cannot_run_says_why():
     with pytest.raises(RunError, match="run recycle lower on it first"):
-        require_program(msgspec.structs.replace(STAGGERED, form="compute"), Server(0, 0), Split())
+        require_program(msgspec.structs.replace(STAGGERED, form="compute"), Server(0, 0), [Split()])
     with pytest.raises(RunError, match="W1_2 has no instructions"):
-        require_program(STAGGERED, Server(1, 2), Split())
+        require_program(STAGGERED, Server(1, 2), [Split()])
     with pytest.raises(
         RunError,
         match=r"0I0\.0 computes one half .*: its layers are checkpointed; make the",
     ):
-        require_program(STAGGERED, Server(0, 0), Unsplit())
-    assert require_program(STAGGERED, Server(0, 0), Split()) == STAGGERED.programs[Server(0, 0)]
+        require_program(STAGGERED, Server(0, 0), [Unsplit()])
+    assert require_program(STAGGERED, Server(0, 0), [Split()]) == STAGGERED.programs[Server(0, 0)]

@@ -39,7 +39,7 @@ class Stage:
             MainParameters(self.module.parameters()),
             lambda each: torch.optim.AdamW(each, lr=0.01),
             2,
-            0,
+            [0],
             2,
             Method(keep=True),
         )

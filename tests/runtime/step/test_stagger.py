@@ -95,7 +95,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
             MainParameters(stage.parameters()),
             lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
             job.pipelines,
-            server.stage,
+            [server.stage],
             job.depth,
             method,
         )
@@ -109,7 +109,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
                 update.drop()
                 update.enter(network, step)
                 update.connect(network)
-                worker = Worker(plan, stage, update, network, Recorder(server))
+                worker = Worker(plan, [stage], update, network, Recorder(server))
             while update.versions.newest < step:
                 worker.run(update.versions.newest)
             result.losses.append(worker.run(step).losses)

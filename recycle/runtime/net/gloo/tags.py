@@ -5,9 +5,10 @@ this link, and a check of what it carries. No two transfers that may be in fligh
 
 - transfers of different directions differ in the direction;
 - two of the same direction whose orders differ by less than ``ORDERS`` differ in the order; and fewer are in flight at
-  once. What a link carries in an iteration is at most an output or a gradient of each micro-batch of the job, and the
-  total of tokens; all of it is waited for before the next iteration, but the total in the course of it. State is copied
-  before the first iteration, one tensor at a time. So this holds for jobs of up to half a million micro-batches;
+  once. What a link carries in an iteration is at most an output or a gradient of each micro-batch of the job for each
+  stage of a server, and the total of tokens; all of it is waited for before the next iteration, but the total in the
+  course of it. State is copied before the first iteration, one tensor at a time. So this holds for jobs of up to half a
+  million micro-batches times stages of a server;
 - different epochs have different connections anyway, and those that follow each other closely also different tags.
 
 The check makes ends that disagree on what a transfer carries wait for each other until their time-out, mostly, instead
@@ -33,5 +34,5 @@ def tag_of(epoch: int, upwards: bool, order: int, key: TransferKey) -> int:
         key: what it carries.
     """
     # Primes, so that neighbours differ.
-    check = (key.carried + 5 * key.micro_batch + 37 * key.home) % CHECKS
+    check = (key.carried + 5 * key.micro_batch + 37 * key.home + 53 * key.boundary) % CHECKS
     return ((epoch % EPOCHS * DIRECTIONS + upwards) * ORDERS + order % ORDERS) * CHECKS + check
