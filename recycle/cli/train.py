@@ -182,6 +182,7 @@ def command(
     if emulate is not None:
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
+    quiet()
     from recycle.control.durations import Durations
     from recycle.runtime.launch.claiming import claimed
     from recycle.runtime.launch.start import choose_address, find_start
@@ -209,7 +210,6 @@ def command(
         plan = choose_plan(job, plan_file, dead)
         if meeting is None or meeting.start.rank == 0:
             tell_start(plan, catalogue, protected=protected)
-        quiet()
         from recycle.megatron.gpt.run import Run
         from recycle.planner.source import plan_ahead, waiting_plan
 
@@ -275,7 +275,6 @@ def attend(folder: Path, meeting: "RollCall") -> None:
         RunFailed: it did not come to its end.
         UserError: there is no run.
     """
-    quiet()
     from recycle.megatron.gpt.training import attend_run
     from recycle.planner.source import plan_maker
 
