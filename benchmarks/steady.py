@@ -3,8 +3,8 @@
 Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 10] [--store embedded|etcd]
 
 The hosts have 8 servers each. What one agent of each does in a beat is done with the real speaker over a connection of
-its own, and so is what the 8 workers ask: whether anybody wants to join. Their waits for an alarm, one request in two
-seconds each, are counted and not made. Beats follow each other at once; what they take is laid over the time that
+its own. So is what the 8 workers ask every two seconds, when a wait for a call is over: whether there is an alarm. The
+waits themselves are counted and not made. Beats follow each other at once; what they take is laid over the time that
 they would last.
 """
 
@@ -49,10 +49,11 @@ def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
             for store in stores:
                 store.clear()
         for board, speaker, own in zip(boards, speakers, hosts, strict=True):
-            for member in own:
+            for place, member in enumerate(own):
                 speaker.note(Sign(str(member), 1, "agent", beat))
                 speaker.note(Sign(str(member), 1, "worker", beat))
-                board.joining.asked(0)
+                if (beat + place) % CALM == 0:
+                    board.failures.alarm(0)
             speaker.look(board, beat * DURATIONS.beat)
     used = served.processor() - before
     seconds = beats * DURATIONS.beat

@@ -455,3 +455,10 @@ def test_shells_complete_verbs_and_options(words, completed):
     environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parent.parent)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == [f"plain,{completed}"]
+
+
+def test_nothing_is_searched_for_garbage_at_the_end():
+    last = "import atexit, gc; atexit.register(lambda: print('frozen:', gc.get_freeze_count() > 0))"
+    words = [sys.executable, "-c", f"{last}; from recycle.cli import main; main()", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "frozen: True"

@@ -1,5 +1,7 @@
 """The command line: one module per verb, imported only when that verb is called."""
 
+import atexit
+import gc
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -96,6 +98,9 @@ def group(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
+    # At its end Python looks for garbage in all that torch and Megatron are made of: a second of the processor in every
+    # process of a host. What is frozen is not looked at.
+    atexit.register(gc.freeze)
     try:
         sys.exit(group(prog_name="recycle", standalone_mode=False))
     except UserError as error:

@@ -186,6 +186,7 @@ def command(
     if emulate is not None:
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
+    quiet()
     from recycle.control.durations import Durations
     from recycle.runtime.launch.claiming import claimed
     from recycle.runtime.launch.start import choose_address, find_start

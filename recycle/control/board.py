@@ -219,14 +219,24 @@ class FailureBoard:
 
     def raise_alarm(self, epoch: int, cause: str, source: str) -> Alarm:
         """Raise the alarm of an epoch; gives the one that was raised first."""
-        return self._sealed.write_once(keys.alarm(epoch), Alarm(epoch, source, cause))
+        raised = self._sealed.write_once(keys.alarm(epoch), Alarm(epoch, source, cause))
+        self._sealed.plain.set(keys.call(epoch), b"")
+        return raised
 
     def alarm(self, epoch: int) -> Alarm | None:
         """The alarm of an epoch, if one was raised."""
         return self._sealed.read(keys.alarm(epoch), Alarm)
 
+    def wait_call(self, epoch: int, timeout: float) -> bool:
+        """Wait until there is an alarm, or somebody asks to be let in; whether that is before some seconds are over.
+
+        Who raised an alarm may have died before it called: so the alarm has to be looked at when the time is over, too.
+        The connection is busy for that long.
+        """
+        return self._sealed.plain.wait(keys.call(epoch), timeout)
+
     def wait_alarm(self, epoch: int, timeout: float) -> Alarm | None:
-        """The same, after it was raised or a time in seconds is over. The connection is busy for that long."""
+        """The same as alarm, after it was raised or a time in seconds is over. The connection is busy for that long."""
         if not self._sealed.plain.wait(keys.alarm(epoch), timeout):
             return None
         alarm = self.alarm(epoch)
@@ -301,6 +311,7 @@ class JoinBoard:
     def request(self, request: JoinRequest) -> None:
         """Ask to be admitted, or say how the request stands now."""
         self._log(request.epoch).append(request)
+        self._sealed.plain.set(keys.call(request.epoch), b"")
 
     def asked(self, epoch: int) -> int:
         """A number that changes with every request; to look at it costs less than to look at all requests."""

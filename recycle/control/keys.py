@@ -23,6 +23,11 @@ def turn(epoch: int, leader: Member) -> str:
     return f"epoch/{epoch}/turn/{leader}"
 
 
+def call(epoch: int) -> str:
+    """Ends the wait of all members: there is an alarm, or somebody asks to be let in."""
+    return f"epoch/{epoch}/call"
+
+
 def alarm(epoch: int) -> str:
     """The alarm of an epoch."""
     return f"epoch/{epoch}/alarm"

@@ -1,5 +1,6 @@
 """The store over torch's TCPStore, which a run has anyway because its process groups meet there."""
 
+import ctypes
 import errno
 import socket
 import time
@@ -7,12 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
+import torch
 from torch.distributed import DistError, DistStoreError, PrefixStore, Store, TCPStore
 
 from recycle.control.errors import ControlError, StoreLost
 
 LOOPBACK = "127.0.0.1"
 _NO_VALUE = b"\0no value"
+_LOG_LEVEL = "FLAGS_caffe2_log_level"
+_ERROR = 2
 
 
 def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
@@ -42,6 +46,20 @@ def serve(listener: socket.socket) -> TCPStore:
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
+def log_errors_only() -> None:
+    """Have torch's C++ log no warnings in this process from here on, whenever it was imported.
+
+    For every wait that expires it logs the names of both ends of the connection. It asks the name server for them,
+    often with addresses that are none, and that can take many seconds; and waits for an alarm expire all the time.
+    TORCH_CPP_LOG_LEVEL does the same, but is read when torch is imported, which may be before anybody has set it.
+    """
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL(torch._C.__file__), _LOG_LEVEL)  # noqa: SLF001 - it links to what has it
+    except ValueError:
+        return  # this torch logs in another way, and at worst waits take longer
+    level.value = max(level.value, _ERROR)
+
+
 class TorchStore:
     """A connection to a served store. It must not be used on both sides of a fork.
 
@@ -62,6 +80,7 @@ class TorchStore:
         self._address = host, port
         self._patience = patience
         self._prefix = prefix
+        log_errors_only()
         with self._reached():
             # Torch goes on trying for all its patience where nobody listens; this finds out at once.
             socket.create_connection(self._address, patience).close()

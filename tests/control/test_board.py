@@ -163,6 +163,20 @@ def test_of_many_who_propose_one_wins_and_all_are_told(store: Store, board: Boar
     assert all(each == board.verdicts.newest() for each in told)
 
 
+@pytest.mark.parametrize("caller", ["alarm", "joiner"])
+def test_an_alarm_and_a_joiner_end_the_wait_for_a_call(store: Store, board: Board, caller: str) -> None:
+    assert not board.failures.wait_call(2, 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        called = pool.submit(Board(store.clone(), TOKEN).failures.wait_call, 2, 60)
+        if caller == "alarm":
+            board.failures.raise_alarm(2, "cause", "source")
+        else:
+            board.joining.request(JoinRequest("W0_0#1", 2, 1, "asking"))
+        assert called.result()
+    assert (board.failures.alarm(2) is not None) == (caller == "alarm")
+    assert not board.failures.wait_call(3, 0.01)
+
+
 def test_a_store_that_comes_back_empty_takes_the_epoch_of_the_run(board: Board) -> None:
     assert board.verdicts.propose(verdict(7, 3)) == verdict(7, 3)
     assert board.verdicts.propose(verdict(7, 4)) == verdict(7, 3)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Container
+from contextlib import suppress
 
 from recycle.control.agent import DONE, STOPPED
 from recycle.control.board import Board
@@ -68,12 +69,12 @@ def end_with_run(endpoint: Endpoint, status: int, beat: float, told_to_end: Call
     Returns:
         The exit status of this process: 0 if the run was kept, with this server or without it.
     """
-    try:
+    if status in (DONE, STOPPED):
+        return status
+    with suppress(StoreLost):
         board = Board(endpoint.connect(), endpoint.token)
-        while status not in (DONE, STOPPED) and not told_to_end() and (kept := was_kept(board)) is not False:
+        while not told_to_end() and (kept := was_kept(board)) is not False:
             if kept:
                 return DONE
             time.sleep(beat)
-    except StoreLost:
-        pass
     return status if status >= 0 else 128 - status

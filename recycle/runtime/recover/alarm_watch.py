@@ -10,7 +10,7 @@ from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.messages import JoinRequest
+from recycle.control.messages import Alarm, JoinRequest
 from recycle.control.store import Store
 from recycle.control.view import Member
 from recycle.plan.instruction import Instruction
@@ -20,7 +20,8 @@ from recycle.runtime.net.network import Network
 # Seconds until a thread that is still not free is freed again.
 AGAIN = 0.05
 
-# Beats for which one wait lasts while nobody asks to be let in.
+# Beats for which one wait lasts while nobody asks to be let in: the longest that an alarm is overlooked if who raised
+# it could not call.
 CALM = 4
 
 
@@ -66,6 +67,8 @@ class AlarmWatch:
         self._discarded: list[Network] = []
         self._joins: tuple[JoinRequest, ...] = ()
         self._asked = (-1, 0)
+        # In which epoch somebody has called who did not raise an alarm.
+        self._visited = -1
         self._joiners = Watchlist[Member](durations.silence)
         self._halted = False
         self._stopped = False
@@ -138,7 +141,7 @@ class AlarmWatch:
             board: over a connection of that thread's.
         """
         epoch = self._epoch
-        if self.noticed or epoch < 0:
+        if self.noticed or epoch < 0 or epoch != self._visited:
             return
         known, joins = self._asked == (epoch, board.joining.asked(epoch)), self._joins
         if known and not joins:
@@ -179,14 +182,24 @@ class AlarmWatch:
                 self.store_lost = True
                 time.sleep(self._durations.beat)
 
+    def _await_alarm(self, board: Board, epoch: int) -> Alarm | None:
+        failures, beat = board.failures, self._durations.beat
+        if epoch == self._visited:
+            # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
+            return failures.wait_alarm(epoch, beat)
+        called = failures.wait_call(epoch, CALM * beat)
+        alarm = failures.alarm(epoch)
+        if called and alarm is None:
+            self._visited = epoch
+        return alarm
+
     def _look(self, board: Board) -> None:
         with self._changed:
             epoch = self._epoch
             if self.noticed or epoch < 0:
                 self._changed.wait(self._durations.beat)
                 return
-        # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
-        alarm = board.failures.wait_alarm(epoch, self._durations.beat * (1 if self.requests else CALM))
+        alarm = self._await_alarm(board, epoch)
         if alarm is None:
             return
         with self._changed:

@@ -1,14 +1,17 @@
 """How a run has ended, for those who do not train."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
+from recycle.control.agent import DONE, FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member, View
 from recycle.job import Server
-from recycle.runtime.launch.outcome import was_kept
+from recycle.runtime.launch.outcome import end_with_run, was_kept
+from recycle.runtime.net.endpoint import Endpoint
 
 MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(2) for stage in range(2))
 
@@ -29,3 +32,18 @@ def test_a_run_was_kept_if_all_of_its_last_view_reached_its_end_and_lost_if_all_
     # Where some are left without the dead, they make another view.
     expected = {FINISHED: True, DEAD: False}.get(fates[0]) if len(set(fates)) == 1 else None
     assert was_kept(board) is (False if stop else expected)
+
+
+@pytest.mark.parametrize(("status", "expected"), [(DONE, DONE), (STOPPED, STOPPED), (FENCED, FENCED), (-9, 137)])
+def test_a_process_ends_though_the_store_is_gone(status, expected):
+    nobody = Endpoint("127.0.0.1", 1, "token")
+    assert end_with_run(nobody, status, 0.01, lambda: False) == expected
+
+
+@pytest.mark.parametrize("status", [DONE, STOPPED])
+def test_who_has_come_to_an_end_with_the_run_asks_no_store(status):
+    class Asked(Endpoint):
+        def connect(self, patience=0.0):
+            raise AssertionError("it connects")
+
+    assert end_with_run(Asked("127.0.0.1", 1, "token"), status, 0.01, lambda: False) == status

@@ -27,7 +27,8 @@ from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
-DURATIONS = Durations(beat=0.1, silence=10.0, rebuild=5.0)
+# A beat is short, so that joiners are seen soon; no test waits for any of the others to be over.
+DURATIONS = Durations(beat=0.1, silence=25.0, hang=25.0, rebuild=25.0)
 LOST, JOINER = Member(Server(1, 0), 0), Member(Server(1, 0), 1)
 REJOIN = (Fault(Kind.JOIN, (JOINER.server,), step=4),)
 AFTERWARDS = 10
