@@ -56,8 +56,10 @@ def test_what_decides_is_said_for_programs(run):
     assert refused["flag"] == "--num-experts"
     assert refused["remedy"] == "leave it out"
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD)[1])
+    assert (report["runs"], report["survives_process"]) == (True, True)
+    report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--sequence-parallel")[1])
     assert (report["runs"], report["survives_process"]) == (True, False)
-    assert "several ranks" in report["unprotected"]
+    assert report["unprotected"].startswith("sequence_parallel: its gradients of norms are summed by the ranks")
 
 
 def test_a_host_with_all_peers_is_named_with_the_remedy(run):

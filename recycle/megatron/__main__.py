@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
             say(f"the death of a server ends this run: {protection}")
         run_script(script, rest, on=True)
         return 0
-    warning = risk(protection.servers, os.environ)
+    warning = risk(protection, os.environ)
     if warning:
         say(warning)
     if protection.hosted is not None:

@@ -69,6 +69,7 @@ SWITCHES = (
     "--grad-reduce-in-bf16",
     "--log-num-zeros-in-grad",
     "--qk-clip",
+    "--qk-layernorm",
 )
 """Options that are off unless they are given."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 from torch.utils.data import DataLoader
 
+from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.megatron.flag.alone import make_lonely_groups
 from recycle.megatron.flag.comeback import Comeback
@@ -24,6 +25,7 @@ from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
 from recycle.megatron.flag.schedule import PlanSchedule, this_server
 from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.server_answers import meet_own_ranks
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.unprotected import UnprotectedExecution
@@ -214,7 +216,10 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
         return []
     if not protection.life:
         return make_replaceable_groups()
-    return make_lonely_groups(protection.servers[int(os.environ["RANK"])])
+    server, rank = protection.place(int(os.environ["RANK"]))
+    if rank.size == 1:
+        return make_lonely_groups(server)
+    return make_lonely_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
 
 
 def with_flags(provider: Any) -> Callable[[Any], Any]:

@@ -12,21 +12,23 @@ from recycle.control.board import Board
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
-from recycle.megatron.flag.collectives import Collectives, hand_over
+from recycle.megatron.flag.collectives import Collectives, GroupCollectives, hand_over
 from recycle.megatron.flag.doorway import Doorway, TakenOver
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
+from recycle.megatron.flag.rank_calls import RankCalls
 from recycle.megatron.flag.roles import Roles
 from recycle.megatron.flag.training_code import TrainingCode
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
-from recycle.record.reporting import ConsoleReporter
+from recycle.record.reporting import ConsoleReporter, SilentReporter
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.launch.saying import is_first_to_say
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, meet
 from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
@@ -103,6 +105,7 @@ class ProtectedExecution:
         server: see above.
         job: for its shape.
         recorder: what was executed.
+        rank_calls: what the ranks of the server do together.
     """
 
     def __init__(
@@ -113,8 +116,8 @@ class ProtectedExecution:
         groups: Sequence[ReplaceableGroup],
         make_steps: Callable[["ProtectedExecution", MegatronStage, int], Steps],
     ) -> None:
-        rank = torch.distributed.get_rank()
-        assert protection.servers[rank] == server, f"rank {rank} is {server}, not {protection.servers[rank]}"
+        place, self._rank = protection.place(torch.distributed.get_rank())
+        assert place == server, f"this rank is one of {server}, not of {place}"
         self.server = server
         self.job: Job = training.plan.job
         self.recorder = Recorder(server)
@@ -122,8 +125,10 @@ class ProtectedExecution:
         self._protection = protection
         self._groups = groups
         self._make_steps = make_steps
-        self._roles = Roles(server, protection.servers)
-        self._collectives = Collectives(server, self.job, self.settle, self.recover, self._roles.go_on)
+        self._roles = Roles(server, protection.servers, self._rank)
+        self._ranks = RankCollectives(self._rank)
+        self._collectives = Collectives(server, self.job, self._ranks, self.settle, self.recover, self._roles.go_on)
+        self.rank_calls = RankCalls(self._ranks, GroupCollectives(self._collectives, (server,), across=True))
         self._losses = LossTable(server, self.job)
         self._leaving = False
         self._handed_over = False
@@ -149,15 +154,18 @@ class ProtectedExecution:
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
             self.job,
-            Trainee(versions=doorway, connection=self, admits=doorway.admits),
+            Trainee(doorway, connection=self, rank=self._rank, admits=doorway.admits),
             endpoint,
             durations,
             training.plans,
-            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr),
+            # The first rank speaks for the server.
+            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr)
+            if self._rank.is_first
+            else SilentReporter(),
         )
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
-            group.servers = tuple(self._protection.servers[rank] for rank in ranks)
+            group.servers = tuple(dict.fromkeys(self._protection.place(rank)[0] for rank in ranks))
         if not arrives:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
@@ -189,7 +197,7 @@ class ProtectedExecution:
     def evaluate(self) -> list[Any]:
         """See Evaluation; the reports are as in training."""
         self._collectives.totals = {}
-        self._collectives.call("evaluation", self._evaluate)
+        self._collectives.call("evaluation", self._evaluate, across=True)
         return self._reports()
 
     def settle(self) -> None:
@@ -200,7 +208,9 @@ class ProtectedExecution:
     def _hand_over(self) -> None:
         self._handed_over = True
         for group in self._groups:
-            hand_over(group, self._collectives, group.servers)
+            across = len(group.servers) < group.size()
+            of_one = len(group.servers) == 1
+            hand_over(group, self.rank_calls if of_one else GroupCollectives(self._collectives, group.servers, across))
 
     def _let_in(self, step: int) -> None:
         """Before an iteration, let those in who wait for it; all servers come here."""
@@ -216,10 +226,11 @@ class ProtectedExecution:
     def _evaluate(self) -> list[torch.Tensor]:
         assert self._stage is not None
         self._stage.drop()
-        self._ready.evaluate()
+        with self.rank_calls.computing():
+            self._ready.evaluate()
         self.share_losses(self.network)
         # When this returns, all servers have what they need.
-        self.network.barrier()
+        meet(self.network)
         return []
 
     def _reports(self) -> list[Any]:
@@ -272,11 +283,12 @@ class ProtectedExecution:
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Connectable."""
+        self._ranks.connect(network)
         self._ready.connect(plan, network, hooks, notices)
         self._collectives.connect(network, {group.servers for group in self._groups})
         self._roles.connect(network.view)
         # Nobody goes on before all have the version that they need.
-        network.barrier()
+        meet(network)
         self._network = network
 
     # What is asked around the schedule.

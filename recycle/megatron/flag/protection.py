@@ -14,7 +14,7 @@ from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.joinfile import new_token
-from recycle.control.view import Member
+from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
@@ -39,12 +39,13 @@ class Protection(NamedTuple):
     """What a server needs to outlive others.
 
     Attributes:
-        servers: all, by their rank.
+        servers: all, in the order of their ranks.
         endpoint: where the run's store is.
         hosted: the store at the first rank, where torchrun has none.
         meeting: with the other ranks in etcd; None where the run's store is torchrun's or the first rank's.
         keys: there; they are deleted when this is closed.
         life: how often this rank was started again.
+        ranks: how many each server has; those of one follow each other.
     """
 
     servers: tuple[Server, ...]
@@ -53,6 +54,12 @@ class Protection(NamedTuple):
     meeting: RollCall | None = None
     keys: AbstractContextManager[object] = nullcontext()
     life: int = 0
+    ranks: int = 1
+
+    def place(self, rank: int) -> tuple[Server, ServerRank]:
+        """Which server a rank belongs to, and which of its ranks it is."""
+        place, number = divmod(rank, self.ranks)
+        return self.servers[place], ServerRank(number, self.ranks)
 
     def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
@@ -68,17 +75,17 @@ class Protection(NamedTuple):
         # Signals that told this process to end, or the status of a worker that cannot use what it was given.
         ends: list[int] = []
         inherited = signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
-        endpoint, server = self.endpoint, self.servers[rank]
-        set_title(f"agent of {server}")
+        endpoint, (server, place) = self.endpoint, self.place(rank)
+        set_title(f"agent of {place.of(server)}")
 
         def live(member: Member) -> int:
             def worker() -> int:
                 # torchrun tells the whole process group to end, and Megatron may have something to do then.
                 signal.signal(signal.SIGTERM, inherited)
-                set_title(str(server))
+                set_title(place.of(server))
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
-            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS)
+            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS, rank=place)
             if status == REFUSED:
                 ends.append(status)
             return status
@@ -86,14 +93,14 @@ class Protection(NamedTuple):
         status = serve_again(
             live,
             Member(server, 0),
-            Lives(endpoint, 1, DURATIONS.beat, lambda: bool(ends)),
+            Lives(endpoint, self.ranks, DURATIONS.beat, lambda: bool(ends)),
             Restarts(restarts, "start the job again from a checkpoint to have it back"),
             _say,
         )
         status = end_with_run(endpoint, status, DURATIONS.beat, lambda: bool(ends))
         with self.keys:
             if self.meeting is not None:
-                part(self.meeting, status, endpoint, self.servers)
+                part(self.meeting, status, endpoint, [each for each in self.servers for _ in range(self.ranks)])
         if self.hosted is not None:
             self.hosted.leave(status, endpoint.address)
         return status
@@ -117,7 +124,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         line = read_command_line(words, start.count)
     except UserError as error:
         return str(error)
-    problem = unprotected(line.shape, line.ranks[0], flags.dead)
+    problem = unprotected(line.shape, flags.dead, line.setting)
     if problem:
         return problem
     keys = ExitStack()
@@ -125,24 +132,27 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     hosted = None if start.served else HostedStore(start)
     endpoint = _endpoint(start, cluster)
     meeting = None if cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
-    return Protection(servers_of(line.shape, line.pipelines_last), endpoint, hosted, meeting, keys)
+    servers = servers_of(line.shape, line.pipelines_last)
+    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.ranks[0])
 
 
-def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:
+def risk(protection: Protection, environment: Mapping[str, str]) -> str:
     """What the loss of one host would end, as far as torchrun's variables tell; empty if nothing.
 
     Args:
-        servers: by their rank.
+        protection: of the run.
         environment: torchrun's; as many ranks are on each host as on this one.
     """
-    ranks = int(environment.get("LOCAL_WORLD_SIZE", len(servers)))
-    exposed = exposed_stages(servers, hosts_of(servers, 1, ranks))
-    if not exposed or ranks >= len(servers):
+    servers, per_server = protection.servers, protection.ranks
+    total = len(servers) * per_server
+    ranks = int(environment.get("LOCAL_WORLD_SIZE", total))
+    exposed = exposed_stages(servers, hosts_of(servers, per_server, ranks))
+    if not exposed or ranks >= total:
         return ""
     which = f"{'stage' if len(exposed) == 1 else 'stages'} {', '.join(map(str, exposed))}"
     return (
         f"all servers of {which} are on one host, whose loss ends the run; with --use-tp-pp-dp-mapping, and at most as "
-        "many ranks on a host as there are stages, they are on several"
+        "many servers on a host as there are stages, they are on several"
     )
 
 

@@ -148,6 +148,11 @@ NOT_OWN = (
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 
+DIVIDED = (
+    _off("sequence_parallel", Advice("its gradients of norms are summed by the ranks of a server", "turn it off")),
+    _off("qk_layernorm", Advice("its gradients are summed by the ranks of a server", "turn it off")),
+)
+
 EXACT_CHECKPOINTS = Rule(
     ("ckpt_format",),
     ("torch",),
@@ -165,6 +170,12 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
     yield from _broken(NOT_OWN, settings)
     if exact and settings("save") is not None:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
+
+
+def divided(settings: Settings) -> Iterator[Refusal]:
+    """Why nobody outlives the death of a rank where a server has several; nothing if that is not so."""
+    if settings("tensor_model_parallel_size") != 1:
+        yield from _broken(DIVIDED, settings)
 
 
 def refusals(settings: Settings) -> Iterator[Refusal]:

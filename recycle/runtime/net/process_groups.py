@@ -38,7 +38,7 @@ class ReplaceableGroup(dist.ProcessGroup):
         size: of the group.
 
     Attributes:
-        servers: by their rank in the group, since its calls were handed over.
+        servers: whose ranks are in it, in the order of these, since its calls were handed over.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -53,7 +53,7 @@ class ReplaceableGroup(dist.ProcessGroup):
         """From now on, somebody else carries out the calls.
 
         Args:
-            servers: by their rank in the group.
+            servers: whose ranks are in it, in the order of these.
             call: carries out a call of torch's, given its name and arguments, before it returns.
         """
         self.servers = servers

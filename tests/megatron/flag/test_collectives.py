@@ -13,11 +13,11 @@ from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
 from recycle.job import Server
-from recycle.megatron.flag.collectives import content_of, hand_over
+from recycle.megatron.flag.collectives import GroupCollectives, content_of, hand_over
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
-from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order, live_servers, small_jobs
+from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order, live_ranks, live_servers, small_jobs
 
 JOB = paper_job(pipelines=2, stages=2)
 RANKS = in_order(JOB)
@@ -54,8 +54,8 @@ class Process:
             lambda epoch: self._store.set(f"alarm/{epoch}", ""),
         )
         for group in self._made:
-            servers = tuple(RANKS[rank] for rank in dist.get_process_group_ranks(group))
-            hand_over(group, self.live.collectives, servers)
+            group.servers = tuple(RANKS[rank] for rank in dist.get_process_group_ranks(group))
+            hand_over(group, GroupCollectives(self.live.collectives, group.servers, across=False))
 
 
 def all_reduce(how, group, tensor):
@@ -293,6 +293,44 @@ def test_whoever_is_dead_a_group_gives_what_the_whole_one_gives(shape):
             assert torch.equal(product, counted.prod(0))
 
 
+@settings(max_examples=10, deadline=None)
+@given(small_jobs())
+def test_a_group_of_all_ranks_of_its_servers_gives_what_the_whole_one_gives(shape):
+    job, dead = shape
+    alive = [each for each in job.servers() if each not in dead]
+
+    def said(server, number):
+        return torch.tensor([2.0 + server.stage, 3.0 + number])
+
+    def work(live):
+        results = {}
+        for servers in sorted({*groups_of(live.server, job), (live.server,)}, key=live.collectives.kind):
+            mine = said(live.server, live.rank.number)
+            rows = live.collectives.gather(servers, mine, across=True)
+            reduced = [
+                live.collectives.reduce(servers, mine, how, across=True)
+                for how in (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.SUM, ReduceOp.PRODUCT)
+            ]
+            # A group of one plane may have the same servers.
+            plane = live.collectives.gather(servers, mine)
+            results[servers] = rows, reduced, plane
+        return results
+
+    groups = {server: [*groups_of(server, job), (server,)] for server in alive}
+    with_own = live_ranks(job, [alive], work, 2, groups)
+    for (_, own), results in with_own.items():
+        for servers, (rows, (greatest, least, total, product), plane) in results.items():
+            whole = torch.stack([said(each, number) for each in servers for number in range(2)])
+            assert torch.equal(torch.stack(rows), whole)
+            assert torch.equal(torch.stack(plane), whole[own::2])
+            assert torch.equal(greatest, whole.amax(0))
+            assert torch.equal(least, whole.amin(0))
+            is_pipeline = len({each.pipeline for each in servers}) == 1
+            counted = whole[[is_pipeline or each not in dead for each in servers for _ in range(2)]]
+            assert torch.equal(total, counted.sum(0))
+            assert torch.equal(product, counted.prod(0))
+
+
 def breaks(then):
     """Something that fails in the first view."""
     left = [ConnectionLost("somebody is gone")]
@@ -333,6 +371,25 @@ def test_what_one_server_has_completed_all_get_though_they_missed_it():
         for one, other in zip(kept + kept[:2] + kept[:1], found, strict=True):
             assert (one.dtype, one.shape) == (other.dtype, other.shape)
             assert content_of(one) == content_of(other)
+
+
+def test_what_one_rank_has_completed_with_all_others_the_other_planes_get_as_well():
+    servers = JOB.servers()
+    known = [torch.tensor([7.0])]
+
+    def work(live):
+        call = live.collectives.call
+        # Only one rank of one server has come through the call; in the next one it notices the failure.
+        completes = (live.server, live.rank.number) == (servers[1], 1)
+        first = call("world", (lambda: known) if completes else breaks(refuse), across=True)
+        second = call("other", breaks(lambda: [torch.zeros(1)]) if completes else lambda: [torch.zeros(1)])
+        # A plane says nothing of its own calls to the others: there, it is made again.
+        third = call("third", (lambda: [torch.ones(1)]) if live.rank.number else lambda: [torch.zeros(1)])
+        assert live.epoch == 1
+        return [each.item() for each in (*first, *second, *third)]
+
+    results = live_ranks(JOB, [servers, servers], work, 2)
+    assert results == {(server, number): [7.0, 0.0, number] for server in servers for number in range(2)}
 
 
 def test_a_call_of_the_next_version_is_not_taken_for_one_of_the_last_which_is_forgotten():

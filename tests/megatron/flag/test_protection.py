@@ -17,7 +17,7 @@ from recycle.control.agent import FENCED, STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
 from recycle.control.tcp_store import listen, serve
-from recycle.control.view import Member
+from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import REFUSED, find_flags
@@ -79,7 +79,7 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
     [
         (f"{WORDS} --recycle-dead W1_0", {}, "with --recycle-dead everybody must live"),
         (WORDS, {"RANK": None}, "this process was started alone"),
-        (f"{WORDS} --tensor-model-parallel-size 2", {"WORLD_SIZE": "8"}, "a server is several ranks here"),
+        (f"{WORDS} --tensor-model-parallel-size 2 --sequence-parallel", {"WORLD_SIZE": "8"}, "sequence_parallel: its"),
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
         ("--pipeline-model-parallel-size 2", {}, "--micro-batch-size is missing"),
@@ -92,17 +92,26 @@ def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, re
 
 
 @settings(deadline=None)
-@given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), mapped=st.booleans())
-def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, mapped):
-    environment = rank_of(address, "numbers") | {"WORLD_SIZE": str(pipelines * stages)}
-    words = f"--pipeline-model-parallel-size {stages} --micro-batch-size 1" + mapped * " --use-tp-pp-dp-mapping"
-    servers = protection(environment, words).servers
+@given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), size=st.integers(1, 3), mapped=st.booleans())
+def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, size, mapped):
+    environment = rank_of(address, "numbers") | {"WORLD_SIZE": str(pipelines * stages * size)}
+    words = f"--pipeline-model-parallel-size {stages} --tensor-model-parallel-size {size} --micro-batch-size 1"
+    place = protection(environment, words + mapped * " --use-tp-pp-dp-mapping").place
     order = "tp-cp-ep-pp-dp" if mapped else "tp-cp-ep-dp-pp"
-    megatron = RankGenerator(tp=1, ep=1, dp=pipelines, pp=stages, cp=1, order=order)
-    of_pipelines = [[servers[rank] for rank in ranks] for ranks in megatron.get_ranks("pp")]
-    of_stages = [[servers[rank] for rank in ranks] for ranks in megatron.get_ranks("dp")]
-    assert of_pipelines == [[Server(home, stage) for stage in range(stages)] for home in range(pipelines)]
-    assert of_stages == [[Server(home, stage) for home in range(pipelines)] for stage in range(stages)]
+    megatron = RankGenerator(tp=size, ep=1, dp=pipelines, pp=stages, cp=1, order=order)
+    for kind in ("tp", "pp", "dp"):
+        found = {tuple(place(rank) for rank in ranks) for ranks in megatron.get_ranks(kind)}
+        assert found == {
+            tuple(
+                (Server(home, stage), ServerRank(number, size))
+                for home in (range(pipelines) if kind == "dp" else [pipeline])
+                for stage in (range(stages) if kind == "pp" else [depth])
+                for number in (range(size) if kind == "tp" else [plane])
+            )
+            for pipeline in range(pipelines)
+            for depth in range(stages)
+            for plane in range(size)
+        }
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
     [(WORDS, "2", "stages 0, 1"), (f"{WORDS} --use-tp-pp-dp-mapping", "2", ""), (WORDS, "4", ""), (WORDS, "1", "")],
 )
 def test_the_stages_that_die_with_one_host_are_named(environment, words, ranks, stages):
-    said = risk(protection(environment, words).servers, {"LOCAL_WORLD_SIZE": ranks})
+    said = risk(protection(environment, words), {"LOCAL_WORLD_SIZE": ranks})
     assert bool(said) == bool(stages)
     assert said.startswith(f"all servers of {stages}"[: len(said)])
 

@@ -7,6 +7,7 @@ import signal
 import sys
 
 import pytest
+import torch
 
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
@@ -92,6 +93,31 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     monkeypatch.delenv("ACCIDENTS")
     resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 4, "--exit-interval", 5, iterations=LENGTH))
     assert resumed["trained", 5] == stock["trained", 5]
+
+
+def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(dataset, stock, tmp_path, monkeypatch):
+    """The first rank in the middle of the file that it writes, and at any moment a rank of the other stage."""
+    monkeypatch.setenv("ACCIDENTS", "0:save:1")
+    victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
+    survived = train(
+        *(dataset, "--tensor-model-parallel-size", 2, *ON, *TO_FILE, tmp_path),
+        ranks=8,
+        iterations=LENGTH,
+        script="accident_prone_gpt.py",
+        watch=kill([(victim, 6, when)]),
+    )
+    dead = set(re.findall(r"(W\d_\d) has lost rank (\d), which was killed by signal 9", survived.output))
+    assert dead == {("W0_0", "0"), (f"W{(victim - 4) // 2}_1", str(victim % 2))}, when
+    # The first parameters of all its ranks together are those of a server of one rank.
+    expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
+    assert losses(survived) == expected, (victim, when)
+    for iteration in (4, 8, 12):
+        parts = [
+            tmp_path / f"iter_{iteration:07}" / f"mp_rank_{rank:02}_{stage:03}" for rank in (0, 1) for stage in (0, 1)
+        ]
+        assert [torch.load(part / "model_optim_rng.pt", weights_only=False)["iteration"] for part in parts] == [
+            iteration
+        ] * 4
 
 
 def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monkeypatch):
