@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recycle.errors import UserError
+from recycle.errors import EndedBySignal, UserError
 from recycle.megatron.flag.flags import REFUSED, find_flags, owns_steps
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
 from recycle.runtime.net.gloo.threads import let_go
@@ -115,6 +115,9 @@ def say(text: str) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
+    except EndedBySignal as ended:
+        sys.stderr.write(f"recycle: {ended}\n")
+        sys.exit(ended.exit_status)
     except UserError as error:
         sys.stderr.write(f"recycle: {error}\n")
         sys.exit(REFUSED)

@@ -16,6 +16,7 @@ from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.megatron.flag.alone import make_lonely_groups
 from recycle.megatron.flag.comeback import Comeback
+from recycle.megatron.flag.ending import Ending
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Make, Shape, Source
@@ -70,6 +71,7 @@ class DropIn:
         self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
         server = this_server()
         self._data = ScriptData(server.pipeline, plan.job.micro_batches)
+        self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
         self._comeback: Comeback | None = None
         if protection is not None:
@@ -83,6 +85,7 @@ class DropIn:
                 iteration=lambda: int(arguments.iteration),
                 minutes=float(arguments.distributed_timeout_minutes),
                 code=code,
+                ending=self._ending,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
@@ -107,6 +110,7 @@ class DropIn:
         if self._protected is None or self._comeback is None:
             return
         self._comeback.install(training, self._schedule)
+        self._ending.install(training)
         save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments)
         replace(training, "save_checkpoint", save)
         if owns_steps(read_flags(self._arguments)):

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import torch
 
+from recycle.control.agent import STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
 from recycle.megatron.flag.collectives import Collectives, GroupCollectives, hand_over
 from recycle.megatron.flag.doorway import Doorway, TakenOver
+from recycle.megatron.flag.ending import Ending
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.rank_calls import RankCalls
@@ -82,6 +84,7 @@ class ProtectedTraining(NamedTuple):
         iteration: gives the one with which training begins.
         minutes: that a server may be busy before the others take it for dead.
         code: what the training code knows.
+        ending: when there is a checkpoint that nobody has planned.
     """
 
     plan: Plan
@@ -89,6 +92,7 @@ class ProtectedTraining(NamedTuple):
     iteration: Callable[[], int]
     minutes: float
     code: TrainingCode
+    ending: Ending
 
 
 class ProtectedExecution:
@@ -172,6 +176,7 @@ class ProtectedExecution:
             if torch.distributed.get_rank() == 0:
                 Board(endpoint.connect(), endpoint.token).verdicts.open(Opening.of(View.of(training.plan)))
             self._hand_over()
+        training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()
         self._end_if_told()
         self._collectives.advance(steps.versions.newest)
@@ -213,15 +218,24 @@ class ProtectedExecution:
             hand_over(group, self.rank_calls if of_one else GroupCollectives(self._collectives, group.servers, across))
 
     def _let_in(self, step: int) -> None:
-        """Before an iteration, let those in who wait for it; all servers come here."""
-        assert self._survivor is not None
-        assert self._doorway is not None
-        heard = self._survivor.exchange_notices()
-        if not heard.admit or heard.unprotected:
+        """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here."""
+        survivor, doorway = self._survivor, self._doorway
+        assert survivor is not None
+        assert doorway is not None
+        heard = survivor.exchange_notices()
+        self._training.ending.note(step, heard, survivor.is_end)
+        parting = survivor.is_parting and not survivor.is_end
+        if not parting and (not heard.admit or heard.unprotected):
             return
         self.settle()
-        with self._doorway.opened(step):
-            self.enter_next_view(AdmissionPause("new servers are admitted"))
+        with doorway.opened(step):
+            try:
+                if parting:
+                    survivor.part()
+                    self._end_if_told()
+                raise AdmissionPause("new servers are admitted")
+            except AdmissionPause as pause:
+                self.enter_next_view(pause)
 
     def _evaluate(self) -> list[torch.Tensor]:
         assert self._stage is not None
@@ -287,6 +301,7 @@ class ProtectedExecution:
         self._ready.connect(plan, network, hooks, notices)
         self._collectives.connect(network, {group.servers for group in self._groups})
         self._roles.connect(network.view)
+        self._training.ending.connect(network)
         # Nobody goes on before all have the version that they need.
         meet(network)
         self._network = network
@@ -304,7 +319,11 @@ class ProtectedExecution:
         return self._network is not None and len(self._network.view.servers) < len(self._protection.servers)
 
     def leave(self) -> None:
-        """At the end of the script: help others as long as they need it."""
+        """At the end of the script: help others as long as they need it.
+
+        Raises:
+            SystemExit: the run was told to end.
+        """
         survivor = self._survivor
         self.settle()
         self._leaving = True
@@ -312,9 +331,11 @@ class ProtectedExecution:
             try:
                 survivor.leave()
                 survivor.stop()
-                return
+                break
             except ViewBroken as error:
                 self.recover(error)
+        if self._training.ending.ends:
+            raise SystemExit(STOPPED)
 
     def _end_if_told(self) -> None:
         assert self._survivor is not None

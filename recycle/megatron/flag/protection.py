@@ -26,6 +26,7 @@ from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
+from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.endpoint import Endpoint
@@ -70,34 +71,49 @@ class Protection(NamedTuple):
             restarts: how often it may be started again within an hour.
 
         Returns:
-            The exit status: 0 if the run was kept, with this rank or without it.
+            The exit status: 0 if the run was kept, with this rank or without it; 128 more than the number of a signal
+            where that told this process to end.
         """
-        # Signals that told this process to end, or the status of a worker that cannot use what it was given.
-        ends: list[int] = []
-        inherited = signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
+        workers: list[int] = []
+        refused: list[int] = []
+        inherited = {number: signal.getsignal(number) for number in TAKEN}
         endpoint, (server, place) = self.endpoint, self.place(rank)
         set_title(f"agent of {place.of(server)}")
 
         def live(member: Member) -> int:
             def worker() -> int:
-                # torchrun tells the whole process group to end, and Megatron may have something to do then.
-                signal.signal(signal.SIGTERM, inherited)
+                # Until it trains, a signal ends it, or tells Megatron to if that has asked for it.
+                for number, handler in inherited.items():
+                    signal.signal(number, handler)
                 set_title(place.of(server))
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
-            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS, rank=place)
+            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS, workers.append, place)
+            workers.clear()
             if status == REFUSED:
-                ends.append(status)
+                refused.append(status)
             return status
 
-        status = serve_again(
-            live,
-            Member(server, 0),
-            Lives(endpoint, self.ranks, DURATIONS.beat, lambda: bool(ends)),
-            Restarts(restarts, "start the job again from a checkpoint to have it back"),
-            _say,
-        )
-        status = end_with_run(endpoint, status, DURATIONS.beat, lambda: bool(ends))
+        def pass_on() -> bool:
+            for worker in workers:
+                tell_to_leave(worker)
+            return True
+
+        with EndSignals(pass_on) as signals:
+
+            def told_to_end() -> bool:
+                return bool(signals.number or refused)
+
+            status = serve_again(
+                live,
+                Member(server, 0),
+                Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end),
+                Restarts(restarts, "start the job again from a checkpoint to have it back"),
+                _say,
+            )
+            status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
+        if signals.number and status:
+            status = 128 + signals.number
         with self.keys:
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, [each for each in self.servers for _ in range(self.ranks)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
 from harness.flag_runs import children
-from recycle.control.agent import FENCED, STOPPED
+from recycle.control.agent import FENCED, LEFT, STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
 from recycle.control.tcp_store import listen, serve
@@ -274,13 +274,15 @@ def tell_to_end(rank):
     os.kill(rank.process.pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("happen", [make_stop, make_all_die, tell_to_end])
-def test_a_rank_whose_work_has_died_says_so_if_nobody_keeps_the_run(start_in_view, happen):
+@pytest.mark.parametrize(
+    ("happen", "status"), [(make_stop, signal.SIGKILL), (make_all_die, signal.SIGKILL), (tell_to_end, signal.SIGTERM)]
+)
+def test_a_rank_whose_work_has_died_says_so_if_nobody_keeps_the_run(start_in_view, happen, status):
     rank = start_in_view(die)
     rank.wait_for_death()
     assert rank.is_there_after(0.2)
     happen(rank)
-    assert rank.ended() == 128 + signal.SIGKILL
+    assert rank.ended() == 128 + status
 
 
 def test_when_the_store_is_lost_a_rank_whose_work_has_died_waits_for_nobody(start_in_view):
@@ -333,9 +335,10 @@ def tell_work_to_end(rank):
     os.kill(worker, signal.SIGTERM)
 
 
-def test_the_work_hears_sigterm_as_before_and_its_agent_waits_for_it(start, tmp_path):
-    """torchrun tells all processes of a rank to end, and Megatron may save before it does."""
-    begun = CONTEXT.Event()
+@pytest.mark.parametrize(("left", "status"), [(0, 0), (LEFT, 128 + signal.SIGTERM), (9, 128 + signal.SIGTERM)])
+def test_the_work_hears_sigterm_from_its_agent_which_waits_for_it(start, tmp_path, left, status):
+    """The work leaves the run, or Megatron saves before it ends."""
+    begun, ready = CONTEXT.Event(), CONTEXT.Event()
 
     def work():
         told = []
@@ -343,16 +346,36 @@ def test_the_work_hears_sigterm_as_before_and_its_agent_waits_for_it(start, tmp_
         begun.set()
         while not told:
             time.sleep(0.01)
+        ready.wait()
         (tmp_path / "saved").touch()
-        raise SystemExit(9)
+        raise SystemExit(left)
+
+    rank = start(work)
+    begun.wait()
+    tell_to_end(rank)
+    # torchrun tells all processes of a rank.
+    tell_work_to_end(rank)
+    assert rank.is_there_after(0.2)
+    ready.set()
+    assert rank.ended() == status
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_a_rank_at_once(start, number):
+    begun = CONTEXT.Event()
+
+    def work():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        begun.set()
+        time.sleep(300)
 
     rank = start(work)
     begun.wait()
     tell_to_end(rank)
     assert rank.is_there_after(0.2)
-    tell_work_to_end(rank)
-    assert rank.ended() == 9
-    assert (tmp_path / "saved").exists()
+    os.kill(rank.process.pid, number)
+    assert rank.ended() != 0
 
 
 def test_work_that_asked_for_nothing_is_ended_by_sigterm(start):
