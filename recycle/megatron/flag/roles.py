@@ -49,14 +49,14 @@ class Roles:
     @property
     def is_last(self) -> bool:
         """Whether this rank speaks as the last one."""
-        return self._plays(len(self._servers) * self._rank.size - 1)
+        return self._speaks_as(len(self._servers) * self._rank.size - 1)
 
     @property
     def rank(self) -> int:
         """As which rank it speaks; the first and the last one speak for all."""
         size = self._rank.size
         for place in (0, len(self._servers) * size - 1):
-            if self._plays(place):
+            if self._speaks_as(place):
                 return place
         return self._servers.index(self._server) * size + self._rank.number
 
@@ -81,7 +81,7 @@ class Roles:
         for name in ("get_data_parallel_rank", "get_expert_data_parallel_rank"):
             replace(parallel_state, name, self._among_peers(getattr(parallel_state, name)))
 
-    def _plays(self, rank: int) -> bool:
+    def _speaks_as(self, rank: int) -> bool:
         place, number = divmod(rank, self._rank.size)
         return number == self._rank.number and self._servers[place] in self._played
 
