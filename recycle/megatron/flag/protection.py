@@ -4,6 +4,7 @@ That process is the agent of the work: it says when the work has died, and itsel
 ends everything when one of its processes fails, sees no failure as long as the others can go on.
 """
 
+import atexit
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +157,10 @@ def _endpoint(start: Start, cluster: EtcdCluster | None) -> Endpoint:
 
 
 def _finished(work: Callable[[], None]) -> int:
-    """Do something, and give the exit status that Python would give; what was printed is on its way then."""
+    """Do something, and give the exit status that Python would give; what Python does at its end is done then.
+
+    That ends processes that the work has started, as Megatron's checkpoints do, and sends what was logged.
+    """
     try:
         work()
         return 0
@@ -169,6 +173,7 @@ def _finished(work: Callable[[], None]) -> int:
         sys.stderr.write(f"{end.code}\n")
         return 1
     finally:
+        atexit._run_exitfuncs()  # noqa: SLF001 - the process of a worker ends without
         sys.stdout.flush()
         sys.stderr.flush()
 
