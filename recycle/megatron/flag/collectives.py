@@ -161,6 +161,24 @@ class Collectives:
         """What every rank of a group puts in."""
         return self._meet(servers, lambda: self._gather(self._seats[servers], tensor))
 
+    def reduce_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        """The sum, product, minimum or maximum over the live ranks of a group, in this view and no longer.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        return self._reduce(servers, tensor, how)
+
+    def gather_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What the live ranks of a group put in, in this view and no longer.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        seats = self._seats[servers]
+        rows = self._gather(seats, tensor)
+        return [rows[place] for place in seats.counted]
+
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""
         if len(servers) == self._job.pipelines * self._job.depth:
@@ -259,6 +277,26 @@ class GroupCollectives(NamedTuple):
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """See Carrier."""
         return self.collectives.gather(self.servers, tensor)
+
+
+class LivingCollectives(NamedTuple):
+    """The calls of the live ranks of one process group in one view; a Carrier.
+
+    Attributes:
+        collectives: of this server.
+        servers: all, by their rank in the group.
+    """
+
+    collectives: Collectives
+    servers: tuple[Server, ...]
+
+    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
+        """See Carrier."""
+        return self.collectives.reduce_alive(self.servers, tensor, how)
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """See Carrier."""
+        return self.collectives.gather_alive(self.servers, tensor)
 
 
 def hand_over(group: ReplaceableGroup, collectives: Collectives, servers: tuple[Server, ...]) -> None:

@@ -14,6 +14,7 @@ from recycle.control.view import Member, View
 from recycle.job import Job, Server
 from recycle.megatron.flag.collectives import Collectives, hand_over
 from recycle.megatron.flag.doorway import Doorway, TakenOver
+from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.roles import Roles
@@ -286,10 +287,21 @@ class ProtectedExecution:
         """Of the view; -1 before the first one."""
         return -1 if self._network is None else self._network.view.epoch
 
-    @property
-    def has_lost(self) -> bool:
-        """Whether servers are dead."""
-        return self._network is not None and len(self._network.view.servers) < len(self._protection.servers)
+    def together(self, kind: str, act: Callable[[], None]) -> None:
+        """See Living."""
+
+        def act_in_view() -> list[torch.Tensor]:
+            living = only_the_living(self.network.view, self._protection.servers, self._groups, self._collectives)
+            with living, self._roles.only_own():
+                act()
+            # When this returns, nobody has to do it again.
+            self.network.barrier()
+            return []
+
+        if self._network is None:
+            act()
+        else:
+            self._collectives.call(kind, act_in_view)
 
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it."""

@@ -3,7 +3,8 @@
 Where such a rank is dead, its first live peer plays it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -12,6 +13,7 @@ from megatron.core import parallel_state
 
 from recycle.control.view import View
 from recycle.job import Server
+from recycle.megatron.flag.objects import broadcast_object_list
 from recycle.megatron.shared.patching import replace
 
 
@@ -28,6 +30,16 @@ class Roles:
         self._servers = servers
         self._played = {server}
         self._unsaid: list[str] = []
+        self._plays = True
+
+    @contextmanager
+    def only_own(self) -> Iterator[None]:
+        """For a while, every rank speaks for itself."""
+        self._plays = False
+        try:
+            yield
+        finally:
+            self._plays = True
 
     def connect(self, view: View) -> None:
         """Take the roles of a view, and say what the last rank may have died of saying."""
@@ -70,9 +82,10 @@ class Roles:
 
         @wraps(own_rank)
         def get_rank(group: Any = None) -> int:
-            return self.rank if group is None else own_rank(group)
+            return self.rank if group is None and self._plays else own_rank(group)
 
         replace(torch.distributed, "get_rank", get_rank)
+        replace(torch.distributed, "broadcast_object_list", broadcast_object_list)
         for module in (training, utils):
             replace(module, "print_rank_last", self._print_rank_last)
         for name in ("get_data_parallel_rank", "get_expert_data_parallel_rank"):
@@ -86,7 +99,7 @@ class Roles:
 
     def _among_peers(self, own: Callable[..., int]) -> Callable[..., int]:
         @wraps(own)
-        def rank(*_: Any, **__: Any) -> int:
-            return self.pipeline
+        def rank(*positional: Any, **keywords: Any) -> int:
+            return self.pipeline if self._plays else own(*positional, **keywords)
 
         return rank

@@ -14,6 +14,7 @@ from torch.distributed import PrefixStore, ReduceOp
 from harness.examples import paper_job
 from recycle.job import Server
 from recycle.megatron.flag.collectives import content_of, hand_over
+from recycle.megatron.flag.objects import broadcast_object_list
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
@@ -42,7 +43,7 @@ class Process:
             if self.server in servers:
                 self.groups[servers] = group
         self.groups[RANKS] = dist.group.WORLD
-        self._made = made
+        self.made = made
 
     def hand_over(self):
         self.live = LiveServer(
@@ -53,7 +54,7 @@ class Process:
             lambda epoch: self._store.check([f"alarm/{epoch}"]),
             lambda epoch: self._store.set(f"alarm/{epoch}", ""),
         )
-        for group in self._made:
+        for group in self.made:
             servers = tuple(RANKS[rank] for rank in dist.get_process_group_ranks(group))
             hand_over(group, self.live.collectives, servers)
 
@@ -107,7 +108,15 @@ def objects(group, tensor):
     dist.all_gather_object(found, {"rank": dist.get_rank(), "length": "x" * dist.get_rank()}, group=group)
     told = [dist.get_rank(), str(group.rank())]
     dist.broadcast_object_list(told, group=group, group_src=1)
-    return [found, told]
+    ours = [dist.get_rank(), str(group.rank())]
+    broadcast_object_list(ours, dist.get_global_rank(group, 1), group)
+    return [found, told, ours]
+
+
+def told_by(rank, tensor):
+    objects = [tensor]
+    broadcast_object_list(objects, rank)
+    return objects
 
 
 ANY_TYPE = {
@@ -229,6 +238,7 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
                 lambda tensor: broadcast(victim, dist.group.WORLD, tensor),
                 lambda tensor: all_gather(peers, tensor),
                 lambda tensor: all_reduce(ReduceOp.SUM, peers, tensor),
+                lambda tensor: told_by(victim, tensor),
             ):
                 results.append(torch.cat(call(mine.clone())).tolist())
         with pytest.raises(RunError, match=f"rank {victim} .*is dead, and nobody else knows what it scatters"):
@@ -245,13 +255,14 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
             mine = stages[server.stage]
             # In a sum over peers, only the living count.
             count = 1 if alone and number >= 2 else 2
-            assert results[6 * number : 6 * number + 6] == [
+            assert results[7 * number : 7 * number + 7] == [
                 stages[1],
                 [*stages[0], *stages[0], *stages[1], *stages[1]],
                 [sum(each) for each in zip(*stages, strict=True)],
                 stages[RANKS[victim].stage],
                 [*mine, *mine],
                 [count * each for each in mine],
+                stages[RANKS[victim].stage],
             ]
 
 

@@ -94,6 +94,24 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     assert resumed["trained", 5] == stock["trained", 5]
 
 
+def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_with_half_the_ranks(
+    dataset, stock, tmp_path, monkeypatch
+):
+    """The first rank dies when it has made the checkpoint whole, and the last one when that is made again."""
+    monkeypatch.setenv("ACCIDENTS", "0:tracker:1,3:written:2")
+    saved = ("--save-interval", 4, "--async-save", "--use-persistent-ckpt-worker", "--save", tmp_path)
+    survived = train(dataset, *ON, *saved, iterations=LENGTH, script="accident_prone_gpt.py")
+    assert len(deaths(survived)) == 2
+    assert losses(survived) == stock
+    assert "--async-save is left out" in survived.output
+    monkeypatch.delenv("ACCIDENTS")
+    for step in (4, 8):
+        # Written in the middle of which two servers died, and with these dead.
+        arguments = ("--load", tmp_path, "--ckpt-step", step, "--exit-interval", step + 1)
+        resumed = losses(train(dataset, *arguments, ranks=2, iterations=LENGTH))
+        assert resumed["trained", step + 1] == stock["trained", step + 1]
+
+
 def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monkeypatch):
     """The second one to die is the only other server of its stage, so that what it held must have come over."""
     slow = tmp_path / "slow"
@@ -101,13 +119,14 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     # So long a run with the usual learning rate has a spike, which makes much of how sums were rounded before.
     long, calm = 5 * LENGTH, ("--lr", 2e-3)
     stock = nearly(train(dataset, *calm, iterations=long))
-    saved = (*calm, "--save-interval", 4 * LENGTH, "--ckpt-format", "torch", "--save", tmp_path)
+    saved = (*calm, "--save-interval", 4 * LENGTH, "--save", tmp_path)
     watch = kill_in_turn([3, 2, 0], slow)
     survived = train(dataset, *RETURNING, *saved, iterations=long, script="paced_gpt.py", watch=watch)
     assert len(deaths(survived)) == 3
     assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
     assert losses(survived) == stock
-    resumed = losses(train(dataset, *calm, *FROM_FILE, tmp_path, "--ckpt-step", 4 * LENGTH, iterations=long))
+    again = (*calm, *ON, "--load", tmp_path, "--ckpt-step", 4 * LENGTH)
+    resumed = losses(train(dataset, *again, iterations=long))
     # See above.
     del resumed["trained", 4 * LENGTH + 2]
     assert resumed == {key: stock[key] for key in resumed}
