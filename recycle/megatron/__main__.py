@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
+from recycle.megatron.flag.command_line import require_command_line
 from recycle.megatron.flag.flags import REFUSED, find_flags, owns_steps
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
 from recycle.runtime.net.gloo.threads import let_go
@@ -47,6 +48,7 @@ def main(arguments: list[str]) -> int:
     if not flags.on:
         run_script(script, others)
         return 0
+    require_command_line(rest)
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.protection import find_protection, risk

@@ -83,7 +83,7 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
         ("--pipeline-model-parallel-size 2", {}, "--micro-batch-size is missing"),
-        (f"{WORDS} --yaml-cfg x.yaml", {}, "--yaml-cfg: settings are not only on the command line"),
+        (f"{WORDS} --use-mp-args-from-checkpoint-args", {}, "--use-mp-args-from-checkpoint-args: the number of stages"),
     ],
 )
 def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, reason):

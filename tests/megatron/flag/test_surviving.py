@@ -125,16 +125,19 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     assert len(deaths(survived)) == 3
     assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
     assert losses(survived) == stock
-    again = (*calm, *ON, "--load", tmp_path, "--ckpt-step", 4 * LENGTH)
-    resumed = losses(train(dataset, *again, iterations=long))
+    again = (*calm, *ON, "--use-checkpoint-args", "--load", tmp_path, "--ckpt-step", 4 * LENGTH)
+    onward = train(dataset, *again, iterations=long)
+    assert "the death of a server ends this run" not in onward.output
+    resumed = losses(onward)
     # See above.
     del resumed["trained", 4 * LENGTH + 2]
     assert resumed == {key: stock[key] for key in resumed}
     assert ("trained", long) in resumed
 
 
-def test_with_dropout_and_cyclic_data_a_death_changes_nothing(dataset):
+def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_a_death_changes_nothing(dataset):
     settings = ("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic")
+    settings += ("--pipeline-model-parallel-layout", "Et|tttL")
     whole = train(dataset, *settings, *ON, iterations=5)
     survived = train(dataset, *settings, *ON, iterations=5, watch=kill([(2, 2, 0.1)]))
     assert len(deaths(survived)) == 1
