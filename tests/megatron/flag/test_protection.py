@@ -1,5 +1,6 @@
 """What a rank needs to outlive others, and how the process that torchrun knows ends: real processes, a real store."""
 
+import atexit
 import os
 import secrets
 import signal
@@ -204,6 +205,10 @@ def refuse():
     raise UserError("--lr is missing: give it")
 
 
+def log_at_the_end():
+    atexit.register(os.write, 2, b"all was logged\n")
+
+
 def fail():
     raise OSError("this is what happened")
 
@@ -217,11 +222,23 @@ def fail():
         (leave(5), 5, ""),
         (leave("words"), 1, "words\n"),
         (leave(STOPPED), STOPPED, ""),
+        (log_at_the_end, 0, "all was logged\n"),
         (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
         (fail, 1, "OSError: this is what happened\n"),
         (die, 128 + signal.SIGKILL, ""),
     ],
-    ids=["returns", "exits", "exits with 0", "exits with 5", "exits with words", "stopped", "refuses", "fails", "dies"],
+    ids=[
+        "returns",
+        "exits",
+        "exits with 0",
+        "exits with 5",
+        "exits with words",
+        "stopped",
+        "logs",
+        "refuses",
+        "fails",
+        "dies",
+    ],
 )
 def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, work, status, said):
     assert start(work).ended() == status
