@@ -10,6 +10,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -35,6 +36,7 @@ LEFT = 73
 """The exit status of a worker that was told to leave, and has told the others."""
 
 _SET_PARENT_DEATH_SIGNAL = 1
+_SET_CHILD_SUBREAPER = 36
 
 
 def run_agent(
@@ -48,8 +50,10 @@ def run_agent(
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
-    The worker dies with its agent. The calling process must have no other threads, because it forks. While the store is
-    away the agent goes on watching its worker, and tries to connect again.
+    The worker dies with its agent, and what it has started and left behind dies with the worker: it would hold the
+    standard output. A worker that was declared dead and does not leave, because it is stopped, is killed. The calling
+    process must have no other threads, because it forks. While the store is away the agent goes on watching its worker,
+    and tries to connect again.
 
     Args:
         member: which member the worker is.
@@ -64,6 +68,7 @@ def run_agent(
         The worker's exit status, or minus the number of the signal that killed it.
     """
     lifeline = Lifeline()
+    others = _adopted()
     worker = _fork(body, lifeline)
     began(worker)
     agent = _Agent(Participant(member, rank), connect, token, durations)
@@ -71,6 +76,8 @@ def run_agent(
     ends = [exited]
     while not agent.wait(ends):
         agent.look_around()
+        if agent.is_outlived():
+            os.kill(worker, signal.SIGKILL)
         if len(ends) == 1 and lifeline.is_held:
             ends.append(lifeline.watch())
     status = exit_status(worker)
@@ -81,6 +88,7 @@ def run_agent(
     final = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     if final != status:
         agent.report_worker(final)
+    _end_children(others)
     for end in ends:
         os.close(end)
     return final
@@ -110,6 +118,24 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
+def _adopted() -> set[int]:
+    """Become the parent of what children leave behind; gives the children that there are."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1)
+    return _children()
+
+
+def _children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def _end_children(others: set[int]) -> None:
+    """End all children but some; each may leave some itself."""
+    while left := _children() - others:
+        for child in left:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 class _Agent:
     """What the agent tells the others, as long as there is a store."""
 
@@ -123,6 +149,9 @@ class _Agent:
         self._speaker: Speaker | None = None
         self._count = 0
         self._due = time.monotonic()
+        # The store is asked seldom, since every agent asks.
+        self._asks = self._due + durations.hang
+        self._is_declared_dead = False
 
     def wait(self, ends: Sequence[int]) -> bool:
         """Until the worker has ended, or it is time to look around; says whether it has ended."""
@@ -152,6 +181,18 @@ class _Agent:
                 self._speaker.look(board, time.monotonic())
         except StoreLost:
             self._board = None
+
+    def is_outlived(self) -> bool:
+        """Whether the worker was declared dead so long ago that it would have left if it could."""
+        if time.monotonic() < self._asks:
+            return False
+        self._asks = time.monotonic() + self._durations.hang
+        was_declared_dead = self._is_declared_dead
+        try:
+            self._is_declared_dead = self._reach().failures.death(self._giver.member) is not None
+        except StoreLost:
+            self._board = None
+        return was_declared_dead and self._is_declared_dead
 
     def leave(self) -> None:
         """Give no more signs, and speak for nobody."""

@@ -16,7 +16,7 @@ from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.messages import Opening, Verdict
+from recycle.control.messages import Death, Opening, Verdict
 from recycle.control.participant import Participant
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
@@ -46,16 +46,22 @@ class Run:
         if begun:
             self.board.verdicts.propose(verdict(0))
 
-    def start(self, member: Member, work: Callable[[], int] = sleep, connect: Callable | None = None) -> None:
+    def start(
+        self,
+        member: Member,
+        work: Callable[[], int] = sleep,
+        connect: Callable | None = None,
+        durations: Durations = DURATIONS,
+    ) -> None:
         connect = connect or self.connect
         started = CONTEXT.SimpleQueue()
 
         def body() -> int:
-            Heartbeat(member, connect, self.token, DURATIONS.beat)
+            Heartbeat(member, connect, self.token, durations.beat)
             started.put(os.getpid())
             return work()
 
-        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, self.token, DURATIONS))))
+        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, self.token, durations))))
         agent.start()
         self.agents[member] = agent
         self.workers[member] = started.get()
@@ -223,3 +229,53 @@ def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_a
     assert run.is_running(FIRST)
     os.kill(run.workers[FIRST], signal.SIGKILL)
     assert run.ended(FIRST) == signal.SIGKILL
+
+
+def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run) -> None:
+    run.start(FIRST, durations=Durations(beat=0.05, silence=5.0, hang=1.0))
+    os.kill(run.workers[FIRST], signal.SIGSTOP)
+    run.board.declare_dead(Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0), "somebody")
+    run.agents[FIRST].join(300)
+    assert run.agents[FIRST].exitcode == signal.SIGKILL
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_a_worker_leaves_behind_ends_with_it(run: Run, dies: bool) -> None:
+    heard, told = os.pipe()
+
+    def leave_some() -> int:
+        if os.fork() == 0:
+            if os.fork() == 0:
+                time.sleep(300)
+            os._exit(0)
+        os.wait()
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 3
+
+    run.start(FIRST, leave_some)
+    os.close(told)
+    assert run.ended(FIRST) == (signal.SIGKILL if dies else 3)
+    # Nobody has the other end any more.
+    assert os.read(heard, 1) == b""
+    os.close(heard)
+
+
+def test_what_an_agent_had_started_before_its_worker_stays(run: Run) -> None:
+    heard, told = os.pipe()
+    go_on, end = os.pipe()
+
+    def agent() -> None:
+        if os.fork() == 0:
+            os.close(end)
+            os.read(go_on, 1)
+            os.write(told, b"x")
+            os._exit(0)
+        os._exit(abs(run_agent(FIRST, lambda: 3, run.connect, run.token, DURATIONS)))
+
+    process = CONTEXT.Process(target=agent)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 3
+    os.close(end)
+    assert os.read(heard, 1) == b"x"

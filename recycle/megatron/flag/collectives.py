@@ -10,7 +10,7 @@ their plane. A group with all ranks of its servers meets in each plane first, an
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import torch
@@ -177,15 +177,24 @@ class Collectives:
 
     def gather(self, servers: tuple[Server, ...], tensor: torch.Tensor, across: bool = False) -> list[torch.Tensor]:
         """What every rank of a group puts in; arguments as above."""
+        places = range(len(servers))
+        return self._meet(servers, lambda: self._gather(servers, tensor, places, across), across)
 
-        def act() -> list[torch.Tensor]:
-            rows = self._gather(self._seats[servers], tensor)
-            if not across:
-                return rows
-            planes = self._ranks.gather(torch.stack(rows))
-            return [plane[place] for place in range(len(servers)) for plane in planes]
+    def reduce_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any, across: bool) -> torch.Tensor:
+        """The same over the live ranks of a group, in this view and no longer; in a pipeline, peers play the dead.
 
-        return self._meet(servers, act, across)
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        return self._reduce(servers, tensor, how, across)
+
+    def gather_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor, across: bool) -> list[torch.Tensor]:
+        """What the live ranks of a group put in, in this view and no longer; in a pipeline, peers play the dead.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        return self._gather(servers, tensor, self._seats[servers].counted, across)
 
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""
@@ -241,10 +250,21 @@ class Collectives:
             seats.group.sum(result)
             return result
         reduction = reduction_of(how)
-        rows = self._gather(seats, tensor)
+        rows = self._gather_in_plane(seats, tensor)
         return reduction(torch.stack([rows[place] for place in seats.counted]))
 
-    def _gather(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def _gather(
+        self, servers: tuple[Server, ...], tensor: torch.Tensor, places: Sequence[int], across: bool
+    ) -> list[torch.Tensor]:
+        """What some places of a group put in; with all their ranks, rank by rank."""
+        found = self._gather_in_plane(self._seats[servers], tensor)
+        rows = [found[place] for place in places]
+        if not across:
+            return rows
+        planes = self._ranks.gather(torch.stack(rows))
+        return [row for ranks in zip(*planes, strict=True) for row in ranks]
+
+    def _gather_in_plane(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
         if None in seats.players:
             raise RunError(
                 f"torch.distributed: rank {seats.players.index(None)} of a group is dead, and so are its peers in it; "
@@ -300,6 +320,11 @@ class GroupCollectives(NamedTuple):
     collectives: Collectives
     servers: tuple[Server, ...]
     across: bool
+
+    @classmethod
+    def of(cls, collectives: Collectives, group: ReplaceableGroup) -> Self:
+        """Those of a group of which it is known whose ranks are in it, and whose size is what it was made with."""
+        return cls(collectives, group.servers, across=len(group.servers) < group.size())
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier."""

@@ -16,6 +16,7 @@ from recycle.job import Job, Server
 from recycle.megatron.flag.collectives import Collectives, GroupCollectives, hand_over
 from recycle.megatron.flag.doorway import Doorway, TakenOver
 from recycle.megatron.flag.ending import Ending
+from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.rank_calls import RankCalls
@@ -213,9 +214,8 @@ class ProtectedExecution:
     def _hand_over(self) -> None:
         self._handed_over = True
         for group in self._groups:
-            across = len(group.servers) < group.size()
             of_one = len(group.servers) == 1
-            hand_over(group, self.rank_calls if of_one else GroupCollectives(self._collectives, group.servers, across))
+            hand_over(group, self.rank_calls if of_one else GroupCollectives.of(self._collectives, group))
 
     def _let_in(self, step: int) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here."""
@@ -240,7 +240,7 @@ class ProtectedExecution:
     def _evaluate(self) -> list[torch.Tensor]:
         assert self._stage is not None
         self._stage.drop()
-        with self.rank_calls.computing():
+        with self.rank_calls.inside():
             self._ready.evaluate()
         self.share_losses(self.network)
         # When this returns, all servers have what they need.
@@ -313,10 +313,21 @@ class ProtectedExecution:
         """Of the view; -1 before the first one."""
         return -1 if self._network is None else self._network.view.epoch
 
-    @property
-    def has_lost(self) -> bool:
-        """Whether servers are dead."""
-        return self._network is not None and len(self._network.view.servers) < len(self._protection.servers)
+    def together(self, kind: str, act: Callable[[], None]) -> None:
+        """See Living."""
+
+        def act_in_view() -> list[torch.Tensor]:
+            living = only_the_living(self.network.view, self._protection.by_rank, self._groups, self._collectives)
+            with living, self._roles.only_own(), self.rank_calls.inside():
+                act()
+            # When this returns, nobody has to do it again.
+            meet(self.network)
+            return []
+
+        if self._network is None:
+            act()
+        else:
+            self._collectives.call(kind, act_in_view, across=True)
 
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it.

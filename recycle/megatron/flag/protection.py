@@ -4,6 +4,7 @@ That process is the agent of the work: it says when the work has died, and itsel
 ends everything when one of its processes fails, sees no failure as long as the others can go on.
 """
 
+import atexit
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,11 @@ class Protection(NamedTuple):
     keys: AbstractContextManager[object] = nullcontext()
     life: int = 0
     ranks: int = 1
+
+    @property
+    def by_rank(self) -> list[Server]:
+        """Which server each rank belongs to."""
+        return [server for server in self.servers for _ in range(self.ranks)]
 
     def place(self, rank: int) -> tuple[Server, ServerRank]:
         """Which server a rank belongs to, and which of its ranks it is."""
@@ -116,7 +122,7 @@ class Protection(NamedTuple):
             status = 128 + signals.number
         with self.keys:
             if self.meeting is not None:
-                part(self.meeting, status, endpoint, [each for each in self.servers for _ in range(self.ranks)])
+                part(self.meeting, status, endpoint, self.by_rank)
         if self.hosted is not None:
             self.hosted.leave(status, endpoint.address)
         return status
@@ -182,7 +188,10 @@ def _endpoint(start: Start, cluster: EtcdCluster | None) -> Endpoint:
 
 
 def _finished(work: Callable[[], None]) -> int:
-    """Do something, and give the exit status that Python would give; what was printed is on its way then."""
+    """Do something, and give the exit status that Python would give; what Python does at its end is done then.
+
+    That ends processes that the work has started, as Megatron's checkpoints do, and sends what was logged.
+    """
     try:
         work()
         return 0
@@ -195,6 +204,7 @@ def _finished(work: Callable[[], None]) -> int:
         sys.stderr.write(f"{end.code}\n")
         return 1
     finally:
+        atexit._run_exitfuncs()  # noqa: SLF001 - the process of a worker ends without
         sys.stdout.flush()
         sys.stderr.flush()
 

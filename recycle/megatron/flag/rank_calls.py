@@ -1,4 +1,4 @@
-"""What the ranks of a server do together: while they compute, and around that."""
+"""What the ranks of a server do together: in what is made again after a failure, and around that."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +12,11 @@ from recycle.megatron.shared.torch_calls import Carrier
 class RankCalls:
     """The calls of the group of all ranks of a server; a Carrier.
 
-    While a schedule computes, a failure ends it, and the whole iteration is made again. Around it there is nothing that
-    would be made again, so calls are carried through failures like those of any other group.
+    While a schedule computes, or a checkpoint is saved, a failure ends that, and the whole of it is made again. Around
+    it there is nothing that would be made again, so calls are carried through failures like those of any other group.
 
     Args:
-        inside: carries out what is called while the server computes.
+        inside: carries out what is called in what is made again.
         around: carries out the rest.
     """
 
@@ -26,8 +26,8 @@ class RankCalls:
         self._carrier = around
 
     @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Within the block, a schedule computes."""
+    def inside(self) -> Iterator[None]:
+        """Within the block is what a failure ends, and what is made again."""
         self._carrier = self._inside
         try:
             yield

@@ -3,7 +3,8 @@
 Where such a rank is dead, its first live peer plays it: the rank of that server that has the same number.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -12,6 +13,7 @@ from megatron.core import parallel_state
 
 from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
+from recycle.megatron.flag.objects import broadcast_object_list
 from recycle.megatron.shared.patching import replace
 
 
@@ -30,6 +32,16 @@ class Roles:
         self._rank = rank
         self._played = {server}
         self._unsaid: list[str] = []
+        self._for_others = True
+
+    @contextmanager
+    def only_own(self) -> Iterator[None]:
+        """For a while, every rank speaks for itself."""
+        self._for_others = False
+        try:
+            yield
+        finally:
+            self._for_others = True
 
     def connect(self, view: View) -> None:
         """Take the roles of a view, and say what the last rank may have died of saying."""
@@ -73,9 +85,10 @@ class Roles:
 
         @wraps(own_rank)
         def get_rank(group: Any = None) -> int:
-            return self.rank if group is None else own_rank(group)
+            return self.rank if group is None and self._for_others else own_rank(group)
 
         replace(torch.distributed, "get_rank", get_rank)
+        replace(torch.distributed, "broadcast_object_list", broadcast_object_list)
         for module in (training, utils):
             replace(module, "print_rank_last", self._print_rank_last)
         for name in ("get_data_parallel_rank", "get_expert_data_parallel_rank"):
@@ -93,7 +106,7 @@ class Roles:
 
     def _among_peers(self, own: Callable[..., int]) -> Callable[..., int]:
         @wraps(own)
-        def rank(*_: Any, **__: Any) -> int:
-            return self.pipeline
+        def rank(*positional: Any, **keywords: Any) -> int:
+            return self.pipeline if self._for_others else own(*positional, **keywords)
 
         return rank

@@ -123,7 +123,7 @@ class StageSteps:
         while self.versions.newest < self._goal:
             try:
                 self._execution.recorder.clear()
-                with self._execution.rank_calls.computing():
+                with self._execution.rank_calls.inside():
                     self.versions.run(self.versions.newest)
                 self._require_finite()
             except ViewBroken as error:

@@ -119,7 +119,7 @@ class Vote:
     def _make_gradients(self, step: int) -> None:
         self._stage.drop()
         self._execution.recorder.clear()
-        with self._execution.rank_calls.computing():
+        with self._execution.rank_calls.inside():
             self._connected.run(step)
         self._execution.share_losses(self._execution.network)
 

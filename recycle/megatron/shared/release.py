@@ -111,8 +111,7 @@ TRAINER = (
         "data_sharding",
     ),
     Hook("megatron.training.global_vars", "get_args", ""),
-    # Replaced where a run survives failures: it saves again where somebody died meanwhile, in a format to which only
-    # the living contribute.
+    # Replaced where a run survives failures: the living save, again where one of them died meanwhile.
     Hook(
         TRAINING,
         "save_checkpoint",

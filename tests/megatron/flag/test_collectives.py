@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
+from recycle.control.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.flag.collectives import GroupCollectives, content_of, hand_over
+from recycle.megatron.flag.objects import broadcast_object_list
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
@@ -25,24 +27,39 @@ BY_RANK = {str(server): rank for rank, server in enumerate(RANKS)}
 
 
 class Process:
-    """A rank of JOB in a process of its own, with torch's own groups until they are handed over."""
+    """A rank of JOB in a process of its own, with torch's own groups until they are handed over.
 
-    def __init__(self, member, views=(RANKS,)):
+    Args:
+        member: which process.
+        views: the live servers of each.
+        size: how many ranks a server has.
+
+    Attributes:
+        groups: by their servers, those of the rank's plane; that of all servers has all ranks.
+        whole: the same, with all ranks of their servers.
+    """
+
+    def __init__(self, member, views=(RANKS,), size=1):
         self._store = member.store()
         self._views = views
         self.rank = member.rank
-        self.server = RANKS[member.rank]
+        self.by_rank = [server for server in RANKS for _ in range(size)]
+        self.server = self.by_rank[member.rank]
+        self._place = ServerRank(member.rank % size, size)
         made = make_replaceable_groups()
         dist.init_process_group(
             "gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=member.count
         )
-        self.groups = {}
+        self.groups, self.whole = {}, {}
         for servers in sorted({group for each in RANKS for group in groups_of(each, JOB)}):
-            group = dist.new_group([RANKS.index(each) for each in servers])
-            if self.server in servers:
-                self.groups[servers] = group
+            ranks = [rank for rank, each in enumerate(self.by_rank) if each in servers]
+            planes = [(self.groups, ranks[number::size]) for number in range(size)]
+            for groups, members in [*planes, (self.whole, ranks)] if size > 1 else planes:
+                group = dist.new_group(members)
+                if self.rank in members:
+                    groups[servers] = group
         self.groups[RANKS] = dist.group.WORLD
-        self._made = made
+        self.made = made
 
     def hand_over(self):
         self.live = LiveServer(
@@ -52,10 +69,11 @@ class Process:
             self._views,
             lambda epoch: self._store.check([f"alarm/{epoch}"]),
             lambda epoch: self._store.set(f"alarm/{epoch}", ""),
+            rank=self._place,
         )
-        for group in self._made:
-            group.servers = tuple(RANKS[rank] for rank in dist.get_process_group_ranks(group))
-            hand_over(group, GroupCollectives(self.live.collectives, group.servers, across=False))
+        for group in self.made:
+            group.servers = tuple(dict.fromkeys(self.by_rank[rank] for rank in dist.get_process_group_ranks(group)))
+            hand_over(group, GroupCollectives.of(self.live.collectives, group))
 
 
 def all_reduce(how, group, tensor):
@@ -107,7 +125,15 @@ def objects(group, tensor):
     dist.all_gather_object(found, {"rank": dist.get_rank(), "length": "x" * dist.get_rank()}, group=group)
     told = [dist.get_rank(), str(group.rank())]
     dist.broadcast_object_list(told, group=group, group_src=1)
-    return [found, told]
+    ours = [dist.get_rank(), str(group.rank())]
+    broadcast_object_list(ours, dist.get_global_rank(group, 1), group)
+    return [found, told, ours]
+
+
+def told_by(rank, tensor):
+    objects = [tensor]
+    broadcast_object_list(objects, rank)
+    return objects
 
 
 ANY_TYPE = {
@@ -229,6 +255,7 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
                 lambda tensor: broadcast(victim, dist.group.WORLD, tensor),
                 lambda tensor: all_gather(peers, tensor),
                 lambda tensor: all_reduce(ReduceOp.SUM, peers, tensor),
+                lambda tensor: told_by(victim, tensor),
             ):
                 results.append(torch.cat(call(mine.clone())).tolist())
         with pytest.raises(RunError, match=f"rank {victim} .*is dead, and nobody else knows what it scatters"):
@@ -245,13 +272,14 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
             mine = stages[server.stage]
             # In a sum over peers, only the living count.
             count = 1 if alone and number >= 2 else 2
-            assert results[6 * number : 6 * number + 6] == [
+            assert results[7 * number : 7 * number + 7] == [
                 stages[1],
                 [*stages[0], *stages[0], *stages[1], *stages[1]],
                 [sum(each) for each in zip(*stages, strict=True)],
                 stages[RANKS[victim].stage],
                 [*mine, *mine],
                 [count * each for each in mine],
+                stages[RANKS[victim].stage],
             ]
 
 

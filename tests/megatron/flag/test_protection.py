@@ -1,5 +1,6 @@
 """What a rank needs to outlive others, and how the process that torchrun knows ends: real processes, a real store."""
 
+import atexit
 import os
 import secrets
 import signal
@@ -83,7 +84,7 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
         ("--pipeline-model-parallel-size 2", {}, "--micro-batch-size is missing"),
-        (f"{WORDS} --yaml-cfg x.yaml", {}, "--yaml-cfg: settings are not only on the command line"),
+        (f"{WORDS} --use-mp-args-from-checkpoint-args", {}, "--use-mp-args-from-checkpoint-args: the number of stages"),
     ],
 )
 def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, reason):
@@ -213,6 +214,10 @@ def refuse():
     raise UserError("--lr is missing: give it")
 
 
+def log_at_the_end():
+    atexit.register(os.write, 2, b"all was logged\n")
+
+
 def fail():
     raise OSError("this is what happened")
 
@@ -226,11 +231,23 @@ def fail():
         (leave(5), 5, ""),
         (leave("words"), 1, "words\n"),
         (leave(STOPPED), STOPPED, ""),
+        (log_at_the_end, 0, "all was logged\n"),
         (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
         (fail, 1, "OSError: this is what happened\n"),
         (die, 128 + signal.SIGKILL, ""),
     ],
-    ids=["returns", "exits", "exits with 0", "exits with 5", "exits with words", "stopped", "refuses", "fails", "dies"],
+    ids=[
+        "returns",
+        "exits",
+        "exits with 0",
+        "exits with 5",
+        "exits with words",
+        "stopped",
+        "logs",
+        "refuses",
+        "fails",
+        "dies",
+    ],
 )
 def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, work, status, said):
     assert start(work).ended() == status
