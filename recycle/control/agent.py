@@ -10,6 +10,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from recycle.control.board import Board
@@ -89,6 +90,7 @@ def run_agent(
     if final != status:
         agent.report_worker(final)
     _end_children(others)
+    agent.report_gone(final)
     for end in ends:
         os.close(end)
     return final
@@ -215,6 +217,14 @@ class _Agent:
             except StoreLost:
                 # Where another agent speaks, the connection may have been lost long ago.
                 self._board = None
+
+    def report_gone(self, status: int) -> None:
+        """Report that a worker that has died will do nothing more, nor anything that it has started."""
+        # Without a board, its death could not be told either.
+        if status in (DONE, LEFT) or self._board is None:
+            return
+        with suppress(StoreLost):
+            self._board.failures.tell_gone(self._giver)
 
     def _is_in_view(self) -> bool:
         verdict = self._reach().verdicts.newest()

@@ -279,3 +279,26 @@ def test_what_an_agent_had_started_before_its_worker_stays(run: Run) -> None:
     assert process.exitcode == 3
     os.close(end)
     assert os.read(heard, 1) == b"x"
+
+
+@pytest.mark.parametrize("status", [3, FENCED])
+def test_that_a_worker_is_gone_is_told_when_nothing_that_it_started_runs_any_more(run: Run, status: int) -> None:
+    heard, told = os.pipe()
+
+    def leave_one() -> int:
+        if os.fork() == 0:
+            time.sleep(300)
+        return status
+
+    run.start(FIRST, leave_one)
+    os.close(told)
+    assert run.board.failures.wait_gone(Participant(FIRST), 60)
+    # Nobody has the other end any more but the agent, which ends.
+    assert os.read(heard, 1) == b""
+    os.close(heard)
+
+
+def test_who_has_ended_as_it_should_is_not_said_to_be_gone(run: Run) -> None:
+    run.start(FIRST, lambda: 0)
+    assert run.ended(FIRST) == 0
+    assert not run.board.failures.wait_gone(Participant(FIRST), 0.01)

@@ -315,19 +315,23 @@ class ProtectedExecution:
 
     def together(self, kind: str, act: Callable[[], None]) -> None:
         """See Living."""
+        network, survivor = self._network, self._survivor
+        if network is None or survivor is None:
+            act()
+            return
 
         def act_in_view() -> list[torch.Tensor]:
-            living = only_the_living(self.network.view, self._protection.by_rank, self._groups, self._collectives)
+            view = self.network.view
+            # Nobody who has begun it with those who are left may still be at it.
+            survivor.outwait(each for each in network.view.members if each not in view.members)
+            living = only_the_living(view, self._protection.by_rank, self._groups, self._collectives)
             with living, self._roles.only_own(), self.rank_calls.inside():
                 act()
             # When this returns, nobody has to do it again.
             meet(self.network)
             return []
 
-        if self._network is None:
-            act()
-        else:
-            self._collectives.call(kind, act_in_view, across=True)
+        self._collectives.call(kind, act_in_view, across=True)
 
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it.

@@ -5,7 +5,7 @@ and frees the main thread from whatever it waits in.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -16,6 +16,7 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
 from recycle.control.messages import Death
+from recycle.control.participant import participants_of
 from recycle.control.view import Member
 from recycle.job import Job
 from recycle.record.reporting import Reporter
@@ -137,6 +138,24 @@ class Survivor:
                 recovery.fail(cause)
         except StoreLost:
             self._store_loss.give_up(error)
+
+    def outwait(self, members: Iterable[Member]) -> None:
+        """Wait until nothing of dead members runs any more: with one rank, the others of its server only end by and by.
+
+        What no agent says within ``hang`` seconds, such as one of a lost host, is not waited for any longer.
+
+        Raises:
+            ViewBroken: somebody else is gone meanwhile.
+        """
+        until = time.monotonic() + self._store.durations.hang
+        awaited = list(participants_of(members, self._rank.size))
+        try:
+            while awaited and time.monotonic() < until:
+                if self._store.board.failures.wait_gone(awaited[-1], LOOK):
+                    awaited.pop()
+                self._alarm_watch.check()
+        except StoreLost:
+            return
 
     def leave(self) -> None:
         """Wait until all may leave: who is gone early cannot help the others to recover.
