@@ -186,7 +186,9 @@ def test_who_is_told_to_leave_leaves_and_the_store_may_be_lost_and_all_be_told_t
     monkeypatch.setenv("PACE", str(slow))
     monkeypatch.setenv("PACE_SECONDS", "0.7")
     given = words_of(
-        *(dataset, *ON, "--ckpt-format", "torch", "--save", saved), iterations=20 * LENGTH, script="paced_gpt.py"
+        *(dataset, *ON, "--save-interval", 10**6, "--ckpt-format", "torch", "--save", saved),
+        iterations=20 * LENGTH,
+        script="paced_gpt.py",
     )
     with listen() as free:
         port = free.getsockname()[1]
