@@ -5,7 +5,6 @@ import random
 import re
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -199,53 +198,6 @@ def test_started_by_hand_a_death_changes_nothing_and_all_processes_end_well(data
     survived = printed("".join(rank.output for rank in ranks))
     assert len(deaths(survived)) == 1
     assert losses(survived) == stock
-
-
-def test_who_is_told_to_leave_leaves_and_the_store_may_be_lost_and_all_be_told_to_end(
-    dataset, stock, tmp_path, monkeypatch
-):
-    slow, saved = tmp_path / "slow", tmp_path / "saved"
-    slow.touch()
-    # No iteration is too short for what is waited for to happen in the middle of the run.
-    monkeypatch.setenv("PACE", str(slow))
-    monkeypatch.setenv("PACE_SECONDS", "0.7")
-    given = words_of(
-        *(dataset, *ON, "--ckpt-format", "torch", "--save", saved), iterations=20 * LENGTH, script="paced_gpt.py"
-    )
-    with listen() as free:
-        port = free.getsockname()[1]
-    words = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", *given]
-    ranks = [Started(words, None, VARIABLES | by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
-    try:
-        ranks[3].wait_for(" iteration        2/", 600)
-        ranks[1].process.send_signal(signal.SIGTERM)
-        ranks[0].wait_for("recycle: W1_0 leaves: SIGTERM; training goes on with 3 servers", 600)
-        assert ranks[1].ended(600) == 128 + signal.SIGTERM
-        (store,) = [each for each in children(ranks[0].process.pid) if title(each) == "recycle: store"]
-        os.kill(store, signal.SIGKILL)
-        # The first checkpoint is made for that.
-        ranks[0].wait_for("successfully saved checkpoint from iteration", 600)
-        assert "the store is lost: training goes on" in "".join(each.output for each in ranks)
-        for each in (0, 2, 3):
-            ranks[each].process.send_signal(signal.SIGTERM)
-        assert [ranks[each].ended(600) for each in (0, 2, 3)] == [128 + signal.SIGTERM] * 3
-    finally:
-        for rank in ranks:
-            rank.kill()
-    survived = printed("".join(rank.output for rank in ranks))
-    assert not deaths(survived)
-    (end,) = re.findall(r"told to end: training has ended after (\d+) iterations, with a checkpoint", survived.output)
-    assert max(survived.trained) == int(end) == int((saved / "latest_checkpointed_iteration.txt").read_text())
-    assert len(list(saved.glob("iter_*"))) == 2
-    found = losses(survived)
-    same = {key: value for key, value in stock.items() if key in found}
-    assert len(same) > 4
-    assert {key: found[key] for key in same} == same
-
-
-def title(process):
-    """What a process is called."""
-    return Path(f"/proc/{process}/cmdline").read_text().strip("\0 ")
 
 
 @pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
