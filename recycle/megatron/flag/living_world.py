@@ -29,12 +29,13 @@ def only_the_living(
     """
     dead = [rank for rank, server in enumerate(servers) if server not in view.servers]
     shrunk = [group for group in groups if len({server.pipeline for server in group.servers}) > 1]
-    with numbered_without(dead, shrunk):
-        for group in shrunk:
-            calls = Calls(LivingCollectives(collectives, group.servers), group.rank(), group.size())
-            group.hand_over(group.servers, calls.carry_out)
-        try:
-            yield
-        finally:
+    try:
+        with numbered_without(dead, shrunk):
             for group in shrunk:
-                hand_over(group, collectives, group.servers)
+                calls = Calls(LivingCollectives(collectives, group.servers), group.rank(), group.size())
+                group.hand_over(group.servers, calls.carry_out)
+            yield
+    finally:
+        # With the ranks that they have again.
+        for group in shrunk:
+            hand_over(group, collectives, group.servers)

@@ -50,8 +50,10 @@ def test_the_ranks_are_those_of_the_living_and_afterwards_what_they_were(dead):
             stage = dist.get_rank(process.groups[PIPELINE]) if process.server in PIPELINE else -1
         assert before == (dist.get_rank(), dist.get_world_size(), dist.get_process_group_ranks(dist.group.WORLD))
         # A dead rank is played again.
-        total = torch.tensor([1])
-        dist.all_reduce(total, dist.ReduceOp.MAX)
+        last = living[-1]
+        again = [None] * len(RANKS) if member.rank == last else None
+        dist.gather_object(member.rank, again, dst=last)
+        assert again is None or [RANKS[rank].stage for rank in again] == [each.stage for each in RANKS]
         member.report(msgspec.msgpack.encode((*told, stage)))
 
     launch(len(RANKS), body, lambda rank, content: heard.update({rank: msgspec.msgpack.decode(content)}))
