@@ -187,7 +187,7 @@ class _Agent:
         """Whether the others gave the worker up so long ago that it would have left if it could."""
         if time.monotonic() < self._asks:
             return False
-        self._asks = time.monotonic() + self._durations.hang
+        self._asks = time.monotonic() + self._durations.answer
         was_given_up = self._is_given_up
         try:
             self._is_given_up = self._look_for_end()
