@@ -152,8 +152,9 @@ class _Agent:
         self._count = 0
         self._due = time.monotonic()
         # The store is asked seldom, since every agent asks.
-        self._asks = self._due + durations.hang
-        self._is_declared_dead = False
+        self._asks = self._due
+        self._has_been_member = False
+        self._is_given_up = False
 
     def wait(self, ends: Sequence[int]) -> bool:
         """Until the worker has ended, or it is time to look around; says whether it has ended."""
@@ -185,16 +186,24 @@ class _Agent:
             self._board = None
 
     def is_outlived(self) -> bool:
-        """Whether the worker was declared dead so long ago that it would have left if it could."""
+        """Whether the others gave the worker up so long ago that it would have left if it could."""
         if time.monotonic() < self._asks:
             return False
-        self._asks = time.monotonic() + self._durations.hang
-        was_declared_dead = self._is_declared_dead
+        self._asks = time.monotonic() + self._durations.answer
+        was_given_up = self._is_given_up
         try:
-            self._is_declared_dead = self._reach().failures.death(self._giver.member) is not None
+            self._is_given_up = self._look_for_end()
         except StoreLost:
             self._board = None
-        return was_declared_dead and self._is_declared_dead
+        return was_given_up and self._is_given_up
+
+    def _look_for_end(self) -> bool:
+        board, member = self._reach(), self._giver.member
+        begun = board.verdicts.begun()
+        is_member = begun is not None and member in begun.view.members
+        # Who joins is in no view yet, and of a death the store tells only until there is a view that has heard it.
+        self._has_been_member |= is_member
+        return (self._has_been_member and not is_member) or board.failures.death(member) is not None
 
     def leave(self) -> None:
         """Give no more signs, and speak for nobody."""

@@ -18,11 +18,13 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import Death, Opening, Verdict
 from recycle.control.participant import Participant
+from recycle.control.signs import host_name
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member
 
 DURATIONS = Durations(beat=0.05, silence=5.0, hang=5.0)
+IMPATIENT = Durations(beat=0.05, silence=1.0, hang=1.0, rebuild=1.0, answer=1.0)
 FIRST, SECOND, THIRD, FOURTH = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
 MEMBERS = (FIRST, SECOND, THIRD, FOURTH)
 CONTEXT = get_context("fork")
@@ -232,9 +234,26 @@ def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_a
 
 
 def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run) -> None:
-    run.start(FIRST, durations=Durations(beat=0.05, silence=5.0, hang=1.0))
+    run.start(FIRST, durations=IMPATIENT)
     os.kill(run.workers[FIRST], signal.SIGSTOP)
     run.board.declare_dead(Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0), "somebody")
+    run.agents[FIRST].join(300)
+    assert run.agents[FIRST].exitcode == signal.SIGKILL
+
+
+def test_a_stopped_worker_without_which_the_others_went_on_is_killed_by_its_agent(
+    run: Run, eventually: Eventually
+) -> None:
+    run.start(FIRST, durations=IMPATIENT)
+    counts = set()
+
+    def has_looked() -> bool:
+        counts.add(run.board.beats.of_hosts([host_name()])[host_name()])
+        return len(counts) > 2
+
+    eventually(has_looked)
+    os.kill(run.workers[FIRST], signal.SIGSTOP)
+    run.board.verdicts.propose(verdict(1, SECOND, THIRD))
     run.agents[FIRST].join(300)
     assert run.agents[FIRST].exitcode == signal.SIGKILL
 

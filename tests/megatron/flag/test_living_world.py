@@ -68,7 +68,7 @@ def test_the_ranks_are_those_of_the_living_and_afterwards_what_they_were(dead, s
             stage = dist.get_rank(process.groups[PIPELINE]) if process.server in PIPELINE else -1
         assert before == numbers()
         # A dead rank is played again, and every rank has its own number.
-        last = len(by_rank) - 1
+        last = living[-1]
         gathered = [torch.zeros(1) for _ in by_rank] if process.rank == last else None
         dist.gather(torch.tensor([float(process.server.stage)]), gathered, dst=last)
         if gathered is not None:
