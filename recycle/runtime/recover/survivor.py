@@ -16,7 +16,6 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
 from recycle.control.messages import Death
-from recycle.control.participant import participants_of
 from recycle.control.view import Member
 from recycle.job import Job
 from recycle.record.reporting import Reporter
@@ -147,15 +146,7 @@ class Survivor:
         Raises:
             ViewBroken: somebody else is gone meanwhile.
         """
-        until = time.monotonic() + self._store.durations.hang
-        awaited = list(participants_of(members, self._rank.size))
-        try:
-            while awaited and time.monotonic() < until:
-                if self._store.board.failures.wait_gone(awaited[-1], LOOK):
-                    awaited.pop()
-                self._alarm_watch.check()
-        except StoreLost:
-            return
+        self._gathering.outwait(members, self._alarm_watch.check)
 
     def leave(self) -> None:
         """Wait until all may leave: who is gone early cannot help the others to recover.
