@@ -1,9 +1,10 @@
 """Kills of single ranks of tensor-parallel servers, from outside and at any moment: TP 2 x PP 2 x DP 3, 12 processes.
 
-Usage: python -m benchmarks.ranks [--kills 20] [--seed 0] [--exact]
+Usage: python -m benchmarks.ranks [--kills 20] [--seed 0] [--exact | --flag]
 
 Every kill meets a whole view: a server that has lost a rank is started again with both. The losses are compared with
-those of a run that nobody disturbs: within 1e-5 of them, or with --exact to the bit.
+those of a run that nobody disturbs: within 1e-5 of them, or with --exact to the bit. With --flag it is Megatron's
+script under the flag, against stock Megatron without tensor parallelism; that needs Megatron's training code.
 """
 
 import argparse
@@ -23,6 +24,9 @@ from recycle.record.reporting import Event
 SERVERS, RANKS = 6, 2
 FIRST, APART = 3, 8
 """Iterations before the first kill, and from one to the next, if the view is whole by then."""
+
+FLAG_APART = 25
+"""The same under the flag, where an iteration takes three seconds as long as a server is away."""
 
 ALLOWED = 1e-5
 
@@ -94,12 +98,51 @@ def _read(path: Path) -> str:
         return ""
 
 
+def kill_under_flag(kills: int, seed: int) -> int:
+    """The same under the flag on a Megatron script; gives the exit status.
+
+    Args:
+        kills: how many.
+        seed: of the choice of victims.
+    """
+    from harness.flag_runs import kill_in_turn, make_dataset, train
+
+    source, total = random.Random(seed), SERVERS * RANKS
+    victims = [source.randrange(total) for _ in range(kills)]
+    size = ("--global-batch-size", 12, "--lr", 2e-3, "--eval-interval", 1000)
+    iterations = FIRST + FLAG_APART * kills
+    with tempfile.TemporaryDirectory() as temporary:
+        dataset, slow = make_dataset(Path(temporary) / "text"), Path(temporary) / "slow"
+        os.environ["PACE"] = str(slow)
+        survives = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", kills)
+        broken = train(
+            *(dataset, *size, "--tensor-model-parallel-size", RANKS, *survives),
+            ranks=total,
+            iterations=iterations,
+            script="paced_gpt.py",
+            watch=kill_in_turn(victims, slow),
+        )
+        whole = train(dataset, *size, ranks=SERVERS, iterations=iterations)
+    deaths = broken.output.count("which was killed by signal 9 (SIGKILL); training goes on")
+    back = broken.output.count(f"training goes on with {SERVERS} servers")
+    losses = [(float(whole.trained[each][0]), float(broken.trained[each][0])) for each in whole.trained]
+    worst = max(abs(one - other) / one for one, other in losses)
+    print(
+        f"{deaths} of {kills} kills survived under the flag, {back} servers back; {len(losses)} losses within "
+        f"{worst:.1e} of stock Megatron's; load {os.getloadavg()[0]:.1f}"
+    )
+    return int(not kills == deaths == back or worst > ALLOWED)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--flag", action="store_true", help="a Megatron script under the flag")
     arguments = parser.parse_args()
+    if arguments.flag:
+        return kill_under_flag(arguments.kills, arguments.seed)
     quiet()
     from recycle.control.durations import Durations
     from recycle.faults.menu import Faults

@@ -56,8 +56,10 @@ def test_what_decides_is_said_for_programs(run):
     assert refused["flag"] == "--num-experts"
     assert refused["remedy"] == "leave it out"
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD)[1])
+    assert (report["runs"], report["survives_process"]) == (True, True)
+    report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--sequence-parallel")[1])
     assert (report["runs"], report["survives_process"]) == (True, False)
-    assert "several ranks" in report["unprotected"]
+    assert report["unprotected"].startswith("sequence_parallel: its gradients of norms are summed by the ranks")
 
 
 def test_a_host_with_all_peers_is_named_with_the_remedy(run):
@@ -95,6 +97,8 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--use-distributed-optimizer", "--use-distributed-optimizer: each rank keeps a shard"),
         ("--num-layers 16 --num-layers-per-virtual-pipeline-stage 2", "--num-layers-per-virtual-pipeline-stage: plans"),
         ("--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank: plans are for one"),
+        ("--pipeline-model-parallel-layout Et|(tt|)*6L", "--pipeline-model-parallel-layout: plans are for one"),
+        ("--fp8-format hybrid", "--fp8-format: layers keep rounded weights"),
         ("--context-parallel-size 3", "--context-parallel-size: "),
         ("--num-experts 8", "--num-experts: "),
         ("--expert-model-parallel-size 2", "--expert-model-parallel-size: "),
@@ -110,6 +114,13 @@ def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):
     assert status == 1
     (line,) = [each for each in out.splitlines() if each.startswith("refused")]
     assert reason in line
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--pipeline-model-parallel-layout Et*3|t,t|tt|tL", "--use-checkpoint-args --load checkpoints"]
+)
+def test_what_decides_how_layers_are_made_and_not_who_runs_them_is_no_obstacle(run, arguments):
+    assert run("doctor", "--ranks", 24, *GOOD, *arguments.split())[0] == 0
 
 
 @pytest.mark.parametrize("arguments", ["--sequence-parallel", "--transformer-impl transformer_engine"])
@@ -132,7 +143,8 @@ def test_what_prevents_a_split_backward_pass_is_said_and_planned_for(run, argume
         (["--ranks", "24", *GOOD, "--recycle-dead", "W1-2"], "--recycle-dead: server 'W1-2'"),
         (["--ranks", "24", *GOOD, "--recycle-dead", "W3_0"], "its last server is W2_3"),
         (["--ranks", "24", *GOOD, "--recycle-budget", "soon"], "--recycle-budget: 'soon' is no duration"),
-        (["--ranks", "24", *GOOD, "--yaml-cfg", "job.yaml"], "--yaml-cfg: settings are not only on the command line"),
+        (["--ranks", "24", *GOOD, "--yaml-cfg", "job.yaml"], "--yaml-cfg: Megatron takes all settings from that file"),
+        (["--ranks", "24", *GOOD, "--use-mp-args-from-checkpoint-args"], "use --use-checkpoint-args alone"),
         (["--ranks", "24", *GOOD, "--micro-batch-size", "two"], "--micro-batch-size: invalid int value: 'two'"),
     ],
 )

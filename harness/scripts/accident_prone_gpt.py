@@ -1,7 +1,9 @@
 """The same training script, on whose ranks accidents happen.
 
 ACCIDENTS names them: ``3:norm:2,2:save:1`` kills rank 3 when it is about to take a norm for the second time, and rank 2
-when the first checkpoint that it writes is half on disk.
+when the first checkpoint of format torch that it writes is half on disk. In those of format torch_dist, ``write`` kills
+before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
+nobody knows.
 """
 
 import io
@@ -12,6 +14,8 @@ from functools import wraps
 from pathlib import Path
 
 import torch
+from megatron.core.dist_checkpointing import serialization
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer import optimizer
 from megatron.core.pipeline_parallel import schedules
 
@@ -27,8 +31,12 @@ def is_due(point):
     return left[point] == 0
 
 
+WORKER = os.getpid()
+
+
 def die():
-    os.kill(os.getpid(), signal.SIGKILL)
+    # Some releases write in a process of their own.
+    os.kill(WORKER, signal.SIGKILL)
 
 
 def dying_before(function, name):
@@ -44,7 +52,7 @@ def dying_before(function, name):
 def dying_save(save):
     @wraps(save)
     def act(content, file, *arguments, **keywords):
-        if is_due("save"):
+        if isinstance(file, str | os.PathLike) and is_due("save"):
             buffer = io.BytesIO()
             save(content, buffer)
             Path(file).write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
@@ -59,4 +67,8 @@ schedules.forward_step = dying_before(
     schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
 )
 torch.save = dying_save(torch.save)
+filesystem_async._write_item = dying_before(filesystem_async._write_item, lambda: "write")
+writer = filesystem_async.FileSystemWriterAsync
+writer.retrieve_write_results = dying_before(writer.retrieve_write_results, lambda: "written")
+serialization.save_config = dying_before(serialization.save_config, lambda: "tracker")
 runpy.run_path(str(Path(__file__).with_name("pretrain_small_gpt.py")), run_name="__main__")

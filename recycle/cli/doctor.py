@@ -135,7 +135,7 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str) -> Dia
         list(unsplit(line.setting)),
         list(find_unread(line.arguments, release)),
         release,
-        unprotected(line.shape, line.ranks[0], line.flags.dead),
+        unprotected(line.shape, line.flags.dead, line.setting),
         exposed_stages(servers, hosts_of(servers, line.ranks[0], per_host)),
         per_host,
     )

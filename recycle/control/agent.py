@@ -10,6 +10,8 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -35,6 +37,7 @@ LEFT = 73
 """The exit status of a worker that was told to leave, and has told the others."""
 
 _SET_PARENT_DEATH_SIGNAL = 1
+_SET_CHILD_SUBREAPER = 36
 
 
 def run_agent(
@@ -48,8 +51,10 @@ def run_agent(
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
-    The worker dies with its agent. The calling process must have no other threads, because it forks. While the store is
-    away the agent goes on watching its worker, and tries to connect again.
+    The worker dies with its agent, and what it has started and left behind dies with the worker: it would hold the
+    standard output. A worker that was declared dead and does not leave, because it is stopped, is killed. The calling
+    process must have no other threads, because it forks. While the store is away the agent goes on watching its worker,
+    and tries to connect again.
 
     Args:
         member: which member the worker is.
@@ -64,6 +69,7 @@ def run_agent(
         The worker's exit status, or minus the number of the signal that killed it.
     """
     lifeline = Lifeline()
+    others = _adopted()
     worker = _fork(body, lifeline)
     began(worker)
     agent = _Agent(Participant(member, rank), connect, token, durations)
@@ -71,6 +77,8 @@ def run_agent(
     ends = [exited]
     while not agent.wait(ends):
         agent.look_around()
+        if agent.is_outlived():
+            os.kill(worker, signal.SIGKILL)
         if len(ends) == 1 and lifeline.is_held:
             ends.append(lifeline.watch())
     status = exit_status(worker)
@@ -81,6 +89,8 @@ def run_agent(
     final = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     if final != status:
         agent.report_worker(final)
+    _end_children(others)
+    agent.report_gone(final)
     for end in ends:
         os.close(end)
     return final
@@ -110,6 +120,24 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
+def _adopted() -> set[int]:
+    """Become the parent of what children leave behind; gives the children that there are."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1)
+    return _children()
+
+
+def _children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def _end_children(others: set[int]) -> None:
+    """End all children but some; each may leave some itself."""
+    while left := _children() - others:
+        for child in left:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 class _Agent:
     """What the agent tells the others, as long as there is a store."""
 
@@ -123,6 +151,10 @@ class _Agent:
         self._speaker: Speaker | None = None
         self._count = 0
         self._due = time.monotonic()
+        # The store is asked seldom, since every agent asks.
+        self._asks = self._due
+        self._has_been_member = False
+        self._is_given_up = False
 
     def wait(self, ends: Sequence[int]) -> bool:
         """Until the worker has ended, or it is time to look around; says whether it has ended."""
@@ -153,6 +185,26 @@ class _Agent:
         except StoreLost:
             self._board = None
 
+    def is_outlived(self) -> bool:
+        """Whether the others gave the worker up so long ago that it would have left if it could."""
+        if time.monotonic() < self._asks:
+            return False
+        self._asks = time.monotonic() + self._durations.answer
+        was_given_up = self._is_given_up
+        try:
+            self._is_given_up = self._look_for_end()
+        except StoreLost:
+            self._board = None
+        return was_given_up and self._is_given_up
+
+    def _look_for_end(self) -> bool:
+        board, member = self._reach(), self._giver.member
+        begun = board.verdicts.begun()
+        is_member = begun is not None and member in begun.view.members
+        # Who joins is in no view yet, and of a death the store tells only until there is a view that has heard it.
+        self._has_been_member |= is_member
+        return (self._has_been_member and not is_member) or board.failures.death(member) is not None
+
     def leave(self) -> None:
         """Give no more signs, and speak for nobody."""
         if self._speaker is None:
@@ -174,6 +226,14 @@ class _Agent:
             except StoreLost:
                 # Where another agent speaks, the connection may have been lost long ago.
                 self._board = None
+
+    def report_gone(self, status: int) -> None:
+        """Report that a worker that has died will do nothing more, nor anything that it has started."""
+        # Without a board, its death could not be told either.
+        if status in (DONE, LEFT) or self._board is None:
+            return
+        with suppress(StoreLost):
+            self._board.failures.tell_gone(self._giver)
 
     def _is_in_view(self) -> bool:
         verdict = self._reach().verdicts.newest()

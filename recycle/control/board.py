@@ -10,7 +10,7 @@ from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
 from recycle.control.log import Log
 from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
-from recycle.control.participant import participants_of
+from recycle.control.participant import Participant, participants_of
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
@@ -278,6 +278,15 @@ class FailureBoard:
         found = [deaths.get(name) for name in verdict.members if name not in verdict.joined]
         found += [self.death(Member.parse(name)) for name in verdict.joined]
         return tuple(each for each in found if each is not None)
+
+    def tell_gone(self, participant: Participant) -> None:
+        """Nothing of a rank runs any more, nor anything that it has started."""
+        self._sealed.write(keys.gone(participant), True)
+
+    def wait_gone(self, participant: Participant, timeout: float) -> bool:
+        """Whether that was said of a rank of a dead member, after it was or a time in seconds is over."""
+        key = keys.gone(participant)
+        return self._sealed.plain.wait(key, timeout) and self._sealed.read(key, bool) is True
 
     def death(self, member: Member) -> Death | None:
         """How a member died, if it was declared dead."""

@@ -73,6 +73,11 @@ def home(participant: Participant) -> str:
     return f"home/{participant.member}/{participant.rank.number}"
 
 
+def gone(participant: Participant) -> str:
+    """Nothing of a member's rank runs any more."""
+    return f"gone/{participant.member}/{participant.rank.number}"
+
+
 def beat(host: str) -> str:
     """A host's signs of life."""
     return f"beat/{host}"
@@ -124,8 +129,8 @@ def is_outlived(key: str, epoch: int, needed: Needed) -> bool:
     if kind == "epoch":
         number = rest.partition("/")[0]
         return number.removeprefix("-").isdecimal() and int(number) < epoch
-    if kind == "home":
-        # It is written once, maybe long before its member asks for anything.
+    if kind in ("home", "gone"):
+        # They are written once, maybe long before their member asks for anything.
         server, _, life = rest.partition("/")[0].partition("#")
         return life.isdecimal() and int(life) < needed.lives.get(server, 0)
     return (kind == "death" and rest not in needed.names) or (kind == "beat" and rest not in needed.hosts)

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recycle.errors import UserError
+from recycle.errors import EndedBySignal, UserError
+from recycle.megatron.flag.command_line import require_command_line
 from recycle.megatron.flag.flags import REFUSED, find_flags, owns_steps
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
 from recycle.runtime.net.gloo.threads import let_go
+
+ASYNC_SAVE = "--async-save"
 
 if TYPE_CHECKING:
     from recycle.megatron.flag.protection import Protection
@@ -45,6 +48,7 @@ def main(arguments: list[str]) -> int:
     if not flags.on:
         run_script(script, others)
         return 0
+    require_command_line(rest)
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.protection import find_protection, risk
@@ -55,12 +59,16 @@ def main(arguments: list[str]) -> int:
             say(f"the death of a server ends this run: {protection}")
         run_script(script, rest, on=True)
         return 0
-    warning = risk(protection.servers, os.environ)
+    warning = risk(protection, os.environ)
     if warning:
         say(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
         os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+    if ASYNC_SAVE in rest:
+        # A rank that dies while training goes on would take its part of the checkpoint along.
+        say(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
+        rest = [each for each in rest if each != ASYNC_SAVE]
     # Stages that step on their own have not been seen to come back.
     rank, restarts = int(os.environ["RANK"]), 0 if owns_steps(flags) else flags.restarts
     return protection.serve(rank, lambda given: run_script(script, rest, True, given), restarts)
@@ -115,6 +123,9 @@ def say(text: str) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
+    except EndedBySignal as ended:
+        sys.stderr.write(f"recycle: {ended}\n")
+        sys.exit(ended.exit_status)
     except UserError as error:
         sys.stderr.write(f"recycle: {error}\n")
         sys.exit(REFUSED)

@@ -16,13 +16,15 @@ from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.messages import Opening, Verdict
+from recycle.control.messages import Death, Opening, Verdict
 from recycle.control.participant import Participant
+from recycle.control.signs import host_name
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
 from recycle.control.view import Member
 
 DURATIONS = Durations(beat=0.05, silence=5.0, hang=5.0)
+IMPATIENT = Durations(beat=0.05, silence=1.0, hang=1.0, rebuild=1.0, answer=1.0)
 FIRST, SECOND, THIRD, FOURTH = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
 MEMBERS = (FIRST, SECOND, THIRD, FOURTH)
 CONTEXT = get_context("fork")
@@ -46,16 +48,22 @@ class Run:
         if begun:
             self.board.verdicts.propose(verdict(0))
 
-    def start(self, member: Member, work: Callable[[], int] = sleep, connect: Callable | None = None) -> None:
+    def start(
+        self,
+        member: Member,
+        work: Callable[[], int] = sleep,
+        connect: Callable | None = None,
+        durations: Durations = DURATIONS,
+    ) -> None:
         connect = connect or self.connect
         started = CONTEXT.SimpleQueue()
 
         def body() -> int:
-            Heartbeat(member, connect, self.token, DURATIONS.beat)
+            Heartbeat(member, connect, self.token, durations.beat)
             started.put(os.getpid())
             return work()
 
-        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, self.token, DURATIONS))))
+        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, self.token, durations))))
         agent.start()
         self.agents[member] = agent
         self.workers[member] = started.get()
@@ -223,3 +231,93 @@ def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_a
     assert run.is_running(FIRST)
     os.kill(run.workers[FIRST], signal.SIGKILL)
     assert run.ended(FIRST) == signal.SIGKILL
+
+
+def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run) -> None:
+    run.start(FIRST, durations=IMPATIENT)
+    os.kill(run.workers[FIRST], signal.SIGSTOP)
+    run.board.declare_dead(Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0), "somebody")
+    run.agents[FIRST].join(300)
+    assert run.agents[FIRST].exitcode == signal.SIGKILL
+
+
+def test_a_stopped_worker_without_which_the_others_went_on_is_killed_by_its_agent(
+    run: Run, eventually: Eventually
+) -> None:
+    run.start(FIRST, durations=IMPATIENT)
+    counts = set()
+
+    def has_looked() -> bool:
+        counts.add(run.board.beats.of_hosts([host_name()])[host_name()])
+        return len(counts) > 2
+
+    eventually(has_looked)
+    os.kill(run.workers[FIRST], signal.SIGSTOP)
+    run.board.verdicts.propose(verdict(1, SECOND, THIRD))
+    run.agents[FIRST].join(300)
+    assert run.agents[FIRST].exitcode == signal.SIGKILL
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_a_worker_leaves_behind_ends_with_it(run: Run, dies: bool) -> None:
+    heard, told = os.pipe()
+
+    def leave_some() -> int:
+        if os.fork() == 0:
+            if os.fork() == 0:
+                time.sleep(300)
+            os._exit(0)
+        os.wait()
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 3
+
+    run.start(FIRST, leave_some)
+    os.close(told)
+    assert run.ended(FIRST) == (signal.SIGKILL if dies else 3)
+    # Nobody has the other end any more.
+    assert os.read(heard, 1) == b""
+    os.close(heard)
+
+
+def test_what_an_agent_had_started_before_its_worker_stays(run: Run) -> None:
+    heard, told = os.pipe()
+    go_on, end = os.pipe()
+
+    def agent() -> None:
+        if os.fork() == 0:
+            os.close(end)
+            os.read(go_on, 1)
+            os.write(told, b"x")
+            os._exit(0)
+        os._exit(abs(run_agent(FIRST, lambda: 3, run.connect, run.token, DURATIONS)))
+
+    process = CONTEXT.Process(target=agent)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 3
+    os.close(end)
+    assert os.read(heard, 1) == b"x"
+
+
+@pytest.mark.parametrize("status", [3, FENCED])
+def test_that_a_worker_is_gone_is_told_when_nothing_that_it_started_runs_any_more(run: Run, status: int) -> None:
+    heard, told = os.pipe()
+
+    def leave_one() -> int:
+        if os.fork() == 0:
+            time.sleep(300)
+        return status
+
+    run.start(FIRST, leave_one)
+    os.close(told)
+    assert run.board.failures.wait_gone(Participant(FIRST), 60)
+    # Nobody has the other end any more but the agent, which ends.
+    assert os.read(heard, 1) == b""
+    os.close(heard)
+
+
+def test_who_has_ended_as_it_should_is_not_said_to_be_gone(run: Run) -> None:
+    run.start(FIRST, lambda: 0)
+    assert run.ended(FIRST) == 0
+    assert not run.board.failures.wait_gone(Participant(FIRST), 0.01)

@@ -243,6 +243,24 @@ def test_the_host_of_who_has_yet_to_ask_for_a_place_is_kept_and_that_of_an_earli
     assert set(board.beats.homes(map(Participant, [earlier, later, B]))) == {Participant(later), Participant(B)}
 
 
+def test_that_a_rank_is_gone_is_waited_for_and_kept_until_its_server_has_another_life(
+    store: Store, board: Board
+) -> None:
+    first, second = Participant.all_of(A, 2)
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(Board(store.clone(), TOKEN).failures.wait_gone, first, 60)
+        board.failures.tell_gone(first)
+        assert waited.result()
+    assert not board.failures.wait_gone(second, 0.01)
+    Board(store.clone(), "another token").failures.tell_gone(second)
+    assert not board.failures.wait_gone(second, 0.01)
+    board.verdicts.propose(verdict(1))
+    board.forget(1, (B,))
+    assert board.failures.wait_gone(first, 0.01)
+    board.forget(1, (Member(A.server, A.incarnation + 1), B))
+    assert not board.failures.wait_gone(first, 0.01)
+
+
 def test_the_number_of_the_newest_verdict_is_told_and_told_again_by_who_tidies(store: Store, board: Board) -> None:
     assert board.verdicts.number() is None
     board.verdicts.propose(verdict(0))

@@ -10,7 +10,9 @@ import torch
 
 from recycle.job import Server
 from recycle.megatron.flag.collectives import reduction_of
-from recycle.megatron.shared.torch_calls import Calls
+from recycle.megatron.flag.server_answers import ServerAnswers
+from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.megatron.shared.torch_calls import Calls, Carrier
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
 
 
@@ -32,11 +34,12 @@ class LonelyAnswers(NamedTuple):
         return [tensor.detach().clone() for _ in range(self.size)]
 
 
-def make_lonely_groups(server: Server) -> list[ReplaceableGroup]:
+def make_lonely_groups(server: Server, ranks: RankCollectives | None = None) -> list[ReplaceableGroup]:
     """Have torch make groups from now on that connect to nobody; those of at least two ranks appear in this list.
 
     Args:
         server: which server this is.
+        ranks: its own, where it has several; they do take part.
 
     Raises:
         RunError: this torch makes its groups in another way.
@@ -45,6 +48,7 @@ def make_lonely_groups(server: Server) -> list[ReplaceableGroup]:
     def answer(group: ReplaceableGroup) -> None:
         size = group.size()
         # It is not said yet who the others are, and the answers do not depend on it.
-        group.hand_over((server,) * size, Calls(LonelyAnswers(size), group.rank(), size).carry_out)
+        answers: Carrier = LonelyAnswers(size) if ranks is None else ServerAnswers(group, ranks)
+        group.hand_over((server,) * size, Calls(answers, group.rank(), size).carry_out)
 
     return make_replaceable_groups(answer)

@@ -3,20 +3,24 @@
 Outside its schedules Megatron's training code takes norms, sums losses and waits for everybody, in groups of all ranks.
 Here a dead rank's part is played by its first live peer, which has the same state: what one has to say, so has
 the other.
+
+Where servers have several ranks, a peer's rank with the same number plays it: groups of ranks with one number meet in
+their plane. A group with all ranks of its servers meets in each plane first, and then among the ranks of each server.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
-from recycle.megatron.shared.torch_calls import Calls
+from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.megatron.shared.torch_calls import Calls, Carrier
 from recycle.runtime.errors import RunError, ViewBroken
-from recycle.runtime.net.network import Group, Network
+from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
 
 REDUCTIONS: Sequence[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = (
@@ -45,11 +49,13 @@ class Key(msgspec.Struct, frozen=True, array_like=True):
         version: of the state in which it is made.
         kind: of its group.
         number: how many calls of this kind and version went before.
+        across: whether all ranks of the servers make it, so that all planes have the same result.
     """
 
     version: int
     kind: str
     number: int
+    across: bool
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True):
@@ -84,6 +90,7 @@ class Collectives:
     Args:
         server: whose.
         job: for its shape; ranks are numbered by stage, then by pipeline.
+        ranks: of the server; they are connected to each view first.
         settle: called before a call that stages make together.
         recover: gets to the next view, or does not return.
         complete: called when a call is complete.
@@ -97,6 +104,7 @@ class Collectives:
         self,
         server: Server,
         job: Job,
+        ranks: RankCollectives,
         settle: Callable[[], None],
         recover: Callable[[ViewBroken], None],
         complete: Callable[[], None],
@@ -104,12 +112,13 @@ class Collectives:
         self.totals: dict[bytes, list[torch.Tensor]] = {}
         self._server = server
         self._job = job
+        self._ranks = ranks
         self._settle = settle
         self._recover = recover
         self._complete = complete
         self._peers = tuple(each for each in job.servers() if each.stage == server.stage)
         self._version = 0
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, bool]] = Counter()
         self._known: dict[Key, list[torch.Tensor]] = {}
         self._seats: dict[tuple[Server, ...], Seats] = {}
 
@@ -124,7 +133,7 @@ class Collectives:
 
         Args:
             network: of the view.
-            groups: that this server is in, of at least two.
+            groups: that this server is in, of at least two ranks.
 
         Raises:
             ViewBroken: somebody is gone.
@@ -133,15 +142,16 @@ class Collectives:
         self._seats = {servers: self._seat(network, servers) for servers in sorted(set(groups), key=self.kind)}
         self._share(network)
 
-    def call(self, kind: str, act: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+    def call(self, kind: str, act: Callable[[], list[torch.Tensor]], across: bool = False) -> list[torch.Tensor]:
         """Do something with all others of a kind until it succeeds.
 
         Args:
             kind: of the group, or another name for those who come here.
             act: does it; gives what counts of it. It may be called again.
+            across: whether all ranks of their servers come here.
         """
-        key = Key(self._version, kind, self._counts[kind])
-        self._counts[kind] += 1
+        key = Key(self._version, kind, self._counts[kind, across], across)
+        self._counts[kind, across] += 1
         while key not in self._known:
             try:
                 self._known[key] = act()
@@ -150,16 +160,41 @@ class Collectives:
         self._complete()
         return self._known[key]
 
-    def reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """The sum, product, minimum or maximum over a group."""
-        if how == ReduceOp.SUM and servers == self._peers and (known := self.totals.get(content_of(tensor))):
+    def reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any, across: bool = False) -> torch.Tensor:
+        """The sum, product, minimum or maximum over a group.
+
+        Args:
+            servers: of the group.
+            tensor: what this rank puts in.
+            how: a reduction of torch's.
+            across: whether all their ranks are in the group.
+        """
+        is_of_peers = servers == self._peers and not across
+        if how == ReduceOp.SUM and is_of_peers and (known := self.totals.get(content_of(tensor))):
             return known.pop(0)
-        (result,) = self._meet(servers, lambda: [self._reduce(servers, tensor, how)])
+        (result,) = self._meet(servers, lambda: [self._reduce(servers, tensor, how, across)], across)
         return result
 
-    def gather(self, servers: tuple[Server, ...], tensor: torch.Tensor) -> list[torch.Tensor]:
-        """What every rank of a group puts in."""
-        return self._meet(servers, lambda: self._gather(self._seats[servers], tensor))
+    def gather(self, servers: tuple[Server, ...], tensor: torch.Tensor, across: bool = False) -> list[torch.Tensor]:
+        """What every rank of a group puts in; arguments as above."""
+        places = range(len(servers))
+        return self._meet(servers, lambda: self._gather(servers, tensor, places, across), across)
+
+    def reduce_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any, across: bool) -> torch.Tensor:
+        """The same over the live ranks of a group, in this view and no longer; in a pipeline, peers play the dead.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        return self._reduce(servers, tensor, how, across)
+
+    def gather_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor, across: bool) -> list[torch.Tensor]:
+        """What the live ranks of a group put in, in this view and no longer; in a pipeline, peers play the dead.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        return self._gather(servers, tensor, self._seats[servers].counted, across)
 
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""
@@ -169,10 +204,12 @@ class Collectives:
             return f"stages {' '.join(str(each.stage) for each in servers)}"
         return " ".join(map(str, servers))
 
-    def _meet(self, servers: tuple[Server, ...], act: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+    def _meet(
+        self, servers: tuple[Server, ...], act: Callable[[], list[torch.Tensor]], across: bool
+    ) -> list[torch.Tensor]:
         if any(each.stage != self._server.stage for each in servers):
             self._settle()
-        return self.call(self.kind(servers), act)
+        return self.call(self.kind(servers), act, across)
 
     def _is_in_one_pipeline(self, servers: tuple[Server, ...]) -> bool:
         return len({each.pipeline for each in servers}) == 1
@@ -192,6 +229,8 @@ class Collectives:
         return Seats(self._group(network, servers, members), players, tuple(range(len(servers))), whole=False)
 
     def _group(self, network: Network, servers: tuple[Server, ...], members: Sequence[Server]) -> Group:
+        if len(members) == 1:
+            return Alone()
         if tuple(members) == network.view.servers:
             return network.all
         if tuple(members) == network.view.peers(self._server.stage):
@@ -199,7 +238,11 @@ class Collectives:
         # Groups of one kind share no members, and groups of two kinds may share all that are alive.
         return network.group(f"{self.kind(servers)}/{'-'.join(map(str, members))}", members)
 
-    def _reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
+    def _reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any, across: bool) -> torch.Tensor:
+        result = self._reduce_in_plane(servers, tensor, how)
+        return reduction_of(how)(torch.stack(self._ranks.gather(result))) if across else result
+
+    def _reduce_in_plane(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
         seats = self._seats[servers]
         if seats.whole and how == ReduceOp.SUM and tensor.dtype in ROUNDED:
             # As Megatron's own group adds up, to the bit.
@@ -207,10 +250,21 @@ class Collectives:
             seats.group.sum(result)
             return result
         reduction = reduction_of(how)
-        rows = self._gather(seats, tensor)
+        rows = self._gather_in_plane(seats, tensor)
         return reduction(torch.stack([rows[place] for place in seats.counted]))
 
-    def _gather(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def _gather(
+        self, servers: tuple[Server, ...], tensor: torch.Tensor, places: Sequence[int], across: bool
+    ) -> list[torch.Tensor]:
+        """What some places of a group put in; with all their ranks, rank by rank."""
+        found = self._gather_in_plane(self._seats[servers], tensor)
+        rows = [found[place] for place in places]
+        if not across:
+            return rows
+        planes = self._ranks.gather(torch.stack(rows))
+        return [row for ranks in zip(*planes, strict=True) for row in ranks]
+
+    def _gather_in_plane(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
         if None in seats.players:
             raise RunError(
                 f"torch.distributed: rank {seats.players.index(None)} of a group is dead, and so are its peers in it; "
@@ -226,16 +280,29 @@ class Collectives:
         return [row[: len(content)].clone().view(mine.dtype).reshape(mine.shape) for row in table]
 
     def _share(self, network: Network) -> None:
-        """Tell each other all results that anybody may lack."""
-        results = [Result(key, [_value(each) for each in values]) for key, values in self._known.items()]
+        """Tell each other all results that anybody may lack: in each plane, and then from plane to plane."""
+        self._tell(network.all, (network.view.rank(self._server), len(network.view.servers)), self._known)
+        if network.rank.size > 1:
+            across = {key: values for key, values in self._known.items() if key.across}
+            self._tell(network.ranks, network.rank, across)
+
+    def _tell(self, group: Group, place: tuple[int, int], known: Mapping[Key, list[torch.Tensor]]) -> None:
+        """Tell a group some results, and hear theirs.
+
+        Args:
+            group: that comes here.
+            place: of this rank in it, and how many it has.
+            known: the results.
+        """
+        results = [Result(key, [_value(each) for each in values]) for key, values in known.items()]
         content = torch.frombuffer(bytearray(msgspec.msgpack.encode(results)), dtype=torch.uint8)
-        mine = network.view.rank(self._server)
-        sizes = torch.zeros(len(network.view.servers), dtype=torch.int64)
+        mine, count = place
+        sizes = torch.zeros(count, dtype=torch.int64)
         sizes[mine] = len(content)
-        network.all.sum(sizes)
-        table = torch.zeros(len(sizes), int(sizes.max()), dtype=torch.uint8)
+        group.sum(sizes)
+        table = torch.zeros(count, int(sizes.max()), dtype=torch.uint8)
         table[mine, : len(content)] = content
-        network.all.sum(table)
+        group.sum(table)
         for row, size in zip(table, sizes.tolist(), strict=True):
             for result in msgspec.msgpack.decode(row[:size].numpy().tobytes(), type=list[Result]):
                 self._known.setdefault(result.key, [_tensor(each) for each in result.values])
@@ -246,31 +313,36 @@ class GroupCollectives(NamedTuple):
 
     Attributes:
         collectives: of this server.
-        servers: by their rank in the group.
+        servers: in the order of their ranks in the group.
+        across: whether all their ranks are in it.
     """
 
     collectives: Collectives
     servers: tuple[Server, ...]
+    across: bool
+
+    @classmethod
+    def of(cls, collectives: Collectives, group: ReplaceableGroup) -> Self:
+        """Those of a group of which it is known whose ranks are in it, and whose size is what it was made with."""
+        return cls(collectives, group.servers, across=len(group.servers) < group.size())
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier."""
-        return self.collectives.reduce(self.servers, tensor, how)
+        return self.collectives.reduce(self.servers, tensor, how, self.across)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """See Carrier."""
-        return self.collectives.gather(self.servers, tensor)
+        return self.collectives.gather(self.servers, tensor, self.across)
 
 
-def hand_over(group: ReplaceableGroup, collectives: Collectives, servers: tuple[Server, ...]) -> None:
+def hand_over(group: ReplaceableGroup, carrier: Carrier) -> None:
     """From now on, the calls of a process group survive the death of members.
 
     Args:
-        group: it.
-        collectives: of this server.
-        servers: by their rank in the group.
+        group: it; it is known whose ranks are in it.
+        carrier: carries them out.
     """
-    calls = Calls(GroupCollectives(collectives, servers), group.rank(), len(servers))
-    group.hand_over(servers, calls.carry_out)
+    group.hand_over(group.servers, Calls(carrier, group.rank(), group.size()).carry_out)
 
 
 def reduction_of(how: Any) -> Callable[[torch.Tensor], torch.Tensor]:

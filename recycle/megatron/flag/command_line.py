@@ -1,6 +1,7 @@
 """A Megatron command line, read without Megatron: what decides the shape of the job, and what a plan depends on."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ WORDS: dict[str, str | None] = {
     "--distributed-backend": "nccl",
     "--cuda-graph-impl": "none",
     "--recompute-granularity": None,
-    "--yaml-cfg": None,
+    "--pipeline-model-parallel-layout": None,
     "--optimizer": "adam",
     "--save": None,
     "--ckpt-format": "torch_dist",
@@ -63,25 +64,32 @@ SWITCHES = (
     "--fp16",
     "--calculate-per-token-loss",
     "--untie-embeddings-and-output-weights",
-    "--use-checkpoint-args",
+    "--use-mp-args-from-checkpoint-args",
     "--optimizer-cpu-offload",
     "--use-precision-aware-optimizer",
     "--grad-reduce-in-bf16",
     "--log-num-zeros-in-grad",
     "--qk-clip",
+    "--qk-layernorm",
 )
 """Options that are off unless they are given."""
 
 FUSION = "--no-gradient-accumulation-fusion"
+ROUNDED = {"fp8": "--fp8-format", "fp4": "--fp4-format"}
 OTHER_NAMES = {
+    **{name: (option,) for name, option in ROUNDED.items()},
     "gradient_accumulation_fusion": (FUSION,),
     "virtual_pipeline_model_parallel_size": (
         "--num-layers-per-virtual-pipeline-stage",
         "--num-virtual-stages-per-pipeline-rank",
+        "--pipeline-model-parallel-layout",
     ),
 }
 """What settings are called on the command line where that is not their name."""
 RAMP_UP = "--rampup-batch-size"
+YAML = "--yaml-cfg"
+REPEATED = (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)")
+"""What Megatron repeats in a layout: a part in parentheses, and a letter."""
 
 
 class CommandLine(NamedTuple):
@@ -126,7 +134,22 @@ def megatron_parser() -> argparse.ArgumentParser:
         parser.add_argument(option, action="store_true")
     parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
     parser.add_argument(RAMP_UP, nargs=3, type=int)
+    for name, option in ROUNDED.items():
+        parser.add_argument(option, dest=name)
     return parser
+
+
+def require_command_line(words: Sequence[str]) -> None:
+    """Check that Megatron takes its settings from the command line.
+
+    Raises:
+        UserError: it takes them from somewhere else, recycle's flags among them.
+    """
+    if any(word.partition("=")[0] == YAML for word in words):
+        raise UserError(
+            f"{YAML}: Megatron takes all settings from that file, and --pipeline-schedule cannot be there: give them "
+            "on the command line"
+        )
 
 
 def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
@@ -139,6 +162,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     Raises:
         UserError: a value that is needed is missing or wrong.
     """
+    require_command_line(words)
     flags, rest = find_flags(words)
     arguments = _script_arguments(rest)
     try:
@@ -146,10 +170,11 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         launch, _ = _torchrun_parser().parse_known_args(rest)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from error
-    for name in ("yaml_cfg", "use_checkpoint_args"):
-        if getattr(settings, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option}: settings are not only on the command line; give them there to have them read")
+    if settings.use_mp_args_from_checkpoint_args:
+        raise UserError(
+            "--use-mp-args-from-checkpoint-args: the number of stages is not on the command line; give it there, and "
+            "use --use-checkpoint-args alone"
+        )
     total = ranks if ranks is not None else _torchrun_ranks(launch)
     per_pipeline = settings.tensor_model_parallel_size * settings.context_parallel_size
     per_pipeline *= settings.pipeline_model_parallel_size
@@ -199,6 +224,11 @@ def _torchrun_ranks(launch: argparse.Namespace) -> int:
 
 
 def _virtual_stages(settings: argparse.Namespace) -> int | None:
+    if settings.pipeline_model_parallel_layout is not None:
+        layout = settings.pipeline_model_parallel_layout.replace(",", "")
+        for repeated in REPEATED:
+            layout = re.sub(repeated, lambda found: found[1] * int(found[2]), layout)
+        return int((layout.count("|") + 1) // settings.pipeline_model_parallel_size)
     if settings.num_layers_per_virtual_pipeline_stage is None:
         stages: int | None = settings.num_virtual_stages_per_pipeline_rank
         return stages

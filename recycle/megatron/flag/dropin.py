@@ -12,9 +12,11 @@ from typing import Any
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 from torch.utils.data import DataLoader
 
+from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.megatron.flag.alone import make_lonely_groups
 from recycle.megatron.flag.comeback import Comeback
+from recycle.megatron.flag.ending import Ending
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Make, Shape, Source
@@ -24,6 +26,7 @@ from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
 from recycle.megatron.flag.schedule import PlanSchedule, this_server
 from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.server_answers import meet_own_ranks
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.unprotected import UnprotectedExecution
@@ -68,6 +71,7 @@ class DropIn:
         self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
         server = this_server()
         self._data = ScriptData(server.pipeline, plan.job.micro_batches)
+        self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
         self._comeback: Comeback | None = None
         if protection is not None:
@@ -81,6 +85,7 @@ class DropIn:
                 iteration=lambda: int(arguments.iteration),
                 minutes=float(arguments.distributed_timeout_minutes),
                 code=code,
+                ending=self._ending,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
@@ -105,6 +110,7 @@ class DropIn:
         if self._protected is None or self._comeback is None:
             return
         self._comeback.install(training, self._schedule)
+        self._ending.install(training)
         save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments)
         replace(training, "save_checkpoint", save)
         if owns_steps(read_flags(self._arguments)):
@@ -214,7 +220,10 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
         return []
     if not protection.life:
         return make_replaceable_groups()
-    return make_lonely_groups(protection.servers[int(os.environ["RANK"])])
+    server, rank = protection.place(int(os.environ["RANK"]))
+    if rank.size == 1:
+        return make_lonely_groups(server)
+    return make_lonely_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
 
 
 def with_flags(provider: Any) -> Callable[[Any], Any]:

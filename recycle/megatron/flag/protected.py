@@ -8,25 +8,30 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import torch
 
+from recycle.control.agent import STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
-from recycle.megatron.flag.collectives import Collectives, hand_over
+from recycle.megatron.flag.collectives import Collectives, GroupCollectives, hand_over
 from recycle.megatron.flag.doorway import Doorway, TakenOver
+from recycle.megatron.flag.ending import Ending
+from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
+from recycle.megatron.flag.rank_calls import RankCalls
 from recycle.megatron.flag.roles import Roles
 from recycle.megatron.flag.training_code import TrainingCode
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
-from recycle.record.reporting import ConsoleReporter
+from recycle.record.reporting import ConsoleReporter, SilentReporter
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.launch.saying import is_first_to_say
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, meet
 from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
@@ -80,6 +85,7 @@ class ProtectedTraining(NamedTuple):
         iteration: gives the one with which training begins.
         minutes: that a server may be busy before the others take it for dead.
         code: what the training code knows.
+        ending: when there is a checkpoint that nobody has planned.
     """
 
     plan: Plan
@@ -87,6 +93,7 @@ class ProtectedTraining(NamedTuple):
     iteration: Callable[[], int]
     minutes: float
     code: TrainingCode
+    ending: Ending
 
 
 class ProtectedExecution:
@@ -103,6 +110,7 @@ class ProtectedExecution:
         server: see above.
         job: for its shape.
         recorder: what was executed.
+        rank_calls: what the ranks of the server do together.
     """
 
     def __init__(
@@ -113,8 +121,8 @@ class ProtectedExecution:
         groups: Sequence[ReplaceableGroup],
         make_steps: Callable[["ProtectedExecution", MegatronStage, int], Steps],
     ) -> None:
-        rank = torch.distributed.get_rank()
-        assert protection.servers[rank] == server, f"rank {rank} is {server}, not {protection.servers[rank]}"
+        place, self._rank = protection.place(torch.distributed.get_rank())
+        assert place == server, f"this rank is one of {server}, not of {place}"
         self.server = server
         self.job: Job = training.plan.job
         self.recorder = Recorder(server)
@@ -122,8 +130,10 @@ class ProtectedExecution:
         self._protection = protection
         self._groups = groups
         self._make_steps = make_steps
-        self._roles = Roles(server, protection.servers)
-        self._collectives = Collectives(server, self.job, self.settle, self.recover, self._roles.go_on)
+        self._roles = Roles(server, protection.servers, self._rank)
+        self._ranks = RankCollectives(self._rank)
+        self._collectives = Collectives(server, self.job, self._ranks, self.settle, self.recover, self._roles.go_on)
+        self.rank_calls = RankCalls(self._ranks, GroupCollectives(self._collectives, (server,), across=True))
         self._losses = LossTable(server, self.job)
         self._leaving = False
         self._handed_over = False
@@ -149,21 +159,25 @@ class ProtectedExecution:
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
             self.job,
-            Trainee(versions=doorway, connection=self, admits=doorway.admits),
+            Trainee(doorway, connection=self, rank=self._rank, admits=doorway.admits),
             endpoint,
             durations,
             training.plans,
-            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr),
+            # The first rank speaks for the server.
+            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr)
+            if self._rank.is_first
+            else SilentReporter(),
         )
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
-            group.servers = tuple(self._protection.servers[rank] for rank in ranks)
+            group.servers = tuple(dict.fromkeys(self._protection.place(rank)[0] for rank in ranks))
         if not arrives:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
             if torch.distributed.get_rank() == 0:
                 Board(endpoint.connect(), endpoint.token).verdicts.open(Opening.of(View.of(training.plan)))
             self._hand_over()
+        training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()
         self._end_if_told()
         self._collectives.advance(steps.versions.newest)
@@ -189,7 +203,7 @@ class ProtectedExecution:
     def evaluate(self) -> list[Any]:
         """See Evaluation; the reports are as in training."""
         self._collectives.totals = {}
-        self._collectives.call("evaluation", self._evaluate)
+        self._collectives.call("evaluation", self._evaluate, across=True)
         return self._reports()
 
     def settle(self) -> None:
@@ -200,26 +214,37 @@ class ProtectedExecution:
     def _hand_over(self) -> None:
         self._handed_over = True
         for group in self._groups:
-            hand_over(group, self._collectives, group.servers)
+            of_one = len(group.servers) == 1
+            hand_over(group, self.rank_calls if of_one else GroupCollectives.of(self._collectives, group))
 
     def _let_in(self, step: int) -> None:
-        """Before an iteration, let those in who wait for it; all servers come here."""
-        assert self._survivor is not None
-        assert self._doorway is not None
-        heard = self._survivor.exchange_notices()
-        if not heard.admit or heard.unprotected:
+        """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here."""
+        survivor, doorway = self._survivor, self._doorway
+        assert survivor is not None
+        assert doorway is not None
+        heard = survivor.exchange_notices()
+        self._training.ending.note(step, heard, survivor.is_end)
+        parting = survivor.is_parting and not survivor.is_end
+        if not parting and (not heard.admit or heard.unprotected):
             return
         self.settle()
-        with self._doorway.opened(step):
-            self.enter_next_view(AdmissionPause("new servers are admitted"))
+        with doorway.opened(step):
+            try:
+                if parting:
+                    survivor.part()
+                    self._end_if_told()
+                raise AdmissionPause("new servers are admitted")
+            except AdmissionPause as pause:
+                self.enter_next_view(pause)
 
     def _evaluate(self) -> list[torch.Tensor]:
         assert self._stage is not None
         self._stage.drop()
-        self._ready.evaluate()
+        with self.rank_calls.inside():
+            self._ready.evaluate()
         self.share_losses(self.network)
         # When this returns, all servers have what they need.
-        self.network.barrier()
+        meet(self.network)
         return []
 
     def _reports(self) -> list[Any]:
@@ -272,11 +297,13 @@ class ProtectedExecution:
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Connectable."""
+        self._ranks.connect(network)
         self._ready.connect(plan, network, hooks, notices)
         self._collectives.connect(network, {group.servers for group in self._groups})
         self._roles.connect(network.view)
+        self._training.ending.connect(network)
         # Nobody goes on before all have the version that they need.
-        network.barrier()
+        meet(network)
         self._network = network
 
     # What is asked around the schedule.
@@ -286,13 +313,32 @@ class ProtectedExecution:
         """Of the view; -1 before the first one."""
         return -1 if self._network is None else self._network.view.epoch
 
-    @property
-    def has_lost(self) -> bool:
-        """Whether servers are dead."""
-        return self._network is not None and len(self._network.view.servers) < len(self._protection.servers)
+    def together(self, kind: str, act: Callable[[], None]) -> None:
+        """See Living."""
+        network, survivor = self._network, self._survivor
+        if network is None or survivor is None:
+            act()
+            return
+
+        def act_in_view() -> list[torch.Tensor]:
+            view = self.network.view
+            # Nobody who has begun it with those who are left may still be at it.
+            survivor.outwait(each for each in network.view.members if each not in view.members)
+            living = only_the_living(view, self._protection.by_rank, self._groups, self._collectives)
+            with living, self._roles.only_own(), self.rank_calls.inside():
+                act()
+            # When this returns, nobody has to do it again.
+            meet(self.network)
+            return []
+
+        self._collectives.call(kind, act_in_view, across=True)
 
     def leave(self) -> None:
-        """At the end of the script: help others as long as they need it."""
+        """At the end of the script: help others as long as they need it.
+
+        Raises:
+            SystemExit: the run was told to end.
+        """
         survivor = self._survivor
         self.settle()
         self._leaving = True
@@ -300,9 +346,11 @@ class ProtectedExecution:
             try:
                 survivor.leave()
                 survivor.stop()
-                return
+                break
             except ViewBroken as error:
                 self.recover(error)
+        if self._training.ending.ends:
+            raise SystemExit(STOPPED)
 
     def _end_if_told(self) -> None:
         assert self._survivor is not None

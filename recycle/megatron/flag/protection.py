@@ -4,6 +4,7 @@ That process is the agent of the work: it says when the work has died, and itsel
 ends everything when one of its processes fails, sees no failure as long as the others can go on.
 """
 
+import atexit
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.joinfile import new_token
-from recycle.control.view import Member
+from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
@@ -26,6 +27,7 @@ from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
+from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.endpoint import Endpoint
@@ -39,12 +41,13 @@ class Protection(NamedTuple):
     """What a server needs to outlive others.
 
     Attributes:
-        servers: all, by their rank.
+        servers: all, in the order of their ranks.
         endpoint: where the run's store is.
         hosted: the store at the first rank, where torchrun has none.
         meeting: with the other ranks in etcd; None where the run's store is torchrun's or the first rank's.
         keys: there; they are deleted when this is closed.
         life: how often this rank was started again.
+        ranks: how many each server has; those of one follow each other.
     """
 
     servers: tuple[Server, ...]
@@ -53,6 +56,17 @@ class Protection(NamedTuple):
     meeting: RollCall | None = None
     keys: AbstractContextManager[object] = nullcontext()
     life: int = 0
+    ranks: int = 1
+
+    @property
+    def by_rank(self) -> list[Server]:
+        """Which server each rank belongs to."""
+        return [server for server in self.servers for _ in range(self.ranks)]
+
+    def place(self, rank: int) -> tuple[Server, ServerRank]:
+        """Which server a rank belongs to, and which of its ranks it is."""
+        place, number = divmod(rank, self.ranks)
+        return self.servers[place], ServerRank(number, self.ranks)
 
     def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
@@ -63,37 +77,52 @@ class Protection(NamedTuple):
             restarts: how often it may be started again within an hour.
 
         Returns:
-            The exit status: 0 if the run was kept, with this rank or without it.
+            The exit status: 0 if the run was kept, with this rank or without it; 128 more than the number of a signal
+            where that told this process to end.
         """
-        # Signals that told this process to end, or the status of a worker that cannot use what it was given.
-        ends: list[int] = []
-        inherited = signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
-        endpoint, server = self.endpoint, self.servers[rank]
-        set_title(f"agent of {server}")
+        workers: list[int] = []
+        refused: list[int] = []
+        inherited = {number: signal.getsignal(number) for number in TAKEN}
+        endpoint, (server, place) = self.endpoint, self.place(rank)
+        set_title(f"agent of {place.of(server)}")
 
         def live(member: Member) -> int:
             def worker() -> int:
-                # torchrun tells the whole process group to end, and Megatron may have something to do then.
-                signal.signal(signal.SIGTERM, inherited)
-                set_title(str(server))
+                # Until it trains, a signal ends it, or tells Megatron to if that has asked for it.
+                for number, handler in inherited.items():
+                    signal.signal(number, handler)
+                set_title(place.of(server))
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
-            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS)
+            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS, workers.append, place)
+            workers.clear()
             if status == REFUSED:
-                ends.append(status)
+                refused.append(status)
             return status
 
-        status = serve_again(
-            live,
-            Member(server, 0),
-            Lives(endpoint, 1, DURATIONS.beat, lambda: bool(ends)),
-            Restarts(restarts, "start the job again from a checkpoint to have it back"),
-            _say,
-        )
-        status = end_with_run(endpoint, status, DURATIONS.beat, lambda: bool(ends))
+        def pass_on() -> bool:
+            for worker in workers:
+                tell_to_leave(worker)
+            return True
+
+        with EndSignals(pass_on) as signals:
+
+            def told_to_end() -> bool:
+                return bool(signals.number or refused)
+
+            status = serve_again(
+                live,
+                Member(server, 0),
+                Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end),
+                Restarts(restarts, "start the job again from a checkpoint to have it back"),
+                _say,
+            )
+            status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
+        if signals.number and status:
+            status = 128 + signals.number
         with self.keys:
             if self.meeting is not None:
-                part(self.meeting, status, endpoint, self.servers)
+                part(self.meeting, status, endpoint, self.by_rank)
         if self.hosted is not None:
             self.hosted.leave(status, endpoint.address)
         return status
@@ -117,7 +146,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         line = read_command_line(words, start.count)
     except UserError as error:
         return str(error)
-    problem = unprotected(line.shape, line.ranks[0], flags.dead)
+    problem = unprotected(line.shape, flags.dead, line.setting)
     if problem:
         return problem
     keys = ExitStack()
@@ -125,24 +154,27 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     hosted = None if start.served else HostedStore(start)
     endpoint = _endpoint(start, cluster)
     meeting = None if cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
-    return Protection(servers_of(line.shape, line.pipelines_last), endpoint, hosted, meeting, keys)
+    servers = servers_of(line.shape, line.pipelines_last)
+    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.ranks[0])
 
 
-def risk(servers: Sequence[Server], environment: Mapping[str, str]) -> str:
+def risk(protection: Protection, environment: Mapping[str, str]) -> str:
     """What the loss of one host would end, as far as torchrun's variables tell; empty if nothing.
 
     Args:
-        servers: by their rank.
+        protection: of the run.
         environment: torchrun's; as many ranks are on each host as on this one.
     """
-    ranks = int(environment.get("LOCAL_WORLD_SIZE", len(servers)))
-    exposed = exposed_stages(servers, hosts_of(servers, 1, ranks))
-    if not exposed or ranks >= len(servers):
+    servers, per_server = protection.servers, protection.ranks
+    total = len(servers) * per_server
+    ranks = int(environment.get("LOCAL_WORLD_SIZE", total))
+    exposed = exposed_stages(servers, hosts_of(servers, per_server, ranks))
+    if not exposed or ranks >= total:
         return ""
     which = f"{'stage' if len(exposed) == 1 else 'stages'} {', '.join(map(str, exposed))}"
     return (
         f"all servers of {which} are on one host, whose loss ends the run; with --use-tp-pp-dp-mapping, and at most as "
-        "many ranks on a host as there are stages, they are on several"
+        "many servers on a host as there are stages, they are on several"
     )
 
 
@@ -156,7 +188,10 @@ def _endpoint(start: Start, cluster: EtcdCluster | None) -> Endpoint:
 
 
 def _finished(work: Callable[[], None]) -> int:
-    """Do something, and give the exit status that Python would give; what was printed is on its way then."""
+    """Do something, and give the exit status that Python would give; what Python does at its end is done then.
+
+    That ends processes that the work has started, as Megatron's checkpoints do, and sends what was logged.
+    """
     try:
         work()
         return 0
@@ -169,6 +204,7 @@ def _finished(work: Callable[[], None]) -> int:
         sys.stderr.write(f"{end.code}\n")
         return 1
     finally:
+        atexit._run_exitfuncs()  # noqa: SLF001 - the process of a worker ends without
         sys.stdout.flush()
         sys.stderr.flush()
 

@@ -55,6 +55,10 @@ SHARDS = Advice(
 )
 OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
+ROUNDED = Advice(
+    "layers keep rounded weights until a step's first micro-batch, and nobody tells them on which server that runs",
+    "train with --bf16",
+)
 EXPERTS = Advice("mixtures of experts are not supported", "leave it out")
 
 RULES = (
@@ -71,6 +75,7 @@ RULES = (
     Rule(("expert_model_parallel_size",), (1,), EXPERTS),
     Rule(("num_experts", "num_moe_experts"), (), EXPERTS),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
+    Rule(("fp8", "fp4"), (), ROUNDED),
     _off("use_distributed_optimizer", SHARDS),
     _off(
         "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
@@ -148,6 +153,11 @@ NOT_OWN = (
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 
+DIVIDED = (
+    _off("sequence_parallel", Advice("its gradients of norms are summed by the ranks of a server", "turn it off")),
+    _off("qk_layernorm", Advice("its gradients are summed by the ranks of a server", "turn it off")),
+)
+
 EXACT_CHECKPOINTS = Rule(
     ("ckpt_format",),
     ("torch",),
@@ -165,6 +175,12 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
     yield from _broken(NOT_OWN, settings)
     if exact and settings("save") is not None:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
+
+
+def divided(settings: Settings) -> Iterator[Refusal]:
+    """Why nobody outlives the death of a rank where a server has several; nothing if that is not so."""
+    if settings("tensor_model_parallel_size") != 1:
+        yield from _broken(DIVIDED, settings)
 
 
 def refusals(settings: Settings) -> Iterator[Refusal]:

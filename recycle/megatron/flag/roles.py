@@ -1,33 +1,47 @@
 """Who does what Megatron leaves to single ranks: messages to the first and the last one, checkpoints to the first peer.
 
-Where such a rank is dead, its first live peer plays it.
+Where such a rank is dead, its first live peer plays it: the rank of that server that has the same number.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
 
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
+from recycle.megatron.flag.objects import broadcast_object_list
 from recycle.megatron.shared.patching import replace
 
 
 class Roles:
-    """The ranks that a server plays in the present view.
+    """The ranks that one plays in the present view.
 
     Args:
         server: which server this is.
-        servers: all, by their rank.
+        servers: all, in the order of their ranks.
+        rank: which of the server's this is.
     """
 
-    def __init__(self, server: Server, servers: tuple[Server, ...]) -> None:
+    def __init__(self, server: Server, servers: tuple[Server, ...], rank: ServerRank = SOLE) -> None:
         self._server = server
         self._servers = servers
+        self._rank = rank
         self._played = {server}
         self._unsaid: list[str] = []
+        self._for_others = True
+
+    @contextmanager
+    def only_own(self) -> Iterator[None]:
+        """For a while, every rank speaks for itself."""
+        self._for_others = False
+        try:
+            yield
+        finally:
+            self._for_others = True
 
     def connect(self, view: View) -> None:
         """Take the roles of a view, and say what the last rank may have died of saying."""
@@ -46,16 +60,17 @@ class Roles:
 
     @property
     def is_last(self) -> bool:
-        """Whether this server speaks as the last rank."""
-        return self._servers[-1] in self._played
+        """Whether this rank speaks as the last one."""
+        return self._speaks_as(len(self._servers) * self._rank.size - 1)
 
     @property
     def rank(self) -> int:
         """As which rank it speaks; the first and the last one speak for all."""
-        for place in (0, len(self._servers) - 1):
-            if self._servers[place] in self._played:
+        size = self._rank.size
+        for place in (0, len(self._servers) * size - 1):
+            if self._speaks_as(place):
                 return place
-        return self._servers.index(self._server)
+        return self._servers.index(self._server) * size + self._rank.number
 
     @property
     def pipeline(self) -> int:
@@ -70,13 +85,18 @@ class Roles:
 
         @wraps(own_rank)
         def get_rank(group: Any = None) -> int:
-            return self.rank if group is None else own_rank(group)
+            return self.rank if group is None and self._for_others else own_rank(group)
 
         replace(torch.distributed, "get_rank", get_rank)
+        replace(torch.distributed, "broadcast_object_list", broadcast_object_list)
         for module in (training, utils):
             replace(module, "print_rank_last", self._print_rank_last)
         for name in ("get_data_parallel_rank", "get_expert_data_parallel_rank"):
             replace(parallel_state, name, self._among_peers(getattr(parallel_state, name)))
+
+    def _speaks_as(self, rank: int) -> bool:
+        place, number = divmod(rank, self._rank.size)
+        return number == self._rank.number and self._servers[place] in self._played
 
     def _print_rank_last(self, message: str) -> None:
         if self.is_last:
@@ -86,7 +106,7 @@ class Roles:
 
     def _among_peers(self, own: Callable[..., int]) -> Callable[..., int]:
         @wraps(own)
-        def rank(*_: Any, **__: Any) -> int:
-            return self.pipeline
+        def rank(*positional: Any, **keywords: Any) -> int:
+            return self.pipeline if self._for_others else own(*positional, **keywords)
 
         return rank

@@ -18,7 +18,7 @@ from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, meet
 from recycle.runtime.step.update import Method, TorchUpdate
 
 
@@ -104,7 +104,7 @@ class StageSteps:
             try:
                 self.versions.settle(self._goal)
                 self._require_finite()
-                self._execution.network.barrier()
+                meet(self._execution.network)
                 self._settled = self._goal
             except ViewBroken as error:
                 self._execution.recover(error)
@@ -123,7 +123,8 @@ class StageSteps:
         while self.versions.newest < self._goal:
             try:
                 self._execution.recorder.clear()
-                self.versions.run(self.versions.newest)
+                with self._execution.rank_calls.inside():
+                    self.versions.run(self.versions.newest)
                 self._require_finite()
             except ViewBroken as error:
                 self._execution.enter_next_view(error)

@@ -19,7 +19,7 @@ from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, meet
 
 
 class Vote:
@@ -66,9 +66,9 @@ class Vote:
             try:
                 if self.newest < goal:
                     self._make_gradients(step)
-                    self._execution.network.barrier()
+                    meet(self._execution.network)
                     self.newest = goal
-                self._execution.network.barrier()
+                meet(self._execution.network)
                 self.oldest = goal
             except ViewBroken as error:
                 self._execution.enter_next_view(error)
@@ -119,7 +119,8 @@ class Vote:
     def _make_gradients(self, step: int) -> None:
         self._stage.drop()
         self._execution.recorder.clear()
-        self._connected.run(step)
+        with self._execution.rank_calls.inside():
+            self._connected.run(step)
         self._execution.share_losses(self._execution.network)
 
     @property

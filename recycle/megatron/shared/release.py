@@ -111,8 +111,7 @@ TRAINER = (
         "data_sharding",
     ),
     Hook("megatron.training.global_vars", "get_args", ""),
-    # Replaced where a run survives failures: it saves again where somebody died meanwhile, in a format to which only
-    # the living contribute.
+    # Replaced where a run survives failures: the living save, again where one of them died meanwhile.
     Hook(
         TRAINING,
         "save_checkpoint",
@@ -149,6 +148,19 @@ TRAINER = (
         "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, inference_model",
     ),
     Hook(TRAINING, "num_floating_point_operations", "args, batch_size"),
+    # Replaced there, for checkpoints that nobody has planned, and what makes them.
+    Hook(
+        TRAINING,
+        "checkpoint_and_decide_exit",
+        "model, optimizer, opt_param_scheduler, iteration, num_floating_point_operations_so_far, "
+        "checkpointing_context, train_data_iterator",
+    ),
+    Hook(
+        TRAINING,
+        "save_checkpoint_and_time",
+        "iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, "
+        "checkpointing_context, non_persistent_ckpt, train_data_iterator",
+    ),
     # Replaced where stages step on their own: the optimizer's step, and what would make them wait after it.
     Hook(TRAINING, "logical_and_across_model_parallel_group", "input"),
     Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat"),

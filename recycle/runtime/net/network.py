@@ -199,3 +199,13 @@ class Network(Protocol):
 
         It is for another thread than the one that waits, and can be called again.
         """
+
+
+def meet(network: Network) -> None:
+    """Wait for all ranks of all live servers: first those with the same number, then those of the same server.
+
+    Raises:
+        ViewBroken: one of them is gone.
+    """
+    network.barrier()
+    network.ranks.sum(torch.zeros(1))

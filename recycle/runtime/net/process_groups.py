@@ -3,7 +3,8 @@
 Torch makes them wherever it would make its own, and knows no difference.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -38,22 +39,32 @@ class ReplaceableGroup(dist.ProcessGroup):
         size: of the group.
 
     Attributes:
-        servers: by their rank in the group, since its calls were handed over.
+        servers: whose ranks are in it, in the order of these, since its calls were handed over.
+        counted: this rank in the group, and the group's size, as they are told.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # of subclasses, whose store is their backend's
         self.servers: tuple[Server, ...] = ()
+        self.counted = (rank, size)
         # Torch's own methods are no way to the backend: on subclasses they keep Python's global lock, which the
         # backend's threads may wait for.
         for name, inner in METHODS.items():
             setattr(self, name, partial(self._pass_on, inner))
 
+    def rank(self) -> int:
+        """Of this process in the group."""
+        return self.counted[0]
+
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return self.counted[1]
+
     def hand_over(self, servers: tuple[Server, ...], call: Callable[..., None]) -> None:
         """From now on, somebody else carries out the calls.
 
         Args:
-            servers: by their rank in the group.
+            servers: whose ranks are in it, in the order of these.
             call: carries out a call of torch's, given its name and arguments, before it returns.
         """
         self.servers = servers
@@ -98,6 +109,32 @@ def make_replaceable_groups(take_over: Callable[[ReplaceableGroup], None] | None
     if take_over is not None:
         distributed_c10d.ProcessGroupGloo = LonelyBackend  # type: ignore[assignment,misc]
     return made
+
+
+@contextmanager
+def numbered_without(dead: Collection[int], shrunk: Sequence[ReplaceableGroup]) -> Iterator[None]:
+    """For a while, ranks are numbered as if some had never been started.
+
+    Args:
+        dead: those.
+        shrunk: groups that have no place for them meanwhile, the group of all among them; in others their places stay.
+    """
+    known = distributed_c10d._world.pg_group_ranks  # noqa: SLF001 - torch tells it to nobody
+    alive = [rank for rank in range(dist.get_world_size()) if rank not in dead]
+    given, counted = dict(known), [group.counted for group in shrunk]
+    numbers = {rank: number for number, rank in enumerate(alive)}
+    try:
+        for group, ranks in given.items():
+            known[group] = {numbers[rank]: place for rank, place in ranks.items() if rank in numbers}
+        for group in shrunk:
+            members = [place for rank, place in given[group].items() if rank in numbers]
+            known[group] = {number: place for place, number in enumerate(known[group])}
+            group.counted = members.index(group.rank()), len(members)
+        yield
+    finally:
+        known.update(given)
+        for group, was in zip(shrunk, counted, strict=True):
+            group.counted = was
 
 
 class LonelyBackend(dist.ProcessGroupGloo):

@@ -5,15 +5,18 @@ Who leads reads what all have to say. The others wait on one key, which is set w
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 
 import msgspec
 
 from recycle.control.board import Board
+from recycle.control.errors import StoreLost
 from recycle.control.events import Decided, Died, Event, JoinReady, Overdue, Reported
 from recycle.control.log import LogReader
 from recycle.control.machine import Machine
 from recycle.control.messages import Alarm, Death, Opening, Report, Verdict
+from recycle.control.participant import participants_of
 from recycle.control.view import SOLE, Member, ServerRank, View
 from recycle.runtime.recover.store_connection import StoreConnection
 
@@ -94,6 +97,21 @@ class Gathering:
         view, self._outlived = self._outlived, None
         if view is not None:
             board.forget(view.epoch, view.members, self._rank.size)
+
+    def outwait(self, members: Iterable[Member], check: Callable[[], None]) -> None:
+        """Wait until agents have said of dead members that nothing of them runs any more, for ``hang`` seconds at most.
+
+        Args:
+            members: who.
+            check: called meanwhile; what it raises ends the wait.
+        """
+        awaited = list(participants_of(members, self._rank.size))
+        deadline = time.monotonic() + self._store.durations.hang
+        with suppress(StoreLost):
+            while awaited and time.monotonic() < deadline:
+                if self._store.board.failures.wait_gone(awaited[-1], LOOK):
+                    awaited.pop()
+                check()
 
     def own_death(self) -> Died | None:
         """That this member was declared dead, where others of its ranks live by themselves and may have died."""

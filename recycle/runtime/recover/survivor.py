@@ -5,7 +5,7 @@ and frees the main thread from whatever it waits in.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -137,6 +137,16 @@ class Survivor:
                 recovery.fail(cause)
         except StoreLost:
             self._store_loss.give_up(error)
+
+    def outwait(self, members: Iterable[Member]) -> None:
+        """Wait until nothing of dead members runs any more: with one rank, the others of its server only end by and by.
+
+        What no agent says within ``hang`` seconds, such as one of a lost host, is not waited for any longer.
+
+        Raises:
+            ViewBroken: somebody else is gone meanwhile.
+        """
+        self._gathering.outwait(members, self._alarm_watch.check)
 
     def leave(self) -> None:
         """Wait until all may leave: who is gone early cannot help the others to recover.

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from harness.examples import paper_job
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.megatron.flag.collectives import Collectives
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
@@ -53,7 +54,7 @@ def small_jobs(draw):
 
 
 class LiveServer:
-    """One server, which goes through views that are known beforehand.
+    """One rank of a server, which goes through views that are known beforehand.
 
     Args:
         server: which.
@@ -63,13 +64,16 @@ class LiveServer:
         halted: says whether anybody has left the view of an epoch.
         halt: says so.
         groups: that it is in; Megatron's if not given.
+        rank: of the server.
     """
 
-    def __init__(self, server, job, store, views, halted, halt, groups=None):
+    def __init__(self, server, job, store, views, halted, halt, groups=None, rank=SOLE):
         self.server = server
+        self.rank = rank
+        self._ranks = RankCollectives(rank)
         self.completed = self.settled = 0
         self.epoch = -1
-        self.collectives = Collectives(server, job, self._settle, self.recover, self._complete)
+        self.collectives = Collectives(server, job, self._ranks, self._settle, self.recover, self._complete)
         self._store = store
         self._views = views
         self._halted = halted
@@ -85,8 +89,9 @@ class LiveServer:
         self.epoch += 1
         view = View.among(self._views[self.epoch], self.epoch)
         self.network = connect(
-            self._store, view, self.server, NetworkOptions(PATIENCE, PATIENCE), check=self._require_whole
+            self._store, view, self.server, NetworkOptions(PATIENCE, PATIENCE), self.rank, self._require_whole
         )
+        self._ranks.connect(self.network)
         self.collectives.connect(self.network, self._groups)
 
     def recover(self, _):
@@ -108,19 +113,21 @@ def in_threads(servers, work: Callable):
         return {server: each.result() for server, each in begun.items()}
 
 
-def live_servers(job, views, work: Callable, groups=None):
-    """Do something as each server of the first view, in threads of this process.
+def live_ranks(job, views, work: Callable, size, groups=None):
+    """Do something as each rank of each server of the first view, in threads of this process; gives results by both.
 
     Args:
         job: for its shape.
         views: the live servers of each.
         work: called with a LiveServer.
+        size: how many ranks a server has.
         groups: by server; Megatron's if not given.
     """
     store = HashStore()
     alarms = [threading.Event() for _ in views]
 
-    def begin(server):
+    def begin(place):
+        server, number = place
         return work(
             LiveServer(
                 server,
@@ -130,7 +137,21 @@ def live_servers(job, views, work: Callable, groups=None):
                 lambda epoch: alarms[epoch].is_set(),
                 lambda epoch: alarms[epoch].set(),
                 None if groups is None else groups[server],
+                ServerRank(number, size),
             )
         )
 
-    return in_threads(views[0], begin)
+    return in_threads([(server, number) for server in views[0] for number in range(size)], begin)
+
+
+def live_servers(job, views, work: Callable, groups=None):
+    """Do something as each server of the first view, in threads of this process.
+
+    Args:
+        job: for its shape.
+        views: the live servers of each.
+        work: called with a LiveServer.
+        groups: by server; Megatron's if not given.
+    """
+    found = live_ranks(job, views, work, 1, groups)
+    return {server: result for (server, _), result in found.items()}

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
+from recycle.control.view import ServerRank
 from recycle.job import Server
-from recycle.megatron.flag.collectives import content_of, hand_over
+from recycle.megatron.flag.collectives import GroupCollectives, content_of, hand_over
+from recycle.megatron.flag.objects import broadcast_object_list
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
-from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order, live_servers, small_jobs
+from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order, live_ranks, live_servers, small_jobs
 
 JOB = paper_job(pipelines=2, stages=2)
 RANKS = in_order(JOB)
@@ -25,24 +27,39 @@ BY_RANK = {str(server): rank for rank, server in enumerate(RANKS)}
 
 
 class Process:
-    """A rank of JOB in a process of its own, with torch's own groups until they are handed over."""
+    """A rank of JOB in a process of its own, with torch's own groups until they are handed over.
 
-    def __init__(self, member, views=(RANKS,)):
+    Args:
+        member: which process.
+        views: the live servers of each.
+        size: how many ranks a server has.
+
+    Attributes:
+        groups: by their servers, those of the rank's plane; that of all servers has all ranks.
+        whole: the same, with all ranks of their servers.
+    """
+
+    def __init__(self, member, views=(RANKS,), size=1):
         self._store = member.store()
         self._views = views
         self.rank = member.rank
-        self.server = RANKS[member.rank]
+        self.by_rank = [server for server in RANKS for _ in range(size)]
+        self.server = self.by_rank[member.rank]
+        self._place = ServerRank(member.rank % size, size)
         made = make_replaceable_groups()
         dist.init_process_group(
             "gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=member.count
         )
-        self.groups = {}
+        self.groups, self.whole = {}, {}
         for servers in sorted({group for each in RANKS for group in groups_of(each, JOB)}):
-            group = dist.new_group([RANKS.index(each) for each in servers])
-            if self.server in servers:
-                self.groups[servers] = group
+            ranks = [rank for rank, each in enumerate(self.by_rank) if each in servers]
+            planes = [(self.groups, ranks[number::size]) for number in range(size)]
+            for groups, members in [*planes, (self.whole, ranks)] if size > 1 else planes:
+                group = dist.new_group(members)
+                if self.rank in members:
+                    groups[servers] = group
         self.groups[RANKS] = dist.group.WORLD
-        self._made = made
+        self.made = made
 
     def hand_over(self):
         self.live = LiveServer(
@@ -52,10 +69,11 @@ class Process:
             self._views,
             lambda epoch: self._store.check([f"alarm/{epoch}"]),
             lambda epoch: self._store.set(f"alarm/{epoch}", ""),
+            rank=self._place,
         )
-        for group in self._made:
-            servers = tuple(RANKS[rank] for rank in dist.get_process_group_ranks(group))
-            hand_over(group, self.live.collectives, servers)
+        for group in self.made:
+            group.servers = tuple(dict.fromkeys(self.by_rank[rank] for rank in dist.get_process_group_ranks(group)))
+            hand_over(group, GroupCollectives.of(self.live.collectives, group))
 
 
 def all_reduce(how, group, tensor):
@@ -107,7 +125,15 @@ def objects(group, tensor):
     dist.all_gather_object(found, {"rank": dist.get_rank(), "length": "x" * dist.get_rank()}, group=group)
     told = [dist.get_rank(), str(group.rank())]
     dist.broadcast_object_list(told, group=group, group_src=1)
-    return [found, told]
+    ours = [dist.get_rank(), str(group.rank())]
+    broadcast_object_list(ours, dist.get_global_rank(group, 1), group)
+    return [found, told, ours]
+
+
+def told_by(rank, tensor):
+    objects = [tensor]
+    broadcast_object_list(objects, rank)
+    return objects
 
 
 ANY_TYPE = {
@@ -229,6 +255,7 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
                 lambda tensor: broadcast(victim, dist.group.WORLD, tensor),
                 lambda tensor: all_gather(peers, tensor),
                 lambda tensor: all_reduce(ReduceOp.SUM, peers, tensor),
+                lambda tensor: told_by(victim, tensor),
             ):
                 results.append(torch.cat(call(mine.clone())).tolist())
         with pytest.raises(RunError, match=f"rank {victim} .*is dead, and nobody else knows what it scatters"):
@@ -245,13 +272,14 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
             mine = stages[server.stage]
             # In a sum over peers, only the living count.
             count = 1 if alone and number >= 2 else 2
-            assert results[6 * number : 6 * number + 6] == [
+            assert results[7 * number : 7 * number + 7] == [
                 stages[1],
                 [*stages[0], *stages[0], *stages[1], *stages[1]],
                 [sum(each) for each in zip(*stages, strict=True)],
                 stages[RANKS[victim].stage],
                 [*mine, *mine],
                 [count * each for each in mine],
+                stages[RANKS[victim].stage],
             ]
 
 
@@ -289,6 +317,44 @@ def test_whoever_is_dead_a_group_gives_what_the_whole_one_gives(shape):
             # Over peers, what the dead would have put in was added by others already. Over stages, all count.
             is_pipeline = len({each.pipeline for each in servers}) == 1
             counted = whole[[is_pipeline or each not in dead for each in servers]]
+            assert torch.equal(total, counted.sum(0))
+            assert torch.equal(product, counted.prod(0))
+
+
+@settings(max_examples=10, deadline=None)
+@given(small_jobs())
+def test_a_group_of_all_ranks_of_its_servers_gives_what_the_whole_one_gives(shape):
+    job, dead = shape
+    alive = [each for each in job.servers() if each not in dead]
+
+    def said(server, number):
+        return torch.tensor([2.0 + server.stage, 3.0 + number])
+
+    def work(live):
+        results = {}
+        for servers in sorted({*groups_of(live.server, job), (live.server,)}, key=live.collectives.kind):
+            mine = said(live.server, live.rank.number)
+            rows = live.collectives.gather(servers, mine, across=True)
+            reduced = [
+                live.collectives.reduce(servers, mine, how, across=True)
+                for how in (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.SUM, ReduceOp.PRODUCT)
+            ]
+            # A group of one plane may have the same servers.
+            plane = live.collectives.gather(servers, mine)
+            results[servers] = rows, reduced, plane
+        return results
+
+    groups = {server: [*groups_of(server, job), (server,)] for server in alive}
+    with_own = live_ranks(job, [alive], work, 2, groups)
+    for (_, own), results in with_own.items():
+        for servers, (rows, (greatest, least, total, product), plane) in results.items():
+            whole = torch.stack([said(each, number) for each in servers for number in range(2)])
+            assert torch.equal(torch.stack(rows), whole)
+            assert torch.equal(torch.stack(plane), whole[own::2])
+            assert torch.equal(greatest, whole.amax(0))
+            assert torch.equal(least, whole.amin(0))
+            is_pipeline = len({each.pipeline for each in servers}) == 1
+            counted = whole[[is_pipeline or each not in dead for each in servers for _ in range(2)]]
             assert torch.equal(total, counted.sum(0))
             assert torch.equal(product, counted.prod(0))
 
@@ -333,6 +399,25 @@ def test_what_one_server_has_completed_all_get_though_they_missed_it():
         for one, other in zip(kept + kept[:2] + kept[:1], found, strict=True):
             assert (one.dtype, one.shape) == (other.dtype, other.shape)
             assert content_of(one) == content_of(other)
+
+
+def test_what_one_rank_has_completed_with_all_others_the_other_planes_get_as_well():
+    servers = JOB.servers()
+    known = [torch.tensor([7.0])]
+
+    def work(live):
+        call = live.collectives.call
+        # Only one rank of one server has come through the call; in the next one it notices the failure.
+        completes = (live.server, live.rank.number) == (servers[1], 1)
+        first = call("world", (lambda: known) if completes else breaks(refuse), across=True)
+        second = call("other", breaks(lambda: [torch.zeros(1)]) if completes else lambda: [torch.zeros(1)])
+        # A plane says nothing of its own calls to the others: there, it is made again.
+        third = call("third", (lambda: [torch.ones(1)]) if live.rank.number else lambda: [torch.zeros(1)])
+        assert live.epoch == 1
+        return [each.item() for each in (*first, *second, *third)]
+
+    results = live_ranks(JOB, [servers, servers], work, 2)
+    assert results == {(server, number): [7.0, 0.0, number] for server in servers for number in range(2)}
 
 
 def test_a_call_of_the_next_version_is_not_taken_for_one_of_the_last_which_is_forgotten():

@@ -74,7 +74,10 @@ def test_a_script_runs_as_if_started_by_itself(tmp_path):
     assert done.stdout == f"{[str(script), '--lr', '1']}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing.py"], [__file__, "--recycle-dead", "x"]])
+FROM_FILE = [__file__, "--pipeline-schedule", "recycle", "--yaml-cfg=job.yaml"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing.py"], [__file__, "--recycle-dead", "x"], FROM_FILE])
 def test_a_mistake_is_one_line(arguments):
     done = start(*arguments)
     assert done.returncode == 2

@@ -1,5 +1,6 @@
 """What a rank needs to outlive others, and how the process that torchrun knows ends: real processes, a real store."""
 
+import atexit
 import os
 import secrets
 import signal
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
 from harness.flag_runs import children
-from recycle.control.agent import FENCED, STOPPED
+from recycle.control.agent import FENCED, LEFT, STOPPED
 from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
 from recycle.control.tcp_store import listen, serve
-from recycle.control.view import Member
+from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import REFUSED, find_flags
@@ -79,11 +80,11 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
     [
         (f"{WORDS} --recycle-dead W1_0", {}, "with --recycle-dead everybody must live"),
         (WORDS, {"RANK": None}, "this process was started alone"),
-        (f"{WORDS} --tensor-model-parallel-size 2", {"WORLD_SIZE": "8"}, "a server is several ranks here"),
+        (f"{WORDS} --tensor-model-parallel-size 2 --sequence-parallel", {"WORLD_SIZE": "8"}, "sequence_parallel: its"),
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
         ("--pipeline-model-parallel-size 2", {}, "--micro-batch-size is missing"),
-        (f"{WORDS} --yaml-cfg x.yaml", {}, "--yaml-cfg: settings are not only on the command line"),
+        (f"{WORDS} --use-mp-args-from-checkpoint-args", {}, "--use-mp-args-from-checkpoint-args: the number of stages"),
     ],
 )
 def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, reason):
@@ -92,17 +93,26 @@ def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, re
 
 
 @settings(deadline=None)
-@given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), mapped=st.booleans())
-def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, mapped):
-    environment = rank_of(address, "numbers") | {"WORLD_SIZE": str(pipelines * stages)}
-    words = f"--pipeline-model-parallel-size {stages} --micro-batch-size 1" + mapped * " --use-tp-pp-dp-mapping"
-    servers = protection(environment, words).servers
+@given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), size=st.integers(1, 3), mapped=st.booleans())
+def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, size, mapped):
+    environment = rank_of(address, "numbers") | {"WORLD_SIZE": str(pipelines * stages * size)}
+    words = f"--pipeline-model-parallel-size {stages} --tensor-model-parallel-size {size} --micro-batch-size 1"
+    place = protection(environment, words + mapped * " --use-tp-pp-dp-mapping").place
     order = "tp-cp-ep-pp-dp" if mapped else "tp-cp-ep-dp-pp"
-    megatron = RankGenerator(tp=1, ep=1, dp=pipelines, pp=stages, cp=1, order=order)
-    of_pipelines = [[servers[rank] for rank in ranks] for ranks in megatron.get_ranks("pp")]
-    of_stages = [[servers[rank] for rank in ranks] for ranks in megatron.get_ranks("dp")]
-    assert of_pipelines == [[Server(home, stage) for stage in range(stages)] for home in range(pipelines)]
-    assert of_stages == [[Server(home, stage) for home in range(pipelines)] for stage in range(stages)]
+    megatron = RankGenerator(tp=size, ep=1, dp=pipelines, pp=stages, cp=1, order=order)
+    for kind in ("tp", "pp", "dp"):
+        found = {tuple(place(rank) for rank in ranks) for ranks in megatron.get_ranks(kind)}
+        assert found == {
+            tuple(
+                (Server(home, stage), ServerRank(number, size))
+                for home in (range(pipelines) if kind == "dp" else [pipeline])
+                for stage in (range(stages) if kind == "pp" else [depth])
+                for number in (range(size) if kind == "tp" else [plane])
+            )
+            for pipeline in range(pipelines)
+            for depth in range(stages)
+            for plane in range(size)
+        }
 
 
 @pytest.mark.parametrize(
@@ -110,7 +120,7 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
     [(WORDS, "2", "stages 0, 1"), (f"{WORDS} --use-tp-pp-dp-mapping", "2", ""), (WORDS, "4", ""), (WORDS, "1", "")],
 )
 def test_the_stages_that_die_with_one_host_are_named(environment, words, ranks, stages):
-    said = risk(protection(environment, words).servers, {"LOCAL_WORLD_SIZE": ranks})
+    said = risk(protection(environment, words), {"LOCAL_WORLD_SIZE": ranks})
     assert bool(said) == bool(stages)
     assert said.startswith(f"all servers of {stages}"[: len(said)])
 
@@ -204,6 +214,10 @@ def refuse():
     raise UserError("--lr is missing: give it")
 
 
+def log_at_the_end():
+    atexit.register(os.write, 2, b"all was logged\n")
+
+
 def fail():
     raise OSError("this is what happened")
 
@@ -217,11 +231,23 @@ def fail():
         (leave(5), 5, ""),
         (leave("words"), 1, "words\n"),
         (leave(STOPPED), STOPPED, ""),
+        (log_at_the_end, 0, "all was logged\n"),
         (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
         (fail, 1, "OSError: this is what happened\n"),
         (die, 128 + signal.SIGKILL, ""),
     ],
-    ids=["returns", "exits", "exits with 0", "exits with 5", "exits with words", "stopped", "refuses", "fails", "dies"],
+    ids=[
+        "returns",
+        "exits",
+        "exits with 0",
+        "exits with 5",
+        "exits with words",
+        "stopped",
+        "logs",
+        "refuses",
+        "fails",
+        "dies",
+    ],
 )
 def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, work, status, said):
     assert start(work).ended() == status
@@ -265,13 +291,15 @@ def tell_to_end(rank):
     os.kill(rank.process.pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("happen", [make_stop, make_all_die, tell_to_end])
-def test_a_rank_whose_work_has_died_says_so_if_nobody_keeps_the_run(start_in_view, happen):
+@pytest.mark.parametrize(
+    ("happen", "status"), [(make_stop, signal.SIGKILL), (make_all_die, signal.SIGKILL), (tell_to_end, signal.SIGTERM)]
+)
+def test_a_rank_whose_work_has_died_says_so_if_nobody_keeps_the_run(start_in_view, happen, status):
     rank = start_in_view(die)
     rank.wait_for_death()
     assert rank.is_there_after(0.2)
     happen(rank)
-    assert rank.ended() == 128 + signal.SIGKILL
+    assert rank.ended() == 128 + status
 
 
 def test_when_the_store_is_lost_a_rank_whose_work_has_died_waits_for_nobody(start_in_view):
@@ -324,9 +352,10 @@ def tell_work_to_end(rank):
     os.kill(worker, signal.SIGTERM)
 
 
-def test_the_work_hears_sigterm_as_before_and_its_agent_waits_for_it(start, tmp_path):
-    """torchrun tells all processes of a rank to end, and Megatron may save before it does."""
-    begun = CONTEXT.Event()
+@pytest.mark.parametrize(("left", "status"), [(0, 0), (LEFT, 128 + signal.SIGTERM), (9, 128 + signal.SIGTERM)])
+def test_the_work_hears_sigterm_from_its_agent_which_waits_for_it(start, tmp_path, left, status):
+    """The work leaves the run, or Megatron saves before it ends."""
+    begun, ready = CONTEXT.Event(), CONTEXT.Event()
 
     def work():
         told = []
@@ -334,16 +363,36 @@ def test_the_work_hears_sigterm_as_before_and_its_agent_waits_for_it(start, tmp_
         begun.set()
         while not told:
             time.sleep(0.01)
+        ready.wait()
         (tmp_path / "saved").touch()
-        raise SystemExit(9)
+        raise SystemExit(left)
+
+    rank = start(work)
+    begun.wait()
+    tell_to_end(rank)
+    # torchrun tells all processes of a rank.
+    tell_work_to_end(rank)
+    assert rank.is_there_after(0.2)
+    ready.set()
+    assert rank.ended() == status
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_a_rank_at_once(start, number):
+    begun = CONTEXT.Event()
+
+    def work():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        begun.set()
+        time.sleep(300)
 
     rank = start(work)
     begun.wait()
     tell_to_end(rank)
     assert rank.is_there_after(0.2)
-    tell_work_to_end(rank)
-    assert rank.ended() == 9
-    assert (tmp_path / "saved").exists()
+    os.kill(rank.process.pid, number)
+    assert rank.ended() != 0
 
 
 def test_work_that_asked_for_nothing_is_ended_by_sigterm(start):

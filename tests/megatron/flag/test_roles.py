@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.megatron.flag.roles import Roles
 from tests.megatron.flag.live_servers import in_order, small_jobs
@@ -17,9 +17,9 @@ def casts(draw):
     return job, servers, draw(st.sets(st.sampled_from(dead)) if dead else st.just(set())), dead
 
 
-def connected(servers, *views):
+def connected(servers, *views, rank=SOLE):
     """The roles of those who live through some views, given by their dead."""
-    roles = {server: Roles(server, servers) for server in servers if server not in views[-1]}
+    roles = {server: Roles(server, servers, rank) for server in servers if server not in views[-1]}
     for epoch, dead in enumerate(views):
         view = View.among([server for server in servers if server not in dead], epoch)
         for each in roles.values():
@@ -41,6 +41,19 @@ def test_the_first_and_the_last_rank_have_one_voice_each(cast):
     ranks = [each.rank for each in roles.values()]
     assert len(set(ranks)) == len(ranks)
     assert all(each.rank in (0, len(servers) - 1, servers.index(server)) for server, each in roles.items())
+
+
+@given(casts(), st.integers(2, 3))
+def test_with_several_ranks_a_peers_rank_of_the_same_number_has_the_voice(cast, size):
+    _, servers, _, dead = cast
+    planes = [connected(servers, dead, rank=ServerRank(number, size)) for number in range(size)]
+    ranks = [(each.rank, number, server) for number, plane in enumerate(planes) for server, each in plane.items()]
+    last = len(servers) * size - 1
+    assert [number for rank, number, _ in ranks if rank == 0] == [0]
+    assert [number for rank, number, _ in ranks if rank == last] == [size - 1]
+    assert all(rank in (0, last, servers.index(server) * size + number) for rank, number, server in ranks)
+    assert [each.is_last for plane in planes[:-1] for each in plane.values()] == [False] * (size - 1) * len(planes[0])
+    assert [each.is_last for each in planes[-1].values()].count(True) == 1
 
 
 @given(casts())

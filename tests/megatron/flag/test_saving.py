@@ -1,9 +1,9 @@
 """Checkpoints where servers are dead or die meanwhile: all who live write the same one, as often as it takes."""
 
 import importlib
+from queue import SimpleQueue
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 import torch.distributed as dist
 from torch.distributed import PrefixStore
@@ -12,7 +12,8 @@ from harness.flag_runs import missing, needs_training
 from recycle.megatron.flag.saving import save_by_the_living
 from recycle.runtime.launch.local import launch
 
-GIVEN = ("torch_dist", True, True)
+pytestmark = needs_training
+WORLD_SIZE = 8
 
 
 @pytest.fixture(autouse=True)
@@ -26,140 +27,135 @@ def without_cuda():
 
 
 class Writer:
-    """A rank that saves, with Megatron's arguments and a stand-in for its function, which notes how it was called.
+    """A rank that saves, with a stand-in for Megatron's function and for what is known of the view.
 
     Args:
         rank: which.
         path: where checkpoints lie.
-        view: who is alive, as this rank knows it.
+        attempts: the epochs in which this rank comes to save.
     """
 
-    def __init__(self, rank, path, view):
+    def __init__(self, rank, path, attempts):
         self.rank = rank
         self.path = path
-        self.view = view
-        self.formats = []
+        self.epoch = 0
+        self.settled = 0
+        self.context = {"save_strategy": "of before", "load_strategy": "of before", "local_checkpoint_manager": "kept"}
+        self.arguments = SimpleNamespace(save=str(path), world_size=WORLD_SIZE)
         self.seen = []
-        self.arguments = SimpleNamespace(save=str(path), **dict(zip(NAMES, GIVEN, strict=True)))
+        self._attempts = attempts
 
-    def save(self, iteration, *, model):
-        assert (iteration, model) == (4, "model")
-        self.formats.append(tuple(getattr(self.arguments, name) for name in NAMES))
-        self.seen.append(sorted(each.name for each in self.path.glob("iter_*/*")))
+    def settle(self):
+        self.settled += 1
+
+    def together(self, kind, act):
+        assert kind == "save"
+        for epoch in self._attempts:
+            self.epoch = epoch
+            act()
+
+    def save(self, iteration, checkpointing_context, non_persistent_ckpt=False):
         dist.barrier()
-        self.meanwhile(len(self.formats))
+        files = sorted(each.name for each in self.path.glob("iter_*/*"))
+        self.seen.append((iteration, self.arguments.world_size, files, dict(checkpointing_context)))
         dist.barrier()
-
-    def meanwhile(self, attempt):
-        """What happens while it saves."""
-
-    def lose(self):
-        self.view.epoch += 1
-        self.view.has_lost = True
+        checkpointing_context["save_strategy"] = f"of {self.epoch}"
+        folder = self.path / f"iter_{iteration:07}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{self.rank}.distcp").touch()
 
 
-NAMES = ("ckpt_format", "use_dist_ckpt", "async_save")
-TORCH = ("torch", False, False)
-
-
-def run(path, prepare, has_lost=False):
-    """Two ranks save once; gives the formats in which each has called Megatron's function, and what lay there then.
+def ranks_save(path, attempts, **keywords):
+    """Two ranks save once; gives what the function of Megatron's found each time, by rank.
 
     Args:
-        prepare: called with each Writer before it saves.
+        attempts: by rank.
+        keywords: of that function.
     """
     heard = {}
 
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=2)
-        writer = Writer(member.rank, path, SimpleNamespace(epoch=0, has_lost=has_lost, settle=lambda: None))
-        prepare(writer)
-        save_by_the_living(writer.save, writer.view, writer.arguments)(4, model="model")
-        assert tuple(getattr(writer.arguments, name) for name in NAMES) == GIVEN
-        # Were one of them a call ahead of the other, it would get the other's answer.
-        found = [None, None]
-        dist.all_gather_object(found, member.rank)
-        assert found == [0, 1]
-        member.report(msgspec.msgpack.encode((writer.formats, writer.seen)))
+        writer = Writer(member.rank, path, attempts[member.rank])
+        save_by_the_living(writer.save, writer, writer.arguments)(4, writer.context, **keywords)
+        assert writer.settled == 1
+        assert writer.arguments.world_size == WORLD_SIZE
+        member.report(repr(writer.seen).encode())
 
     launch(2, body, lambda rank, content: heard.update({rank: content}))
-    formats, seen = zip(*(msgspec.msgpack.decode(heard[rank]) for rank in range(2)), strict=True)
-    return [[tuple(each) for each in attempts] for attempts in formats], list(seen)
+    return [eval(heard[rank]) for rank in range(2)]
 
 
-def test_while_all_live_megatron_saves_once_as_it_was_told(tmp_path):
-    assert run(tmp_path, lambda writer: None)[0] == [[GIVEN]] * 2
+KEPT = {"local_checkpoint_manager": "kept"}
 
 
-@needs_training
-@pytest.mark.parametrize("notices", [{0}, {1}, {0, 1}])
-def test_after_a_death_in_the_middle_all_save_again_in_a_format_that_the_living_can_write(tmp_path, notices):
-    def prepare(writer):
-        def meanwhile(attempt):
-            if attempt == 1 and writer.rank in notices:
-                writer.lose()
-
-        writer.meanwhile = meanwhile
-
-    assert run(tmp_path, prepare)[0] == [[GIVEN, TORCH]] * 2
+def test_while_all_live_megatron_saves_once_and_says_how_many_there_are(tmp_path):
+    assert ranks_save(tmp_path, [[3], [3]]) == [[(4, 2, [], KEPT)]] * 2
 
 
-@needs_training
-@pytest.mark.parametrize("knows", [0, 1])
-def test_who_knows_of_a_death_before_the_others_does_not_save_in_another_way(tmp_path, knows):
-    def prepare(writer):
-        if writer.rank == knows:
-            writer.lose()
-            return
-        # The other one is told in its next call.
-        for name in ("all_reduce", "barrier"):
-            setattr(dist, name, losing(writer, getattr(dist, name)))
-
-    assert run(tmp_path, prepare)[0] == [[TORCH, TORCH]] * 2
+def test_after_a_death_in_the_middle_nothing_of_what_was_begun_is_left(tmp_path):
+    """What was divided among more ranks is forgotten too, and checkpoints before stay."""
+    before = tmp_path / "iter_0000003" / "0.distcp"
+    before.parent.mkdir()
+    before.touch()
+    again = (4, 2, ["0.distcp"], KEPT)
+    assert ranks_save(tmp_path, [[3, 4], [3, 4]]) == [[again, again]] * 2
 
 
-def losing(writer, call):
-    def act(*arguments, **keywords):
-        call(*arguments, **keywords)
-        if not writer.view.has_lost:
-            writer.lose()
-
-    return act
+def test_what_is_not_kept_lies_elsewhere_and_nothing_is_removed(tmp_path):
+    first, second = ranks_save(tmp_path, [[3, 4]] * 2, non_persistent_ckpt=True)[0]
+    assert first[2] == []
+    assert second[2] == ["0.distcp", "1.distcp"]
 
 
-@needs_training
-@pytest.mark.parametrize(
-    ("files", "left"), [(["common.pt", "__0_0.distcp"], []), (["model.pt", "other"], ["model.pt", "other"])]
-)
-def test_of_what_was_begun_only_another_format_is_removed(tmp_path, files, left):
-    for iteration in ("iter_0000004", "iter_0000003"):
-        for file in files:
-            path = tmp_path / iteration / file
-            path.parent.mkdir(exist_ok=True)
-            path.touch()
-    formats, seen = run(tmp_path, lambda writer: None, has_lost=True)
-    assert formats == [[TORCH]] * 2
-    # The checkpoint before stays.
-    assert seen == [[sorted([*left, *files])]] * 2
-
-
-@needs_training
-def test_when_saving_fails_megatrons_arguments_are_as_they_were(tmp_path):
-    def prepare(writer):
-        def meanwhile(attempt):
-            raise OSError("disk full")
-
-        writer.meanwhile = meanwhile
-
+def test_in_the_same_view_megatron_keeps_what_it_has_divided(tmp_path):
     heard = {}
 
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
-        writer = Writer(0, tmp_path, SimpleNamespace(epoch=3, has_lost=True, settle=lambda: None))
-        prepare(writer)
+        writer = Writer(0, tmp_path, [3])
+        save = save_by_the_living(writer.save, writer, writer.arguments)
+        for iteration in (4, 8):
+            save(iteration, checkpointing_context=writer.context)
+        assert [each[3].get("save_strategy") for each in writer.seen] == [None, "of 3"]
+        member.report(b"kept")
+
+    launch(1, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"kept"}
+
+
+def test_results_of_a_save_that_was_given_up_are_not_taken_for_those_of_the_next_one(tmp_path):
+    heard = {}
+
+    def body(member):
+        from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+        dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
+        results = filesystem_async._results_queue = SimpleQueue()
+        writer = Writer(0, tmp_path, [3, 4])
+        writer.save = lambda iteration, checkpointing_context: (found.append(results.empty()), results.put("written"))
+        found = []
+        save_by_the_living(writer.save, writer, writer.arguments)(4, None)
+        assert found == [True, True]
+        member.report(b"kept")
+
+    launch(1, body, lambda rank, content: heard.update({rank: content}))
+    assert heard == {0: b"kept"}
+
+
+def test_when_saving_fails_megatrons_arguments_are_as_they_were(tmp_path):
+    heard = {}
+
+    def body(member):
+        dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
+        writer = Writer(0, tmp_path, [3])
+
+        def fail(iteration, checkpointing_context):
+            raise OSError("disk full")
+
         with pytest.raises(OSError, match="disk full"):
-            save_by_the_living(writer.save, writer.view, writer.arguments)(iteration=4, model="model")
-        assert tuple(getattr(writer.arguments, name) for name in NAMES) == GIVEN
+            save_by_the_living(fail, writer, writer.arguments)(4, None)
+        assert writer.arguments.world_size == WORLD_SIZE
         member.report(b"kept")
 
     launch(1, body, lambda rank, content: heard.update({rank: content}))

@@ -94,6 +94,52 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     assert resumed["trained", 5] == stock["trained", 5]
 
 
+@pytest.mark.parametrize(("format", "point"), [("torch", "save"), ("torch_dist", "written")])
+def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
+    dataset, stock, tmp_path, monkeypatch, format, point
+):
+    """The first rank in the middle of the checkpoint that it writes, and at any moment a rank of the other stage."""
+    monkeypatch.setenv("ACCIDENTS", f"0:{point}:1")
+    victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
+    parallel, saved = ("--tensor-model-parallel-size", 2), ("--ckpt-format", format)
+    survived = train(
+        *(dataset, *parallel, *ON, *saved, "--save-interval", 4, "--save", tmp_path),
+        ranks=8,
+        iterations=LENGTH,
+        script="accident_prone_gpt.py",
+        watch=kill([(victim, 6, when)]),
+    )
+    dead = set(re.findall(r"(W\d_\d) has lost rank (\d), which was killed by signal 9", survived.output))
+    assert dead == {("W0_0", "0"), (f"W{(victim - 4) // 2}_1", str(victim % 2))}, when
+    # The first parameters of all its ranks together are those of a server of one rank.
+    expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
+    assert losses(survived) == expected, (victim, when)
+    monkeypatch.delenv("ACCIDENTS")
+    for step in (4, 8):
+        # Written in the middle of which a server died, and with two of them dead.
+        again = (*parallel, *saved, "--load", tmp_path, "--ckpt-step", step, "--exit-interval", step + 1)
+        resumed = losses(train(dataset, *again, iterations=LENGTH))
+        assert resumed["trained", step + 1] == expected["trained", step + 1]
+
+
+def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_with_half_the_ranks(
+    dataset, stock, tmp_path, monkeypatch
+):
+    """The first rank dies when it has made the checkpoint whole, and the last one when that is made again."""
+    monkeypatch.setenv("ACCIDENTS", "0:tracker:1,3:written:2")
+    saved = ("--save-interval", 4, "--async-save", "--use-persistent-ckpt-worker", "--save", tmp_path)
+    survived = train(dataset, *ON, *saved, iterations=LENGTH, script="accident_prone_gpt.py")
+    assert len(deaths(survived)) == 2
+    assert losses(survived) == stock
+    assert "--async-save is left out" in survived.output
+    monkeypatch.delenv("ACCIDENTS")
+    for step in (4, 8):
+        # Written in the middle of which two servers died, and with these dead.
+        arguments = ("--load", tmp_path, "--ckpt-step", step, "--exit-interval", step + 1)
+        resumed = losses(train(dataset, *arguments, ranks=2, iterations=LENGTH))
+        assert resumed["trained", step + 1] == stock["trained", step + 1]
+
+
 def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monkeypatch):
     """The second one to die is the only other server of its stage, so that what it held must have come over."""
     slow = tmp_path / "slow"
@@ -101,21 +147,25 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     # So long a run with the usual learning rate has a spike, which makes much of how sums were rounded before.
     long, calm = 5 * LENGTH, ("--lr", 2e-3)
     stock = nearly(train(dataset, *calm, iterations=long))
-    saved = (*calm, "--save-interval", 4 * LENGTH, "--ckpt-format", "torch", "--save", tmp_path)
+    saved = (*calm, "--save-interval", 4 * LENGTH, "--save", tmp_path)
     watch = kill_in_turn([3, 2, 0], slow)
     survived = train(dataset, *RETURNING, *saved, iterations=long, script="paced_gpt.py", watch=watch)
     assert len(deaths(survived)) == 3
     assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
     assert losses(survived) == stock
-    resumed = losses(train(dataset, *calm, *FROM_FILE, tmp_path, "--ckpt-step", 4 * LENGTH, iterations=long))
+    again = (*calm, *ON, "--use-checkpoint-args", "--load", tmp_path, "--ckpt-step", 4 * LENGTH)
+    onward = train(dataset, *again, iterations=long)
+    assert "the death of a server ends this run" not in onward.output
+    resumed = losses(onward)
     # See above.
     del resumed["trained", 4 * LENGTH + 2]
     assert resumed == {key: stock[key] for key in resumed}
     assert ("trained", long) in resumed
 
 
-def test_with_dropout_and_cyclic_data_a_death_changes_nothing(dataset):
+def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_a_death_changes_nothing(dataset):
     settings = ("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic")
+    settings += ("--pipeline-model-parallel-layout", "Et|tttL")
     whole = train(dataset, *settings, *ON, iterations=5)
     survived = train(dataset, *settings, *ON, iterations=5, watch=kill([(2, 2, 0.1)]))
     assert len(deaths(survived)) == 1

@@ -16,8 +16,10 @@ from recycle.control.durations import Durations
 from recycle.control.events import Decided, Died
 from recycle.control.machine import Machine
 from recycle.control.messages import Death, Verdict
+from recycle.control.participant import Participant
 from recycle.control.tcp_store import TorchStore, listen, serve
-from recycle.control.view import Member, View
+from recycle.control.view import Member, ServerRank, View
+from recycle.runtime.errors import Interrupted
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.store_connection import StoreConnection
 
@@ -104,3 +106,45 @@ def test_what_is_asked_of_who_does_not_lead_does_not_grow_with_the_number_of_mem
     # The verdict came without its members.
     assert max(cost.view for cost in costs) == 0
     assert max(cost.read for cost in costs) < 600
+
+
+@contextmanager
+def two_ranks_waiting(hang: float) -> Iterator[tuple[Board, Member, Gathering]]:
+    """A store, a member of two ranks that is dead, and one who waits for its end."""
+    with served() as store:
+        change = Change(store, 2, 2)
+        dead, me = change.members[:2]
+        durations = Durations(beat=0.05, silence=1000.0, hang=hang, answer=1000.0, transfer=1000.0)
+        connection = SimpleNamespace(board=Board(store.clone(), TOKEN), durations=durations)
+        yield change.board, dead, Gathering(me, cast("StoreConnection", connection), ServerRank(0, 2))
+
+
+def test_who_is_outwaited_has_all_its_ranks_gone() -> None:
+    """Each is said to be gone when it was looked for in vain."""
+    with two_ranks_waiting(1000.0) as (board, dead, gathering):
+        said: list[Participant] = []
+        left = list(Participant.all_of(dead, 2))
+
+        def check() -> None:
+            if left:
+                said.append(left.pop(0))
+                board.failures.tell_gone(said[-1])
+
+        gathering.outwait([dead], check)
+        assert said == list(Participant.all_of(dead, 2))
+        # Once it is said, nobody looks again.
+        gathering.outwait([dead, dead], lambda: None)
+
+
+def test_who_cannot_be_outwaited_is_given_up_and_an_alarm_ends_the_wait() -> None:
+    with two_ranks_waiting(0.2) as (_, dead, gathering):
+        looks: list[None] = []
+        gathering.outwait([dead], lambda: looks.append(None))
+        assert looks
+    with two_ranks_waiting(1000.0) as (_, dead, gathering):
+
+        def check() -> None:
+            raise Interrupted("somebody else is gone")
+
+        with pytest.raises(Interrupted):
+            gathering.outwait([dead], check)

@@ -1,0 +1,17 @@
+"""A rank of a run under the flag without an agent above it, of servers that are all of one stage.
+
+Usage: python bare_rank.py SCRIPT ARGUMENTS, with the variables of torchrun; the run's store is where those say.
+"""
+
+import os
+import sys
+
+from recycle.job import Server
+from recycle.megatron.__main__ import run_script
+from recycle.megatron.flag.protection import Protection
+from recycle.runtime.net.endpoint import Endpoint
+
+host = os.environ["MASTER_ADDR"]
+servers = tuple(Server(pipeline, 0) for pipeline in range(int(os.environ["WORLD_SIZE"])))
+endpoint = Endpoint(host, int(os.environ["MASTER_PORT"]), "token", host, "members")
+run_script(sys.argv[1], sys.argv[2:], on=True, protection=Protection(servers, endpoint))

@@ -1,0 +1,73 @@
+"""Who is told to leave leaves, a lost store means a checkpoint, and a run that is told to end ends with one."""
+
+import os
+import re
+import signal
+import sys
+from multiprocessing import get_context
+
+import pytest
+
+from harness.flag_runs import SCRIPT, VARIABLES, make_dataset, needs_training, printed, train, words_of
+from harness.started import Started, by_hand
+from recycle.control.agent import LEFT, STOPPED
+from recycle.control.tcp_store import listen, serve
+
+pytestmark = [needs_training, pytest.mark.timeout(900)]
+CONTEXT = get_context("fork")
+ALONE = ("--pipeline-model-parallel-size", 1)
+ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", 0)
+
+
+@pytest.fixture
+def store():
+    """A process that serves a store, and where."""
+    listener = listen()
+    address = listener.getsockname()
+
+    def hold():
+        served = serve(listener)
+        while served is not None:
+            signal.pause()
+
+    process = CONTEXT.Process(target=hold)
+    process.start()
+    listener.close()
+    yield process, *address
+    process.kill()
+    process.join()
+
+
+def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
+    """Without agents, so with few processes: what agents do about signals is tested with them."""
+    process, host, port = store
+    dataset, slow, saved = make_dataset(tmp_path / "text"), tmp_path / "slow", tmp_path / "saved"
+    slow.touch()
+    settings = ("--save-interval", 10**6, "--ckpt-format", "torch", "--save", saved)
+    given = words_of(dataset, *ALONE, *ON, *settings, iterations=200, script="paced_gpt.py")
+    # No iteration is too short for what is waited for to happen in the middle of the run.
+    paced = {"PACE": str(slow), "PACE_SECONDS": "0.7", "LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    words = [sys.executable, "-W", "ignore", str(SCRIPT.with_name("bare_rank.py")), *given]
+    ranks = [Started(words, None, VARIABLES | paced | by_hand(rank, 2, host, port)) for rank in range(2)]
+    try:
+        ranks[1].wait_for(" iteration        2/", 300)
+        ranks[1].process.send_signal(signal.SIGTERM)
+        ranks[0].wait_for("recycle: W1_0 leaves: SIGTERM; training goes on with 1 servers", 300)
+        assert ranks[1].ended(300) == LEFT
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        ranks[0].wait_for("successfully saved checkpoint from iteration", 300)
+        assert "the store is lost: training goes on" in ranks[0].output
+        ranks[0].process.send_signal(signal.SIGTERM)
+        assert ranks[0].ended(300) == STOPPED
+    finally:
+        for rank in ranks:
+            rank.kill()
+    told = printed("".join(rank.output for rank in ranks))
+    (end,) = re.findall(r"told to end: training has ended after (\d+) iterations, with a checkpoint", told.output)
+    assert max(told.trained) == int(end) == int((saved / "latest_checkpointed_iteration.txt").read_text())
+    assert len(list(saved.glob("iter_*"))) == 2
+    stock = train(dataset, *ALONE, ranks=1, iterations=8).trained
+    assert set(stock) <= set(told.trained)
+    for iteration, (loss, _) in stock.items():
+        assert float(told.trained[iteration][0]) == pytest.approx(float(loss), rel=1e-5)
