@@ -121,8 +121,8 @@ class Door(NamedTuple):
 class CountingStage(EmulatedStage):
     """Counts the weight gradients of every micro-batch since the last step."""
 
-    def __init__(self, job: Job, server: Server, *others: Any) -> None:
-        super().__init__(job, server, *others)
+    def __init__(self, job: Job, number: int, *others: Any) -> None:
+        super().__init__(job, number, *others)
         self.counts = torch.zeros(job.pipelines, job.micro_batches, dtype=torch.int64)
 
     def weight_gradient(self, micro_batch: MicroBatch) -> None:
@@ -149,7 +149,7 @@ class CountingServer(EmulatedServer):
         self.entered: View | None = None
         self.iterated = -1
         self._run = run
-        self._stage = CountingStage(JOB, server, 0.0, self._sleeper, 8)
+        self._stages = [CountingStage(JOB, each, 0.0, self._sleeper, 8) for each in JOB.chunks[server.stage]]
         self._network: Network | None = None
 
     @property
@@ -167,11 +167,14 @@ class CountingServer(EmulatedServer):
         """See Hooks: a reduction is of the whole batch."""
         if instruction.op is Op.REDUCE:
             assert self._network is not None
-            total = self._stage.counts.clone()
+            counts = dict(zip(JOB.chunks[self._network.server.stage], self._stages, strict=True))[
+                instruction.stage
+            ].counts
+            total = counts.clone()
             self._network.peers.sum(total)
             assert bool((total == 1).all()), f"the reduction has micro-batches so often: {total.tolist()}"
             self._run.sums += 1
-            self._stage.counts.zero_()
+            counts.zero_()
 
     def after(self, _: int, __: Instruction, ___: float) -> None:
         """See Hooks."""
