@@ -4,6 +4,7 @@ Forks are quick where torch is imported already, and safe only where no other th
 which has threads, asks the fork server for new processes, also while the run goes on.
 """
 
+import gc
 import multiprocessing
 import os
 import select
@@ -75,6 +76,8 @@ class ForkServer:
         if self.pid == 0:
             status = 1
             try:
+                # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
+                gc.freeze()
                 ours.close()
                 die_with_parent()
                 ignore_signals()

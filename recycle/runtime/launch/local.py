@@ -1,5 +1,6 @@
 """The local launcher: n processes of this machine, forked from one that has imported everything they need."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -131,6 +132,8 @@ def launch(
 
 def _run(body: Callable[[LocalProcess], None], member: LocalProcess, threads: int, listener: socket.socket) -> None:
     def work() -> int:
+        # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
+        gc.freeze()
         listener.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets the user's Ctrl-C, and ends the processes
         torch.set_num_threads(threads)

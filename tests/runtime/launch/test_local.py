@@ -1,8 +1,10 @@
+import gc
 import os
 import signal
 from datetime import timedelta
 
 import pytest
+from torch.distributed import HashStore, ProcessGroupGloo
 
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.local import ProcessFailed, launch
@@ -56,3 +58,20 @@ def test_a_killed_process_is_named_and_not_the_peers_that_miss_it():
 
     with pytest.raises(ProcessFailed, match=r"process 1.* was killed by signal 9"):
         launch(3, body)
+
+
+def test_the_garbage_of_the_launcher_is_not_collected_in_its_processes():
+    """The end of a group waits for its threads, which a fork leaves behind."""
+    garbage = {"group": ProcessGroupGloo(HashStore(), 0, 1, timeout=timedelta(seconds=5))}
+    garbage["itself"] = garbage
+
+    def body(_):
+        signal.alarm(30)
+        gc.collect()
+
+    gc.disable()
+    try:
+        del garbage
+        launch(1, body, lambda *_: None)
+    finally:
+        gc.enable()
