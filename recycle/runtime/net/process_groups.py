@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d
 
 from recycle.job import Server
 from recycle.runtime.errors import RunError
+from recycle.runtime.net.gloo.releases import TRIED
 
 CPU = torch.device("cpu")
 
@@ -104,7 +105,9 @@ def make_replaceable_groups(take_over: Callable[[ReplaceableGroup], None] | None
                     take_over(self)
 
     if not hasattr(distributed_c10d, "ProcessGroup"):
-        raise RunError(f"torch {torch.__version__} makes its process groups in another way: use torch 2.13.0")
+        raise RunError(
+            f"torch {torch.__version__} makes its process groups in another way: use torch {' or '.join(TRIED)}"
+        )
     distributed_c10d.ProcessGroup = ListedGroup  # type: ignore[assignment,misc]
     if take_over is not None:
         distributed_c10d.ProcessGroupGloo = LonelyBackend  # type: ignore[assignment,misc]
