@@ -2,7 +2,7 @@
 
 import os
 
-from setproctitle import setproctitle
+from setproctitle import setproctitle, setthreadtitle
 
 
 def set_title(what: str) -> None:
@@ -14,3 +14,5 @@ def set_title(what: str) -> None:
     # Without this, a title takes the place of what others read as the environment of the process.
     os.environ.setdefault("SPT_NOENV", "1")
     setproctitle(f"recycle: {what}")
+    # What reads /proc by words, as Slurm does for those whom it signals, loses a process whose name has a space.
+    setthreadtitle("recycle")
