@@ -11,11 +11,11 @@ met = set()
 call = Collectives.call
 
 
-def counted(self, kind, act):
+def counted(self, kind, act, across=False):
     # Calls of one stage's servers are known by their names.
     if not kind.startswith("W"):
         met.add(self._version)
-    return call(self, kind, act)
+    return call(self, kind, act, across)
 
 
 Collectives.call = counted

@@ -19,7 +19,7 @@ from recycle.runtime.emulate.stage import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import Redo
-from recycle.runtime.execute.worker import Worker
+from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.trainee import Trainee
@@ -155,10 +155,15 @@ class EmulatedServer:
         assert self._update is not None
         self._update.stepped = False
         try:
-            report = self._worker.run(step)
+            self._worker.run(step)
         finally:
-            self._kept = self._kept or self._update.stepped
-        seconds = time.monotonic() - start
+            if self._update.stepped:
+                # Also where this server was interrupted before it had let go of all transfers: the others may go on
+                # from there, and nobody would make this iteration again.
+                self._kept = True
+                self._tell_of(step, self._worker.report, time.monotonic() - start)
+
+    def _tell_of(self, step: int, report: IterationReport, seconds: float) -> None:
         line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
         self._reporter.tell(line, self.recorder.spans(0))
 
