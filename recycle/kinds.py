@@ -25,15 +25,17 @@ _KEYS = {"pipelines": JOB, "fault": FAULTS}
 
 def kind_of(content: bytes) -> str | None:
     """What a file of this content is, in words; None where it does not show."""
+    try:
+        return _kind_of_beginning(content) or _kind_of_keys(_parse(content))
+    except UserError:
+        return None
+
+
+def _kind_of_beginning(content: bytes) -> str | None:
     if content.startswith(b"PK"):
         return CATALOGUE
     match = _FORMAT.search(content, 0, _BEGINNING)
-    if match is not None:
-        return _FORMATS.get(match[1])
-    try:
-        return _kind_of_keys(_parse(content))
-    except UserError:
-        return None
+    return None if match is None else _FORMATS.get(match[1])
 
 
 def _kind_of_keys(keys: dict[str, Any]) -> str | None:
@@ -54,7 +56,10 @@ def mistaken(content: bytes, wanted: str) -> str | None:
         content: the file's.
         wanted: one of this module's kinds.
     """
-    kind = kind_of(content)
+    return _mistaken(kind_of(content), wanted)
+
+
+def _mistaken(kind: str | None, wanted: str) -> str | None:
     return None if kind in (None, wanted) else f"this is {kind}, and {wanted} is needed: {_SOURCES[wanted]}"
 
 
@@ -68,7 +73,9 @@ def read_toml(content: bytes, wanted: str) -> dict[str, Any]:
     Raises:
         UserError: it is of another kind, or no TOML.
     """
-    mistake = mistaken(content, wanted)
+    mistake = _mistaken(_kind_of_beginning(content), wanted)
+    keys = _parse(content) if mistake is None else {}
+    mistake = mistake or _mistaken(_kind_of_keys(keys), wanted)
     if mistake is not None:
         raise UserError(mistake)
-    return _parse(content)
+    return keys
