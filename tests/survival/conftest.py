@@ -1,9 +1,27 @@
-"""The environment of all processes in these tests."""
+"""The environment of all processes in these tests, and those that are started apart."""
 
 import os
+
+import pytest
+
+from harness.started import Started
 
 # What torch says of lost connections is what these tests are about: it would only fill the logs.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 # Torch looks up the name of every store's address. No lookup of a namespace's address is ever answered by a name, and
 # one that is not answered at all must not take longer than what is tested.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+
+@pytest.fixture
+def start():
+    """Start processes, and end what is left of them."""
+    started = []
+
+    def start(*arguments):
+        started.append(Started(*arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()

@@ -36,20 +36,6 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture
-def start():
-    """Start processes, and end what is left of them."""
-    started = []
-
-    def start(*arguments):
-        started.append(Started(*arguments))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.kill()
-
-
-@pytest.fixture
 def three():
     with hosts(3) as found:
         yield found

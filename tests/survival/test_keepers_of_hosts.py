@@ -46,20 +46,6 @@ def undisturbed(tmp_path_factory):
     return losses(folder / "run")
 
 
-@pytest.fixture
-def start():
-    """Start processes, and end what is left of them."""
-    started = []
-
-    def start(*arguments):
-        started.append(Started(*arguments))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.kill()
-
-
 def started_apart(start, found, arguments):
     return [
         start(arguments, found[host], by_hand(rank, len(ON), found[0].address, 29500)) for rank, host in enumerate(ON)

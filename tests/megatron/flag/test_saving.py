@@ -1,5 +1,6 @@
 """Checkpoints where servers are dead or die meanwhile: all who live write the same one, as often as it takes."""
 
+import ast
 import importlib
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -83,7 +84,7 @@ def ranks_save(path, attempts, **keywords):
         member.report(repr(writer.seen).encode())
 
     launch(2, body, lambda rank, content: heard.update({rank: content}))
-    return [eval(heard[rank]) for rank in range(2)]
+    return [ast.literal_eval(heard[rank].decode()) for rank in range(2)]
 
 
 KEPT = {"local_checkpoint_manager": "kept"}
