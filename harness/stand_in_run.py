@@ -19,7 +19,8 @@ from unittest import mock
 import torch
 
 from harness.examples import QUICK, paper_job
-from harness.stand_in import Library, ends_over
+from harness.stand_in import Library
+from harness.stand_in_transport import ends_over
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Description, Opening

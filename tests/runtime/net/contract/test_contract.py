@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore
 
-from harness.stand_in import Library, ends_over
+from harness.stand_in import Library
+from harness.stand_in_transport import ends_over
 from tests.runtime.net.contract.mutants import MUTANTS
 from tests.runtime.net.contract.ranks import GLOO, Broken, Ends, Processes, Threads
 from tests.runtime.net.contract.rules import RULES
