@@ -11,7 +11,7 @@ const ask = (address) => fetch(address).then((answer) => answer.json());
 // Look at the run again and again; ``show`` gets the time line whenever it has changed.
 export function watchRun(show) {
   let version = -1;
-  const places = lay(['figures', 'curves', 'servers', 'news']);
+  const places = lay(['figures', 'curves', 'servers', 'copies', 'news']);
   const look = () => ask('state').then((state) => {
     if (state.error) throw new Error(state.error);
     if (state.version === version) return null;
@@ -64,7 +64,7 @@ function lay(names) {
   }));
 }
 
-function tell({ figures, curves, servers, news }, state) {
+function tell({ figures, curves, servers, copies, news }, state) {
   figures.replaceChildren();
   const said = [
     ['iteration', state.step || 'none yet'],
@@ -85,6 +85,14 @@ function tell({ figures, curves, servers, news }, state) {
     item.className = server.state;
     make('strong', server.server, item);
     make('span', server.pid === null ? server.state : `${server.state}, pid ${server.pid} on ${server.host}`, item);
+  }
+  copies.replaceChildren();
+  for (const { stage, text, last } of state.copies) {
+    const item = make('span', '', copies);
+    item.className = last ? 'last' : '';
+    if (last) item.title = 'the next death in this stage loses its state';
+    make('strong', `stage ${stage}`, item);
+    make('span', text, item);
   }
   news.replaceChildren();
   for (const text of state.events.slice(-6).reverse()) make('div', text, news);
