@@ -14,6 +14,7 @@ import pytest
 
 from harness.started import ROOT
 from recycle.cli import VERBS, group
+from recycle.megatron.flag.flags import find_flags
 
 DOCUMENTS = [
     *(ROOT / "docs").glob("*.md"),
@@ -81,6 +82,23 @@ TO_RUN = sorted(
 BENCHMARKS = sorted({word for each in COMMANDS for word in each.words if word.startswith("benchmarks.")})
 
 
+FLAG_LINES = sorted(
+    {
+        line.strip()
+        for path in DOCUMENTS
+        for line in path.read_text().replace("\\\n", " ").splitlines()
+        if line.startswith("torchrun") and "-m recycle.megatron" in line
+    }
+)
+FILES = sorted(
+    {
+        found.rstrip(".")
+        for path in DOCUMENTS
+        for found in re.findall(r"(?<![\w/.])(?:scripts|tests|examples)/[\w./-]*\w", path.read_text())
+    }
+)
+
+
 def name_of(command):
     return f"{command.document}: {command.text[:60]}"
 
@@ -145,5 +163,28 @@ def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
 
 
 @pytest.mark.parametrize("module", BENCHMARKS)
-def test_benchmarks_say_what_they_measure(module):
-    assert "usage: " in started(ROOT, [module, "--help"])
+def test_benchmarks_say_what_they_measure_and_take_what_the_documents_give_them(module):
+    text = started(ROOT, [module, "--help"])
+    assert "usage: " in text
+    for each in COMMANDS:
+        if module not in each.words:
+            continue
+        given = each.words[each.words.index(module) + 1 :]
+        kind = next((word for word in given[:1] if not word.startswith("-") and word.islower()), None)
+        if kind is not None and any(word.startswith("-") for word in given):
+            text += started(ROOT, [module, kind, "--help"])
+        for word in (*given[:1], *(word for word in given if word.startswith("-"))):
+            assert word in text or not word.strip("-").islower(), f"{each.text}: {word}"
+
+
+@pytest.mark.parametrize("line", FLAG_LINES)
+def test_the_flag_knows_what_the_documents_give_it(line):
+    words = shlex.split(re.sub(r"<[^>]*>", "", line))
+    flags, others = find_flags(words[words.index("recycle.megatron") + 1 :])
+    assert flags.on
+    assert not [word for word in others if "recycle" in word]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_scripts_and_tests_that_the_documents_name_are_there(path):
+    assert (ROOT / path).exists()
