@@ -34,7 +34,7 @@ JOB_FLAGS = {
     "weight_gradient": ("--weight-gradient-cost", "time of W"),
     "optimizer": ("--optimizer-cost", "time of the optimizer step"),
     "reduction": ("--reduction-cost", "time of the gradients' reduction"),
-    "latency": ("--latency", "time from the end of an instruction to its use on the next stage"),
+    "latency": ("--latency", "time that a transfer to the next stage takes"),
     "held": ("--held", "memory that a micro-batch holds from its F on"),
     "released_at_input_gradient": ("--released-at-input-gradient", "the part of it that is free after I"),
     "limit": (

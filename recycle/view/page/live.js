@@ -3,7 +3,8 @@
 import { make } from './head.js';
 
 const PAUSE = 500; // milliseconds between two looks at a run
-const [WIDE, HIGH] = [260, 46]; // pixels of a curve
+const [WIDE, HIGH] = [260, 52]; // pixels of a curve
+const LABEL = 18; // of these above it, for its name
 const SVG = document.documentElement.namespaceURI.replace('1999/xhtml', '2000/svg');
 
 const ask = (address) => fetch(address).then((answer) => answer.json());
@@ -113,7 +114,7 @@ function drawCurve(name, steps, values) {
   const line = document.createElementNS(SVG, 'polyline');
   const places = values.map((value, place) => {
     const x = (place * (WIDE - 4)) / Math.max(1, values.length - 1) + 2;
-    return [x.toFixed(1), (HIGH - 3 - ((HIGH - 8) * (value - least)) / room).toFixed(1)].join(',');
+    return [x.toFixed(1), (HIGH - 3 - ((HIGH - LABEL) * (value - least)) / room).toFixed(1)].join(',');
   });
   line.setAttribute('points', places.join(' '));
   picture.append(title, line, label);
