@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from harness.started import ROOT
+from harness.started import ROOT, Started
 from recycle.cli import VERBS, group
 from recycle.megatron.flag.flags import find_flags
 
@@ -38,11 +38,20 @@ SMALLER = {
     "catalogue": ["-D", "3", "-P", "4", "-M", "2", "--failures", "2", "--moves", "1"],
     "lookup": [],
     "losses": [],
-    "doctor": [],
+    "doctor": shlex.split(
+        "--num-layers 8 --micro-batch-size 1 --global-batch-size 8 --pipeline-model-parallel-size 4 "
+        "--distributed-backend gloo --transformer-impl local"
+    ),
+    "study": ["-D", "2", "-P", "2", "-M", "2", "--seeds", "1"],
+    "watch": ["--port", "0"],
     "train": ["-D", "2", "-P", "3", "-M", "2", "--model", "tiny.toml", "--iterations", "2", "-o", "trained"],
     "profile": ["-D", "2", "-P", "2", "-M", "2", "--model", "tiny.toml", "--repeats", "1", "-o", "profiled.toml"],
 }
-PLACEHOLDERS = {"PLAN", "...", "<its", "/shared/run"}
+SWEEP = ["--sweep", "servers=104 micro-batches=6"]
+PLACEHOLDERS = {"PLAN", "...", "<its", "/shared/run", "--reproduce"}
+REST = {"...", "<its", "arguments>"}
+"""What stands for the rest of a Megatron job's command line."""
+
 TINY = "layers = 6\nhidden = 16\nheads = 2\nsequence = 8\nvocabulary = 256\n"
 
 
@@ -77,7 +86,11 @@ def commands_of(path: Path) -> list[Command]:
 COMMANDS = [command for path in sorted(DOCUMENTS) for command in commands_of(path)]
 VERB_COMMANDS = [command for command in COMMANDS if command.words[0] == "recycle"]
 TO_RUN = sorted(
-    {each.words for each in VERB_COMMANDS if each.words[1] in SMALLER and not PLACEHOLDERS & set(each.words)}
+    {
+        tuple(word for word in each.words if each.words[1] != "doctor" or word not in REST)
+        for each in VERB_COMMANDS
+        if each.words[1] in SMALLER and (each.words[1] == "doctor" or not PLACEHOLDERS & set(each.words))
+    }
 )
 BENCHMARKS = sorted({word for each in COMMANDS for word in each.words if word.startswith("benchmarks.")})
 
@@ -128,6 +141,8 @@ def inputs(tmp_path_factory):
     for name in ("a.json", "b.json", "other.json", "third.json"):
         shutil.copy(folder / "plan.json", folder / name)
     shutil.copytree(folder / "run", folder / "undisturbed")
+    for name in ("trace.csv", "mine.csv"):
+        shutil.copy(ROOT / "recycle" / "faults" / "data" / "shared-gpus.csv", folder / name)
     return folder
 
 
@@ -154,8 +169,14 @@ def test_verbs_and_options_exist(command, tmp_path, monkeypatch):
 def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
     shutil.copytree(inputs, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(tmp_path / "here")
-    smaller = [*words, *SMALLER[words[1]]]
-    if words[1] in ("train", "profile"):
+    smaller = [*words, *SMALLER[words[1]], *(SWEEP if "--sweep" in words else ())]
+    if words[1] == "watch":
+        watch = Started([sys.executable, "-c", "from recycle.cli import main; main()", *smaller[1:]])
+        try:
+            watch.wait_for(" shows ")
+        finally:
+            watch.kill()
+    elif words[1] in ("train", "profile"):
         started(Path(), smaller)
     else:
         status, out, err = run(*smaller[1:])
