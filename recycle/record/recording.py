@@ -205,6 +205,7 @@ class CopyLine(msgspec.Struct, frozen=True, tag="copy", tag_field="type", forbid
         parts: how many the version was cut into.
         began: the version with which that view began.
         hosts: whose keepers have it; none where no keeper can be reached.
+        needed: how many of these must be left to have it: one, unless each has another piece of it.
     """
 
     server: str
@@ -215,6 +216,7 @@ class CopyLine(msgspec.Struct, frozen=True, tag="copy", tag_field="type", forbid
     parts: int
     began: int
     hosts: list[str]
+    needed: int = 1
 
 
 Line = (

@@ -25,6 +25,7 @@ class StageCopies(msgspec.Struct, frozen=True):
             None if there is none.
         hosts: those that have a part of that version, each with how many parts.
         parts: of the version.
+        needed: how many hosts of a part must be left to have it.
     """
 
     stage: int
@@ -32,6 +33,7 @@ class StageCopies(msgspec.Struct, frozen=True):
     version: int | None = None
     hosts: tuple[tuple[str, int], ...] = ()
     parts: int = 1
+    needed: int = 1
 
     @property
     def is_last(self) -> bool:
@@ -44,7 +46,10 @@ class StageCopies(msgspec.Struct, frozen=True):
         live = f"on {plural(len(self.live), 'live server')}" if self.live else "on no live server"
         if self.is_last:
             return f"{live}, and nowhere else"
-        return live if self.version is None else f"{live}; after iteration {self.version} in memory of {self._holders}"
+        if self.version is None:
+            return live
+        enough = f", any {self.needed} of which are enough for a part" if self.needed > 1 else ""
+        return f"{live}; after iteration {self.version} in memory of {self._holders}{enough}"
 
     @property
     def _holders(self) -> str:
@@ -65,6 +70,7 @@ class KnownCopies:
     def __init__(self) -> None:
         self._held: dict[str, set[StatePart]] = {}
         self._reached: dict[str, frozenset[str]] = {}
+        self._needed = 1
 
     def add(self, lines: Iterable[CopyLine]) -> None:
         """Take in what servers have put, in any order."""
@@ -81,17 +87,22 @@ class KnownCopies:
         whole = find_whole(copies)
         found = []
         for stage, servers in enumerate(live):
-            versions = whole.get(stage)
+            versions = {number: parts for number, parts in whole.get(stage, {}).items() if self._is_enough(parts)}
             if not versions:
                 found.append(StageCopies(stage, tuple(servers)))
                 continue
             version = max(versions)
             wanted = frozenset(versions[version])
             held = [(host, len(wanted & held)) for host, held in sorted(self._held.items()) if wanted & held]
-            found.append(StageCopies(stage, tuple(servers), version, tuple(held), len(wanted)))
+            found.append(StageCopies(stage, tuple(servers), version, tuple(held), len(wanted), self._needed))
         return tuple(found)
 
+    def _is_enough(self, parts: Iterable[StatePart]) -> bool:
+        """Whether of each part there is as much as is needed to have it."""
+        return all(sum(part in held for held in self._held.values()) >= self._needed for part in parts)
+
     def _add(self, line: CopyLine) -> None:
+        self._needed = line.needed
         part = StatePart(line.stage, line.epoch, line.version, line.number, line.parts, line.began)
         for host in self._reached.get(line.server, frozenset()).difference(line.hosts):
             self._held.pop(host, None)

@@ -1,5 +1,6 @@
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,18 @@ def test_what_a_keeper_that_is_gone_had_is_gone():
     assert stage_1(copies).hosts == (("b", 3),)
     copies.add(put(6, []))
     assert stage_1(copies).version is None
+
+
+def test_where_each_host_has_a_piece_of_its_own_enough_of_them_must_be_there():
+    def pieces(version, hosts):
+        return [msgspec.structs.replace(line, needed=2) for line in put(version, hosts)]
+
+    copies = known(*pieces(4, ["a", "b", "c"]), *pieces(5, ["b"]))
+    assert stage_1(copies).version is None
+    copies = known(*pieces(4, ["a", "b", "c"]), *pieces(5, ["b", "c"]))
+    assert stage_1(copies).text == (
+        "on 3 live servers; after iteration 5 in memory of b, c, any 2 of which are enough for a part"
+    )
 
 
 def test_what_a_later_view_has_taken_back_is_none():
