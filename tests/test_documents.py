@@ -12,8 +12,9 @@ from typing import NamedTuple
 import click
 import pytest
 
-from harness.started import ROOT
+from harness.started import ROOT, Started
 from recycle.cli import VERBS, group
+from recycle.megatron.flag.flags import find_flags
 
 DOCUMENTS = [
     *(ROOT / "docs").glob("*.md"),
@@ -37,11 +38,20 @@ SMALLER = {
     "catalogue": ["-D", "3", "-P", "4", "-M", "2", "--failures", "2", "--moves", "1"],
     "lookup": [],
     "losses": [],
-    "doctor": [],
+    "doctor": shlex.split(
+        "--num-layers 8 --micro-batch-size 1 --global-batch-size 8 --pipeline-model-parallel-size 4 "
+        "--distributed-backend gloo --transformer-impl local"
+    ),
+    "study": ["-D", "2", "-P", "2", "-M", "2", "--seeds", "1"],
+    "watch": ["--port", "0"],
     "train": ["-D", "2", "-P", "3", "-M", "2", "--model", "tiny.toml", "--iterations", "2", "-o", "trained"],
     "profile": ["-D", "2", "-P", "2", "-M", "2", "--model", "tiny.toml", "--repeats", "1", "-o", "profiled.toml"],
 }
-PLACEHOLDERS = {"PLAN", "...", "<its", "/shared/run"}
+SWEEP = ["--sweep", "servers=104 micro-batches=6"]
+PLACEHOLDERS = {"PLAN", "...", "<its", "/shared/run", "--reproduce"}
+REST = {"...", "<its", "arguments>"}
+"""What stands for the rest of a Megatron job's command line."""
+
 TINY = "layers = 6\nhidden = 16\nheads = 2\nsequence = 8\nvocabulary = 256\n"
 
 
@@ -76,9 +86,30 @@ def commands_of(path: Path) -> list[Command]:
 COMMANDS = [command for path in sorted(DOCUMENTS) for command in commands_of(path)]
 VERB_COMMANDS = [command for command in COMMANDS if command.words[0] == "recycle"]
 TO_RUN = sorted(
-    {each.words for each in VERB_COMMANDS if each.words[1] in SMALLER and not PLACEHOLDERS & set(each.words)}
+    {
+        tuple(word for word in each.words if each.words[1] != "doctor" or word not in REST)
+        for each in VERB_COMMANDS
+        if each.words[1] in SMALLER and (each.words[1] == "doctor" or not PLACEHOLDERS & set(each.words))
+    }
 )
 BENCHMARKS = sorted({word for each in COMMANDS for word in each.words if word.startswith("benchmarks.")})
+
+
+FLAG_LINES = sorted(
+    {
+        line.strip()
+        for path in DOCUMENTS
+        for line in path.read_text().replace("\\\n", " ").splitlines()
+        if line.startswith("torchrun") and "-m recycle.megatron" in line
+    }
+)
+FILES = sorted(
+    {
+        found.rstrip(".")
+        for path in DOCUMENTS
+        for found in re.findall(r"(?<![\w/.])(?:scripts|tests|examples)/[\w./-]*\w", path.read_text())
+    }
+)
 
 
 def name_of(command):
@@ -110,6 +141,8 @@ def inputs(tmp_path_factory):
     for name in ("a.json", "b.json", "other.json", "third.json"):
         shutil.copy(folder / "plan.json", folder / name)
     shutil.copytree(folder / "run", folder / "undisturbed")
+    for name in ("trace.csv", "mine.csv"):
+        shutil.copy(ROOT / "recycle" / "faults" / "data" / "shared-gpus.csv", folder / name)
     return folder
 
 
@@ -136,8 +169,14 @@ def test_verbs_and_options_exist(command, tmp_path, monkeypatch):
 def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
     shutil.copytree(inputs, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(tmp_path / "here")
-    smaller = [*words, *SMALLER[words[1]]]
-    if words[1] in ("train", "profile"):
+    smaller = [*words, *SMALLER[words[1]], *(SWEEP if "--sweep" in words else ())]
+    if words[1] == "watch":
+        watch = Started([sys.executable, "-c", "from recycle.cli import main; main()", *smaller[1:]])
+        try:
+            watch.wait_for(" shows ")
+        finally:
+            watch.kill()
+    elif words[1] in ("train", "profile"):
         started(Path(), smaller)
     else:
         status, out, err = run(*smaller[1:])
@@ -145,5 +184,28 @@ def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
 
 
 @pytest.mark.parametrize("module", BENCHMARKS)
-def test_benchmarks_say_what_they_measure(module):
-    assert "usage: " in started(ROOT, [module, "--help"])
+def test_benchmarks_say_what_they_measure_and_take_what_the_documents_give_them(module):
+    text = started(ROOT, [module, "--help"])
+    assert "usage: " in text
+    for each in COMMANDS:
+        if module not in each.words:
+            continue
+        given = each.words[each.words.index(module) + 1 :]
+        kind = next((word for word in given[:1] if not word.startswith("-") and word.islower()), None)
+        if kind is not None and any(word.startswith("-") for word in given):
+            text += started(ROOT, [module, kind, "--help"])
+        for word in (*given[:1], *(word for word in given if word.startswith("-"))):
+            assert word in text or not word.strip("-").islower(), f"{each.text}: {word}"
+
+
+@pytest.mark.parametrize("line", FLAG_LINES)
+def test_the_flag_knows_what_the_documents_give_it(line):
+    words = shlex.split(re.sub(r"<[^>]*>", "", line))
+    flags, others = find_flags(words[words.index("recycle.megatron") + 1 :])
+    assert flags.on
+    assert not [word for word in others if "recycle" in word]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_scripts_and_tests_that_the_documents_name_are_there(path):
+    assert (ROOT / path).exists()

@@ -62,7 +62,8 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     browser.get(address(start("watch", folder, "--port", 0)))
     assert not folder.exists()
     wait_until(lambda: text(browser, "live-iteration") == "none yet")
-    run = start("train", *shape, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
+    kept = ("--keep-in-memory", "copies=1")
+    run = start("train", *shape, *kept, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
     wait_until(lambda: text(browser, "live-deaths") == "1")
     wait_until(lambda: "W1_1 died: was killed by signal 9 (SIGKILL)" in text(browser, "news"))
     assert run.ended() == 0, run.output[-3000:]
@@ -76,6 +77,14 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     assert len(processes) == 12
     for process in processes:
         assert f"pid {process.pid} on {process.host}" in text(browser, "servers")
+    copies = browser.execute_script(
+        "return [...document.querySelectorAll('#copies > span')].map((each) => each.innerText)"
+    )
+    host = processes[0].host
+    # The last version that is kept is that with which the last iteration began.
+    assert copies == [
+        f"stage {stage}on {3 - (stage == 1)} live servers; after iteration 7 in memory of {host}" for stage in range(4)
+    ]
     # The time line is that of the last iterations, in which the survivors do the work of the dead.
     assert browser.execute_script("return schedule.place('1F1.0', 0, 2)") is not None
     assert browser.get_log("browser") == []

@@ -34,7 +34,7 @@ JOB_FLAGS = {
     "weight_gradient": ("--weight-gradient-cost", "time of W"),
     "optimizer": ("--optimizer-cost", "time of the optimizer step"),
     "reduction": ("--reduction-cost", "time of the gradients' reduction"),
-    "latency": ("--latency", "time from the end of an instruction to its use on the next stage"),
+    "latency": ("--latency", "time that a transfer to the next stage takes"),
     "held": ("--held", "memory that a micro-batch holds from its F on"),
     "released_at_input_gradient": ("--released-at-input-gradient", "the part of it that is free after I"),
     "limit": (
@@ -45,21 +45,45 @@ JOB_FLAGS = {
 }
 
 
-class JobOption(click.Option):
-    """An option that says what a job file could."""
+SHAPE = ("pipelines", "stages", "micro_batches", "placement")
+"""The flags of a job that every verb's help has; what costs and memory are is said by one verb for all."""
+
+JOB_HEADING = "Options that describe a job, or change what its file says"
+REFERENCE = "plan"
+
+
+class GroupedOption(click.Option):
+    """An option under a heading of its own.
+
+    Args:
+        arguments: click's.
+        heading: which.
+        keywords: click's.
+    """
+
+    def __init__(self, *arguments: Any, heading: str, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.heading = heading
 
 
 class JobCommand(click.Command):
     """A verb that works on a job: its help has what is the verb's own first, and what describes jobs after that."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: D102 - click's contract
-        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        of_job = [each for each in options if isinstance(each, JobOption)]
-        own = [each for each in options if not isinstance(each, JobOption)]
-        for title, group in (("Options", own), ("Options that describe a job, or change what its file says", of_job)):
+        groups: dict[str, list[click.Option]] = {"Options": []}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option):
+                groups.setdefault(each.heading if isinstance(each, GroupedOption) else "Options", []).append(each)
+        of_job = groups.pop(JOB_HEADING)
+        if self.name != REFERENCE:
+            of_job = [each for each in of_job if each.name in SHAPE]
+        for title, group in (*groups.items(), (JOB_HEADING, of_job)):
             records = [record for each in group if (record := each.get_help_record(ctx)) is not None]
             with formatter.section(title):
                 formatter.write_dl(records)
+        if self.name != REFERENCE:
+            with formatter.indentation():
+                formatter.write_text(f"Costs and memory (--forward-cost, --limit ...): see recycle {REFERENCE} --help.")
 
 
 WHOLE: dict[str, Any] = {"type": int, "metavar": "NUMBER"}
@@ -78,10 +102,11 @@ def job_options(function: F) -> F:
         return function(job=load_job(job_file, flags), **arguments)
 
     decorated: Any = wrapper
+    group: dict[str, Any] = {"cls": GroupedOption, "heading": JOB_HEADING}
     for key, (flag, text) in reversed(JOB_FLAGS.items()):
         names = [flag, f"--{key.replace('_', '-')}"] if KINDS.get(key) is WHOLE else [flag]
         kind = KINDS.get(key, {"type": NUMBERS})
-        decorated = click.option(*names, key, help=f"{text[0].upper()}{text[1:]}.", cls=JobOption, **kind)(decorated)
+        decorated = click.option(*names, key, help=f"{text[0].upper()}{text[1:]}.", **group, **kind)(decorated)
     decorated = click.argument(
         "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
     )(decorated)

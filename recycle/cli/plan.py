@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prove",
     type=DURATION,
-    help="Time for the exact solver to prove or improve the plan afterwards.",
+    help="Time for the exact solver to prove or improve the plan.",
 )
 @form_option
 @click.option("-o", "--output", type=OutputFile(".json"), help="Where to write the plan.")

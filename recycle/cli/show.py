@@ -137,11 +137,12 @@ def print_events(subject: Subject) -> None:
 
 def print_summary(subject: Subject) -> None:
     """Print what happened in a run in a few lines."""
+    from recycle.view.copies import copies_lines
     from recycle.view.history import summarise
 
     history, console = subject.history, make_console()
     if history is not None:
-        for line in summarise(history, history.servers):
+        for line in (*summarise(history, history.servers), *copies_lines(subject.copies)):
             console.print(line, markup=False)
 
 
@@ -172,6 +173,7 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
         ],
         "deaths": subject.history.deaths if subject.history else (),
         "changes": subject.history.changes if subject.history else (),
+        "copies": subject.copies,
         "servers": [
             {
                 "server": str(row.server),

@@ -3,14 +3,14 @@
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import JobCommand, describe_dead, job_options, load_legal_plan
+from recycle.cli.options import GroupedOption, JobCommand, describe_dead, job_options, load_legal_plan
 from recycle.cli.parameters import COPIES, DURATION, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
@@ -30,18 +30,17 @@ if TYPE_CHECKING:
 
 LONGEST_RUN = 24 * 3600.0
 
+SAVING: dict[str, Any] = {"cls": GroupedOption, "heading": "Checkpoints and evaluation"}
+SURVIVING: dict[str, Any] = {"cls": GroupedOption, "heading": "When servers fail"}
+HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
+
 
 @click.command("train", cls=JobCommand)
 @job_options
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), help="The plan to run; made on the fly if not given."
 )
-@click.option(
-    "--dead",
-    type=SERVERS,
-    default="",
-    help="Servers that are dead from the start, for example W1_2,W0_3.",
-)
+@click.option("--dead", type=SERVERS, default="", help="Servers that are dead from the start, for example W1_2,W0_3.")
 @click.option("--iterations", type=Count(1), default=20, show_default=True, help="How many iterations to train.")
 @click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
@@ -55,59 +54,32 @@ LONGEST_RUN = 24 * 3600.0
     show_default=True,
     help="Ranks per server; it dies with any of them.",
 )
-@click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.")
+@click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
+@click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
+@click.option("--emulate", type=DURATION, help="Train nothing: servers sleep, a slot lasting this long.")
+@click.option(
+    "--evaluate-every", type=Count(0), default=0, help="Iterations between evaluations on held-out text.", **SAVING
+)
+@click.option("--checkpoint-every", type=Count(0), default=0, help="Iterations between checkpoints.", **SAVING)
+@click.option("--keep", type=Count(1), default=2, show_default=True, help="How many checkpoints are kept.", **SAVING)
+@click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.", **SAVING)
 @click.option(
     "--resume-from",
     type=click.Path(path_type=Path),
-    help="Continue from a checkpoint of another run, given by its folder or the run's, unless this run has its own.",
+    help="Continue from a checkpoint, or the newest of another run, unless this run has its own.",
+    **SAVING,
 )
-@click.option("--checkpoint-every", type=Count(0), default=0, help="Iterations between checkpoints.")
-@click.option(
-    "--restarts",
-    type=Count(0),
-    help="How often within an hour a server that has crashed is started again; 3 if not given, or 0 if faults are.",
-)
-@click.option("--keep", type=Count(1), default=2, show_default=True, help="How many checkpoints are kept.")
-@click.option("--evaluate-every", type=Count(0), default=0, help="Iterations between evaluations on held-out text.")
-@click.option(
-    "--faults", "fault_file", type=click.Path(path_type=Path), help="What goes wrong: a fault file or a trace."
-)
-@click.option(
-    "--mtbf",
-    type=DURATION,
-    help="Kill and replace servers at random, with this mean time between failures.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random failures.")
 @click.option(
     "--catalogue",
     type=click.Path(path_type=Path),
-    help="Plans for failures; without it, they are made at the start and when servers fail.",
+    help="Plans for failures; by default they are made at the start and when servers fail.",
+    **SURVIVING,
 )
 @click.option(
-    "--silence",
-    type=DURATION,
-    default="3s",
-    show_default=True,
-    help="A host without a sign of life for this long is declared dead, with all its servers.",
-)
-@click.option(
-    "--hang",
-    type=DURATION,
-    default="15s",
-    show_default=True,
-    help="A server that hangs for this long on a host that lives is declared dead.",
-)
-@click.option(
-    "--start-within",
-    type=DURATION,
-    default="10m",
-    show_default=True,
-    help="How long the others may take once the first server is ready; one that is not ready by then is declared dead.",
-)
-@click.option(
-    "--address",
-    help="The address or the network interface of this machine to which its servers bind; by default the one from "
-    "which it reaches the first host, or 127.0.0.1 where there is only one.",
+    "--restarts",
+    type=Count(0),
+    help="How often an hour a crashed server is started again; default: 3, or 0 if faults are given.",
+    **SURVIVING,
 )
 @click.option(
     "--keep-in-memory",
@@ -116,24 +88,57 @@ LONGEST_RUN = 24 * 3600.0
     default="off",
     show_default=True,
     metavar="off|copies=N",
-    help="Have N hosts keep every iteration's state in memory, a server's own among them, so that the loss of all "
-    "servers of a stage costs one iteration; a run on one machine has one host. With --resume, a run that has lost all "
-    "its servers goes on from there, too.",
+    help="Have N hosts keep every iteration's state in memory, to lose one iteration with a whole stage.",
+    **SURVIVING,
+)
+@click.option(
+    "--silence",
+    type=DURATION,
+    default="3s",
+    show_default=True,
+    help="Until a host without a sign of life is declared dead, with all its servers.",
+    **SURVIVING,
+)
+@click.option(
+    "--hang",
+    type=DURATION,
+    default="15s",
+    show_default=True,
+    help="Until a server that hangs on a host that lives is declared dead.",
+    **SURVIVING,
+)
+@click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.", **SURVIVING)
+@click.option(
+    "--faults",
+    "fault_file",
+    type=click.Path(path_type=Path),
+    help="What goes wrong: a fault file or a trace.",
+    **SURVIVING,
+)
+@click.option(
+    "--mtbf", type=DURATION, help="Kill and replace servers at random, one in this time on average.", **SURVIVING
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random failures.", **SURVIVING)
+@click.option(
+    "--address",
+    help="The address or network interface to bind to; default: the one that reaches the first host.",
+    **HOSTS,
+)
+@click.option(
+    "--start-within",
+    type=DURATION,
+    default="10m",
+    show_default=True,
+    help="How long servers may take to start once the first one is ready.",
+    **HOSTS,
 )
 @click.option(
     "--store",
     envvar=VARIABLE,
-    help="Where servers agree on who is alive: etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT,...[/NAME], or etcds:// "
-    f"with ?ca=FILE&cert=FILE&key=FILE. By default the run serves a store of its own, on its first host. {VARIABLE} "
-    "in the environment says the same, and keeps a password out of the list of processes.",
-)
-@click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
-@click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
-@click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
-@click.option(
-    "--emulate",
-    type=DURATION,
-    help="Train nothing: servers sleep their instructions, a slot lasting this long.",
+    metavar="URL",
+    help="An etcd where servers agree on who is alive: etcd://[USER:PASSWORD@]HOST:PORT,...[/NAME], or etcds:// with "
+    f"?ca=FILE&cert=FILE&key=FILE; or {VARIABLE} in the environment. Default: one of the run's own, on its first host.",
+    **HOSTS,
 )
 def command(
     job: Job,
@@ -170,10 +175,8 @@ def command(
     Kill any of these processes with kill -9: the others go on and lose at most the iteration in flight.
     recycle join brings a server back. Faults can also be given in a file, or come at random.
 
-    On several hosts, start it on each with torchrun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by
-    hand: a process for each live server, and an output folder that all hosts share. Each is the agent of its server,
-    and the first one shows the progress of all. With --tensor-parallel a server is several processes, which follow each
-    other in the order of ranks; it is dead when one of them is.
+    On several hosts, start it on each with torchrun, srun, or by hand, with an output folder that all share
+    (docs/cluster.md).
 
     \b
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60

@@ -49,8 +49,9 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     recycle watch catalogue.zip
     """
     # A run's folder comes some seconds after its command.
-    awaited = not path.exists() and not path.suffix
-    routes = watch_run(path) if awaited or path.is_dir() else try_plans(path)
+    is_run = path.is_dir() or (not path.exists() and not path.suffix)
+    awaited = is_run and not (path / "events").is_dir()
+    routes = watch_run(path) if is_run else try_plans(path)
     server = PageServer(address, port, routes)
     what = f"{path}, as soon as a run begins there" if awaited else str(path)
     make_console(error=True).print(f"{server.url} shows {what}; Ctrl-C ends it", markup=False)

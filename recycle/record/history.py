@@ -210,6 +210,18 @@ class History:
         return fresh
 
 
+def next_epoch(folder: Path) -> int:
+    """The number of the next view in a run's folder: where a run goes on in it, its views are numbered on.
+
+    Raises:
+        UserError: what is there cannot be read.
+    """
+    if not any((folder / "events").glob("*.jsonl")):
+        return 0
+    view = load_history(folder).view
+    return 0 if view is None else view.epoch + 1
+
+
 def load_history(path: Path) -> History:
     """The history of a run, from its directory or a recording.
 

@@ -84,7 +84,8 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
         server: whose.
         step: its number, from 0.
         seconds: how long it took there.
-        losses: of all micro-batches of all pipelines, from the servers of the last stage; empty from the others.
+        losses: of all micro-batches of all pipelines, or their mean, from the servers of the last stage; empty from the
+            others.
         peak_memory: the most that was held for micro-batches, in the job's unit.
         epoch: of the view in which it was made; an iteration that is made again is reported again.
     """
@@ -103,7 +104,7 @@ class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="t
     Attributes:
         server: whose.
         step: how many iterations were made before.
-        losses: one per micro-batch of all pipelines.
+        losses: one per micro-batch of all pipelines, or their mean.
         epoch: of the view.
     """
 
@@ -192,6 +193,32 @@ class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type"
         return msgspec.structs.replace(self, **{name: getattr(self, name) - origin for name in times})
 
 
+class CopyLine(msgspec.Struct, frozen=True, tag="copy", tag_field="type", forbid_unknown_fields=True, gc=False):
+    """A server has put its part of a version of its stage's state into the memory of hosts.
+
+    Attributes:
+        server: whose part.
+        stage: whose state.
+        epoch: of the view in which it was copied.
+        version: how many iterations have made it.
+        number: which part it is, from 0.
+        parts: how many the version was cut into.
+        began: the version with which that view began.
+        hosts: whose keepers have it; none where no keeper can be reached.
+        needed: how many of these must be left to have it: one, unless each has another piece of it.
+    """
+
+    server: str
+    stage: int
+    epoch: int
+    version: int
+    number: int
+    parts: int
+    began: int
+    hosts: list[str]
+    needed: int = 1
+
+
 Line = (
     RunLine
     | ProcessLine
@@ -203,4 +230,5 @@ Line = (
     | DeathLine
     | ViewLine
     | RecoveryLine
+    | CopyLine
 )

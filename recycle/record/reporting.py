@@ -15,6 +15,7 @@ from recycle.record.recorder import UNIT
 from recycle.record.recording import (
     FORMAT,
     VERSION,
+    CopyLine,
     DeathLine,
     EvaluationLine,
     InstantLine,
@@ -28,7 +29,7 @@ from recycle.record.recording import (
 from recycle.record.timeline import Span
 from recycle.wording import throughput_text
 
-Event = IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine
+Event = IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine | CopyLine
 
 
 class EventFile:
@@ -98,6 +99,22 @@ class FileReporter:
         """See Reporter."""
         self._file.write(event, spans)
         self._send(msgspec.json.encode(event))
+
+
+class Reporters:
+    """Reports to several.
+
+    Args:
+        reporters: each of them; nothing is reported where there are none.
+    """
+
+    def __init__(self, *reporters: Reporter) -> None:
+        self._reporters = reporters
+
+    def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
+        """See Reporter."""
+        for each in self._reporters:
+            each.tell(event, spans)
 
 
 class SilentReporter:

@@ -89,6 +89,18 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         place = self.on.get(str(server), next(peers))
         return [self.homes[each] for each in self.place()[place]]
 
+    def host_names(self, address: str) -> Mapping[str, str]:
+        """What each keeper's host is called, by what the keeper is called on one of them.
+
+        Args:
+            address: of that one.
+        """
+        names = [each.host for each in self.homes]
+        return {
+            each.name(address): each.host if names.count(each.host) == 1 else f"{each.host} ({each.address})"
+            for each in self.homes
+        }
+
     def stages_at(self, place: int) -> frozenset[int]:
         """Which stages' parts may come to a host's keeper."""
         placed = self.place()

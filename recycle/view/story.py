@@ -4,6 +4,7 @@ import msgspec
 
 from recycle.record.measured import iteration_ends
 from recycle.record.timeline import Timeline
+from recycle.view.copies import copies_lines
 from recycle.view.history import summarise, tell
 from recycle.view.subject import Subject
 
@@ -56,7 +57,7 @@ def story_of(subject: Subject, line: Timeline) -> Story:
     return Story(
         _curves(subject, line),
         tuple((max(0.0, time), text) for time, text in events if time >= 0 or line.first == 0),
-        tuple(summarise(history, history.servers)),
+        (*summarise(history, history.servers), *copies_lines(subject.copies)),
     )
 
 

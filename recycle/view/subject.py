@@ -15,6 +15,7 @@ from recycle.record.planned import timeline
 from recycle.record.reading import load_recording
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, load_totals
+from recycle.view.copies import StageCopies, load_copies
 
 PLAN = "plan.json"
 """The plan in a run's folder, whose job says what servers hold and may hold."""
@@ -31,6 +32,7 @@ class Subject(msgspec.Struct, frozen=True):
         history: what happened in a run; None for a plan.
         totals: loss and time of a run's steps.
         job: what a run trains, if that is known.
+        copies: where the state of each of its stages is, if hosts keep it in memory.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Subject(msgspec.Struct, frozen=True):
     history: History | None = None
     totals: tuple[StepTotal, ...] = ()
     job: Job | None = None
+    copies: tuple[StageCopies, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -77,5 +80,7 @@ def load_subject(path: Path, iterations: int | None = None) -> Subject:
         job = load_plan(path / PLAN).job if (path / PLAN).exists() else None
         if job is not None and not line.samples:
             line = msgspec.structs.replace(line, samples=held_memory(line, job))
-        return Subject(path.name, None, line, history=history, totals=totals, job=job)
+        view = history.view
+        copies = load_copies(path, job, view.servers) if job is not None and view is not None else ()
+        return Subject(path.name, None, line, history=history, totals=totals, job=job, copies=copies)
     return subject_of(load_plan(path), path.stem, iterations or 1)

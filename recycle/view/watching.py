@@ -10,9 +10,19 @@ from recycle.record.following import RecordingFollower
 from recycle.record.history import History
 from recycle.record.measured import held_memory
 from recycle.record.reading import timeline_of
-from recycle.record.recording import EvaluationLine, IterationLine, Line, ProcessLine, RunLine, SpanLine, ViewLine
+from recycle.record.recording import (
+    CopyLine,
+    EvaluationLine,
+    IterationLine,
+    Line,
+    ProcessLine,
+    RunLine,
+    SpanLine,
+    ViewLine,
+)
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, Totals
+from recycle.view.copies import KnownCopies, live_by_stage
 from recycle.view.history import tell
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import PLAN, Subject
@@ -42,6 +52,20 @@ class ServerState(msgspec.Struct, frozen=True):
     step: int
 
 
+class StagePlaces(msgspec.Struct, frozen=True):
+    """Where a stage's state is.
+
+    Attributes:
+        stage: which.
+        text: in words.
+        last: whether the death of one server loses it.
+    """
+
+    stage: int
+    text: str
+    last: bool
+
+
 class RunState(msgspec.Struct, frozen=True):
     """How a run stands.
 
@@ -57,6 +81,7 @@ class RunState(msgspec.Struct, frozen=True):
         rates: of each of them.
         deaths: how many servers died.
         events: what happened, the last at the end.
+        copies: where the state of each stage is.
     """
 
     version: int
@@ -70,6 +95,7 @@ class RunState(msgspec.Struct, frozen=True):
     rates: tuple[float, ...]
     deaths: int
     events: tuple[str, ...]
+    copies: tuple[StagePlaces, ...]
 
 
 class WatchedRun:
@@ -84,6 +110,7 @@ class WatchedRun:
         self._follower = RecordingFollower(folder)
         self._history = History()
         self._totals = Totals(self._take)
+        self._copies = KnownCopies()
         self._steps: dict[int, StepTotal] = {}
         self._processes: dict[str, tuple[int, ProcessLine]] = {}
         self._finished: dict[str, int] = {}
@@ -108,6 +135,7 @@ class WatchedRun:
             self._totals.add(view)
             self._history.add(view)
         self._waiting = []
+        self._copies.add(line for line in lines if isinstance(line, CopyLine))
         for line in lines:
             self._take_in(line)
 
@@ -130,6 +158,7 @@ class WatchedRun:
             rates,
             len(history.deaths),
             tuple(tell(event, history.servers, history.time_unit) for event in history.events),
+            self._places(),
         )
 
     def panel(self) -> Panel:
@@ -151,15 +180,17 @@ class WatchedRun:
                 self._history.add(line)
             case ProcessLine():
                 server, _, life = line.name.partition("#")
-                self._processes[server] = max(
-                    self._processes.get(server, (-1, line)), (int(life or 0), line), key=lambda each: each[0]
-                )
+                newest, _ = self._processes.get(server, (-1, line))
+                if int(life or 0) >= newest:
+                    self._processes[server] = int(life or 0), line
             case SpanLine():
                 newest = max(self._spans, default=0)
                 if line.iteration > newest - SHOWN - 1:
                     self._spans.setdefault(line.iteration, []).append(line)
                 for old in [each for each in self._spans if each <= line.iteration - SHOWN - 1]:
                     del self._spans[old]
+            case CopyLine():
+                pass
             case ViewLine():
                 self._others.append(line)
                 if line.restore == "checkpoint":
@@ -196,6 +227,13 @@ class WatchedRun:
             pid, host = (process.pid, process.host) if process else (None, "")
             states.append(ServerState(name, state, pid, host, self._finished.get(name, 0)))
         return tuple(states)
+
+    def _places(self) -> tuple[StagePlaces, ...]:
+        job, view = self._job(), self._history.view
+        if job is None or view is None:
+            return ()
+        live = live_by_stage(job, view.servers)
+        return tuple(StagePlaces(each.stage, each.text, each.is_last) for each in self._copies.stages(live))
 
     def _job(self) -> Job | None:
         # A plan is long, and its job never changes.

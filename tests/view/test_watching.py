@@ -2,7 +2,7 @@ import pytest
 
 from harness.examples import paper_plan
 from recycle.plan.document import save_plan
-from recycle.record.recording import ProcessLine
+from recycle.record.recording import CopyLine, ProcessLine
 from recycle.record.totals import load_totals
 from recycle.view.watching import SHOWN, WatchedRun
 from tests.record.test_following import append
@@ -84,3 +84,28 @@ def test_servers_have_their_processes_and_are_dead_until_a_view_has_them_again(t
     run.look()
     victim = next(server for server in run.state().servers if server.server == str(VICTIM))
     assert (victim.state, victim.pid, victim.host) == ("live", 18, "there")
+
+
+def test_where_the_state_is_follows_from_who_is_live_and_what_hosts_have(tmp_path, whole):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    run, (state,) = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"][:4]}, 1)
+    assert [(each.stage, each.text) for each in state.copies] == [
+        (0, "on 3 live servers"),
+        (1, "on 3 live servers"),
+        (2, "on 2 live servers"),
+        (3, "on 3 live servers"),
+    ]
+    for number, server in enumerate(("W0_2", "W2_2")):
+        append(tmp_path / "events" / f"{server}.jsonl", CopyLine(server, 2, 1, 4, number, 2, 4, ["here"]))
+    run.look()
+    assert run.state().version > state.version
+    assert run.state().copies[2].text == "on 2 live servers; after iteration 4 in memory of here"
+
+
+def test_a_run_that_goes_on_in_its_folder_has_new_processes(tmp_path, whole):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    run, _ = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
+    for pid in (17, 18):
+        append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", pid, "here"))
+    run.look()
+    assert run.state().servers[0].pid == 18

@@ -22,9 +22,10 @@ from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Make, Shape, Source
 from recycle.megatron.flag.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.protection import Protection
+from recycle.megatron.flag.recording import Recording, begin_recordings
 from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
-from recycle.megatron.flag.schedule import PlanSchedule, this_server
+from recycle.megatron.flag.schedule import PlanSchedule, this_rank, this_server
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.server_answers import meet_own_ranks
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
@@ -70,6 +71,9 @@ class DropIn:
         source = cache(partial(plan_source, arguments, make))
         self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
         server = this_server()
+        member = Member(server, 0 if protection is None else protection.life)
+        epoch = int(store.get("epoch"))
+        self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, this_rank())
         self._data = ScriptData(server.pipeline, plan.job.micro_batches)
         self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
@@ -86,16 +90,19 @@ class DropIn:
                 minutes=float(arguments.distributed_timeout_minutes),
                 code=code,
                 ending=self._ending,
+                epoch=epoch,
+                recording=self._recording,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
+        self._execution = self._protected or UnprotectedExecution(plan, server, store)
         self._schedule = PlanSchedule(
             plan,
             server,
             self._data,
             steps=lambda: int(arguments.curr_iteration),
             seed=arguments.seed,
-            execution=self._protected or UnprotectedExecution(plan, server, store),
+            execution=self._execution,
             evaluation=self._protected,
         )
 
@@ -107,6 +114,8 @@ class DropIn:
         """
         replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
         self._keep_loaders(training)
+        if self._recording is not None:
+            self._recording.install(training, self._arguments, self._execution.recorder)
         if self._protected is None or self._comeback is None:
             return
         self._comeback.install(training, self._schedule)
@@ -120,6 +129,8 @@ class DropIn:
         """At the end of the script: help others as long as they need it."""
         if self._protected is not None:
             self._protected.leave()
+        if self._recording is not None:
+            self._recording.close()
 
     def _keep_loaders(self, training: Any) -> None:
         """Know with each of the script's iterators where the data of other pipelines is."""
@@ -248,7 +259,7 @@ def job_store() -> Store:
 
 
 def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
-    """Choose a plan on the first rank, for all of them.
+    """Choose a plan and the number of the first view on the first rank, for all of them.
 
     Args:
         store: where all ranks look.
@@ -262,9 +273,11 @@ def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survi
     if arguments.rank == 0 and not store.check(["plan"]):  # it is there where this rank has come back
         try:
             plan = choose_plan(arguments, source, survives)
+            epoch = begin_recordings(read_flags(arguments).record, plan)
         except UserError as error:
             store.set("plan", "")
             raise RunError(str(error)) from error
+        store.set("epoch", str(epoch))
         store.set("plan", encode_plan(plan).decode())
         return plan
     content = store.get("plan")

@@ -31,6 +31,7 @@ class Flags(NamedTuple):
         exact: whether sums of gradients have the same bits whoever is alive.
         store: where servers agree on who is alive in etcd; None for the store with which they were started.
         restarts: how often within an hour the server of a crashed worker is started again.
+        record: the folder in which the run is recorded; None if it is not.
     """
 
     on: bool
@@ -41,6 +42,7 @@ class Flags(NamedTuple):
     exact: bool = False
     store: str | None = None
     restarts: int = RESTARTS
+    record: Path | None = None
 
 
 def owns_steps(flags: Flags) -> bool:
@@ -79,6 +81,11 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         default=RESTARTS,
         help="How often within an hour the server of a crashed worker is started again.",
     )
+    group.add_argument(
+        "--recycle-record",
+        metavar="FOLDER",
+        help="Where servers write what they do, for recycle watch, show and losses; on several hosts they share it.",
+    )
     return parser
 
 
@@ -102,9 +109,9 @@ def read_flags(values: argparse.Namespace) -> Flags:
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
     store = values.recycle_store or os.environ.get(VARIABLE)
-    return Flags(
-        on, catalogue, dead, budget, values.recycle_stagger, values.recycle_exact, store, values.recycle_restarts
-    )
+    record = None if values.recycle_record is None else Path(values.recycle_record)
+    own_steps = values.recycle_stagger, values.recycle_exact
+    return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record)
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

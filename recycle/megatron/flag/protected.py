@@ -20,13 +20,14 @@ from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.rank_calls import RankCalls
+from recycle.megatron.flag.recording import Recording
 from recycle.megatron.flag.roles import Roles
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
-from recycle.record.reporting import ConsoleReporter, SilentReporter
+from recycle.record.reporting import ConsoleReporter, Reporter, Reporters
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
@@ -86,6 +87,8 @@ class ProtectedTraining(NamedTuple):
         minutes: that a server may be busy before the others take it for dead.
         code: what the training code knows.
         ending: when there is a checkpoint that nobody has planned.
+        epoch: of the first view.
+        recording: of what happens on this server; None if there is none.
     """
 
     plan: Plan
@@ -94,6 +97,8 @@ class ProtectedTraining(NamedTuple):
     minutes: float
     code: TrainingCode
     ending: Ending
+    epoch: int = 0
+    recording: Recording | None = None
 
 
 class ProtectedExecution:
@@ -156,6 +161,9 @@ class ProtectedExecution:
         self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive)
         seconds = max(60 * training.minutes, DURATIONS.hang)
         durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds)
+        # The first rank speaks for the server.
+        speakers = ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr), training.recording
+        reporters: list[Reporter] = [each for each in speakers if each is not None and self._rank.is_first]
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
             self.job,
@@ -163,10 +171,7 @@ class ProtectedExecution:
             endpoint,
             durations,
             training.plans,
-            # The first rank speaks for the server.
-            ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr)
-            if self._rank.is_first
-            else SilentReporter(),
+            Reporters(*reporters),
         )
         for group in self._groups:
             ranks = torch.distributed.get_process_group_ranks(group)
@@ -175,11 +180,13 @@ class ProtectedExecution:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
             if torch.distributed.get_rank() == 0:
-                Board(endpoint.connect(), endpoint.token).verdicts.open(Opening.of(View.of(training.plan)))
+                Board(endpoint.connect(), endpoint.token).verdicts.open(
+                    Opening.of(View.of(training.plan, training.epoch))
+                )
             self._hand_over()
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()
-        self._end_if_told()
+        self._go_on()
         self._collectives.advance(steps.versions.newest)
         training.code.begin()
         self._roles.play()
@@ -196,6 +203,8 @@ class ProtectedExecution:
             self._hand_over()
         self._let_in(step)
         self._ready.train(step)
+        assert self._survivor is not None
+        self._survivor.tell_recovery()
         self._collectives.advance(self._ready.versions.newest)
         self._roles.go_on()
         return self._reports()
@@ -232,7 +241,7 @@ class ProtectedExecution:
             try:
                 if parting:
                     survivor.part()
-                    self._end_if_told()
+                    self._go_on()
                 raise AdmissionPause("new servers are admitted")
             except AdmissionPause as pause:
                 self.enter_next_view(pause)
@@ -280,13 +289,15 @@ class ProtectedExecution:
         """
         assert self._survivor is not None
         self._survivor.recover(error)
-        self._end_if_told()
+        self._go_on()
         self._ready.entered()
 
     def recover(self, error: ViewBroken) -> None:
         """Enter the next view, and get as far there as the training code believes that this server is."""
+        assert self._survivor is not None
         self.enter_next_view(error)
         self._ready.catch_up()
+        self._survivor.tell_recovery()
 
     # What recovery asks for.
 
@@ -352,10 +363,14 @@ class ProtectedExecution:
         if self._training.ending.ends:
             raise SystemExit(STOPPED)
 
-    def _end_if_told(self) -> None:
-        assert self._survivor is not None
-        if self._survivor.end is not None and not self._leaving:
-            raise SystemExit(self._survivor.end)
+    def _go_on(self) -> None:
+        """In the view that was entered, if there is one with this server."""
+        survivor, recording = self._survivor, self._training.recording
+        assert survivor is not None
+        if survivor.end is not None and not self._leaving:
+            raise SystemExit(survivor.end)
+        if survivor.end is None and recording is not None:
+            recording.enter(self.epoch, survivor.step)
 
     @property
     def _ready(self) -> Steps:

@@ -31,9 +31,13 @@ class UnprotectedExecution:
         plan: a lowered plan.
         server: which server this is.
         store: where the ranks find each other.
+
+    Attributes:
+        recorder: what was executed.
     """
 
     def __init__(self, plan: Plan, server: Server, store: torch.distributed.Store) -> None:
+        self.recorder = Recorder(server)
         self._plan = plan
         self._server = server
         self._network: Network | None = None
@@ -49,8 +53,7 @@ class UnprotectedExecution:
         self._update = WholeGradients(stage)
         self._worker: Worker | None = None
         if self._network is not None:
-            recorder = Recorder(self._server)
-            self._worker = Worker(self._plan, [stage], self._update, self._network, recorder)
+            self._worker = Worker(self._plan, [stage], self._update, self._network, self.recorder)
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:
         """See Execution; the reports are those of the micro-batches of this server's pipeline."""

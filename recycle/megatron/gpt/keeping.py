@@ -1,13 +1,13 @@
 """Copies of a GPT's versions in the memory of keepers: how much they take, and who makes them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
-from recycle.record.recording import InstantLine
+from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.launch.keepers import KeeperSetting, Seat
@@ -16,7 +16,7 @@ from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
-from recycle.state.ladder import MOST
+from recycle.state.ladder import MOST, StatePart
 from recycle.wording import memory_text, plural
 
 VALUE, COUNTERS = 4, 12
@@ -119,6 +119,12 @@ def make_keeping(
     def tell(kind: Literal["warning", "memory"], text: str) -> None:
         reporter.tell(InstantLine(kind, now(), str(server), text))
 
+    hosts = directory.host_names(endpoint.address)
+
+    def kept(part: StatePart, keepers: Sequence[str]) -> None:
+        place = part.stage, part.epoch, part.version, part.number, part.parts, part.began
+        reporter.tell(CopyLine(str(server), *place, [hosts[each] for each in keepers]))
+
     def reach(home: KeeperHome) -> KeeperClient:
         return KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
 
@@ -126,4 +132,4 @@ def make_keeping(
     others = [each for each in directory.homes if each not in own]
     near = next((each.name(endpoint.address) for each in directory.homes if each.address == endpoint.address), "")
     known = KnownKeepers([reach(each) for each in own], [reach(each) for each in others], near)
-    return Keeping(known, server, run.plan.job.depth, trained.training, lambda: trained.view, tell)
+    return Keeping(known, server, run.plan.job.depth, trained.training, lambda: trained.view, tell, kept)

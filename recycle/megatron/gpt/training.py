@@ -28,8 +28,8 @@ from recycle.megatron.gpt.text import TokenText
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.plan import Plan
-from recycle.record.history import load_history
-from recycle.record.recording import InstantLine, ViewLine
+from recycle.record.history import next_epoch
+from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, SilentReporter
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
@@ -52,10 +52,10 @@ from recycle.runtime.launch.supervisor import FIRED, Supervisor
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.recover.plans import FIRST, Maker, Plans
+from recycle.runtime.recover.plans import Maker, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
-from recycle.runtime.recover.view_reports import now
+from recycle.runtime.recover.view_reports import first_view, now
 from recycle.runtime.step.checkpoint import adopt, checkpoints, find_damage, read_manifest, set_aside
 
 Watch = Callable[[Event], None]
@@ -82,7 +82,7 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
             "exact is on: sums are not exact where one stage uses the embedding twice; do without it, or take at least "
             "two stages"
         )
-    view = View.of(run.plan, _next_epoch(run))
+    view = View.of(run.plan, next_epoch(run.folder))
     if meeting is not None:
         _require_fit(run, len(view.servers), meeting.start.count, faults)
     text = load_text(run.text, run.model)
@@ -348,27 +348,11 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     network.barrier()
 
 
-def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
-    """What is told of the view that a run begins with."""
-    servers = [str(each) for each in sorted(plan.programs)]
-    return ViewLine(
-        epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, str(FIRST)
-    )
-
-
 def _begins(run: Run) -> bool:
     """Whether it is to go on from its own folder, and there is nothing in it yet."""
     own = run.resume_from is not None and run.resume_from.resolve() == run.folder.resolve()
     kept = bool(run.copies) and (run.folder / JOIN_FILE).exists()
     return own and not kept and not checkpoints(run.checkpoints)
-
-
-def _next_epoch(run: Run) -> int:
-    """The first epoch; where a run goes on in its folder, its views are numbered on."""
-    if not run.events.is_dir():
-        return 0
-    view = load_history(run.folder).view
-    return 0 if view is None else view.epoch + 1
 
 
 def _newest(run: Run, fingerprint: str, watch: Watch) -> int | None:

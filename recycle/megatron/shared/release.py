@@ -91,12 +91,18 @@ TRAINER = (
     Hook(TRAINING, "build_train_valid_test_data_loaders", "build_train_valid_test_datasets_provider"),
     # Replaced: each iterator is known with the loader that it reads.
     Hook(TRAINING, "build_train_valid_test_data_iterators", "build_train_valid_test_datasets_provider"),
-    # Calls that schedule.
+    # Calls that schedule; replaced where a run is recorded, and what follows it as well.
     Hook(
         TRAINING,
         "train_step",
         "forward_step_func, data_iterator, model, optimizer, opt_param_scheduler, config, forward_backward_func, "
         "iteration",
+    ),
+    Hook(
+        TRAINING,
+        "evaluate",
+        "forward_step_func, data_iterator, model, process_non_loss_data_func, config, verbose, non_loss_data_func, "
+        "eval_iters",
     ),
     # Copied for each other pipeline, whose number its attribute data_parallel_rank is.
     Hook(

@@ -73,6 +73,7 @@ class Keeping:
         source: the versions.
         view: gives the view in which the server works.
         tell: tells the user something: a warning, or where a version was taken from.
+        kept: told of every part that was put, with the names of the keepers that have it.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Keeping:
         source: KeptStage,
         view: Callable[[], View],
         tell: Callable[[Literal["warning", "memory"], str], None],
+        kept: Callable[[StatePart, Sequence[str]], None] = lambda _part, _keepers: None,
     ) -> None:
         self._keepers = keepers
         self._server = server
@@ -90,6 +92,7 @@ class Keeping:
         self._source = source
         self._view = view
         self._tell = tell
+        self._kept = kept
         self._snapshot: Snapshot | None = None
         self._begun: tuple[int, int, int] | None = None
         self._done: tuple[int, int] | None = None
@@ -114,11 +117,12 @@ class Keeping:
             keepers = [each for each in self._keepers.own if not self._rests(each.name)]
             if not keepers:
                 self._done = due
+                self._kept(self._part(view), ())
                 return
             self._begun, self._snapshot = begun, Snapshot(keepers, self._part(view), self._source.state())
         first = self._done is None or self._done[0] != view.epoch
         if first or instruction.op is Op.REDUCE:
-            self._finish()
+            self._kept(self._part(view), self._finish())
             self._done = due
 
     def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
@@ -147,7 +151,8 @@ class Keeping:
         _, rest = self._resting.get(name, (0.0, REST / 2))
         self._resting[name] = time.monotonic() + 2 * rest, min(2 * rest, LONGEST_REST / 2)
 
-    def _finish(self) -> None:
+    def _finish(self) -> list[str]:
+        """Have the present version's part where it belongs, as far as that is possible; gives who has it."""
         snapshot, self._snapshot = self._snapshot, None
         assert snapshot is not None, "nothing was begun"
         lost = snapshot.finish()
@@ -158,6 +163,7 @@ class Keeping:
                 self._let_rest(keeper.name, text)
             elif not self._rests(keeper.name):
                 self._resting.pop(keeper.name, None)
+        return [each.name for each in self._keepers.own if not self._rests(each.name)]
 
     # After a failure.
 

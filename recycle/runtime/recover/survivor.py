@@ -169,6 +169,11 @@ class Survivor:
         except StoreLost:
             _meet(network)
 
+    def tell_recovery(self) -> None:
+        """Where the first iteration after a recovery was made, say what the way there took."""
+        recovery = self._recovery
+        self._reports.tell_recovery(recovery.view.epoch, recovery.step, self._trainee.connection.recorder)
+
     def stop(self) -> None:
         """Give no more signs of life, and watch no more."""
         self._admission.abort()
@@ -180,9 +185,8 @@ class Survivor:
 
     def advance(self) -> None:
         """An iteration is made; the first one after a recovery is told of."""
-        recovery = self._recovery
-        self._reports.tell_recovery(recovery.view.epoch, recovery.step, self._trainee.connection.recorder)
-        recovery.step += 1
+        self.tell_recovery()
+        self._recovery.step += 1
 
     def exchange_notices(self) -> Notices:
         """Between two iterations: look after the store, and say what all should know; gives what all said."""

@@ -8,6 +8,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import NANOSECONDS, Recorder
 from recycle.record.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Reporter
+from recycle.runtime.recover.plans import FIRST
 
 MICROSECONDS = 1e6
 
@@ -93,10 +94,13 @@ class ViewReports:
             step: the iteration.
             recorder: what was executed in it.
         """
-        times, self.times = self.times, Times()
-        if not times.restored or not times.noticed:
+        times = self.times
+        resumed = recorder.entries[0].start / NANOSECONDS if recorder.entries else 0.0
+        if not times.restored or resumed < times.restored * MICROSECONDS:
+            return  # no iteration was made since
+        self.times = Times()
+        if not times.noticed:
             return
-        entries = recorder.entries
         self._reporter.tell(
             RecoveryLine(
                 self._server,
@@ -106,7 +110,7 @@ class ViewReports:
                 times.agreed * MICROSECONDS,
                 times.rebuilt * MICROSECONDS,
                 times.restored * MICROSECONDS,
-                entries[0].start / NANOSECONDS if entries else times.restored * MICROSECONDS,
+                resumed,
                 now(),
             )
         )
@@ -118,6 +122,20 @@ class ViewReports:
     def end(self, reason: str) -> None:
         """This process ends before the run does."""
         self._reporter.tell(InstantLine("end", now(), self._server, reason))
+
+
+def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
+    """What is told of the view that a run without protection begins with, and has until its end.
+
+    Args:
+        plan: that it works by.
+        epoch: its number.
+        step: the iteration that it begins with.
+    """
+    servers = [str(each) for each in sorted(plan.programs)]
+    return ViewLine(
+        epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, str(FIRST)
+    )
 
 
 def _line(death: Death, epoch: int) -> DeathLine:

@@ -3,7 +3,8 @@
 import { make } from './head.js';
 
 const PAUSE = 500; // milliseconds between two looks at a run
-const [WIDE, HIGH] = [260, 46]; // pixels of a curve
+const [WIDE, HIGH] = [260, 52]; // pixels of a curve
+const LABEL = 18; // of these above it, for its name
 const SVG = document.documentElement.namespaceURI.replace('1999/xhtml', '2000/svg');
 
 const ask = (address) => fetch(address).then((answer) => answer.json());
@@ -11,7 +12,7 @@ const ask = (address) => fetch(address).then((answer) => answer.json());
 // Look at the run again and again; ``show`` gets the time line whenever it has changed.
 export function watchRun(show) {
   let version = -1;
-  const places = lay(['figures', 'curves', 'servers', 'news']);
+  const places = lay(['figures', 'curves', 'servers', 'copies', 'news']);
   const look = () => ask('state').then((state) => {
     if (state.error) throw new Error(state.error);
     if (state.version === version) return null;
@@ -64,7 +65,7 @@ function lay(names) {
   }));
 }
 
-function tell({ figures, curves, servers, news }, state) {
+function tell({ figures, curves, servers, copies, news }, state) {
   figures.replaceChildren();
   const said = [
     ['iteration', state.step || 'none yet'],
@@ -86,6 +87,14 @@ function tell({ figures, curves, servers, news }, state) {
     make('strong', server.server, item);
     make('span', server.pid === null ? server.state : `${server.state}, pid ${server.pid} on ${server.host}`, item);
   }
+  copies.replaceChildren();
+  for (const { stage, text, last } of state.copies) {
+    const item = make('span', '', copies);
+    item.className = last ? 'last' : '';
+    if (last) item.title = 'the next death in this stage loses its state';
+    make('strong', `stage ${stage}`, item);
+    make('span', text, item);
+  }
   news.replaceChildren();
   for (const text of state.events.slice(-6).reverse()) make('div', text, news);
 }
@@ -105,7 +114,7 @@ function drawCurve(name, steps, values) {
   const line = document.createElementNS(SVG, 'polyline');
   const places = values.map((value, place) => {
     const x = (place * (WIDE - 4)) / Math.max(1, values.length - 1) + 2;
-    return [x.toFixed(1), (HIGH - 3 - ((HIGH - 8) * (value - least)) / room).toFixed(1)].join(',');
+    return [x.toFixed(1), (HIGH - 3 - ((HIGH - LABEL) * (value - least)) / room).toFixed(1)].join(',');
   });
   line.setAttribute('points', places.join(' '));
   picture.append(title, line, label);

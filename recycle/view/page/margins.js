@@ -5,7 +5,9 @@ import { drawCurveNames, drawMemoryScale } from './lanes.js';
 import { AXIS } from './scene.js';
 import { timeText } from './times.js';
 
-export function drawAxis(scene, pen) {
+const LEGIBLE = 9; // pixels of a row with text
+
+export function drawAxis(scene, pen, lines) {
   pen.fillStyle = scene.theme.ground;
   pen.fillRect(0, 0, scene.width, AXIS);
   pen.fillStyle = scene.theme.dim;
@@ -20,8 +22,10 @@ export function drawAxis(scene, pen) {
     const half = pen.measureText(text).width / 2;
     if (x - half > scene.left - 6 - half && x + half < scene.edge + 6) pen.fillText(text, x, AXIS / 2);
   }
-  pen.textAlign = 'right';
-  for (const { name, right } of scene.columns) pen.fillText(name, scene.edge + right, AXIS / 2);
+  if (scene.rowHeight >= LEGIBLE && lines.some(({ panel, place }) => !panel.rows[place].dead)) {
+    pen.textAlign = 'right';
+    for (const { name, right } of scene.columns) pen.fillText(name, scene.edge + right, AXIS / 2);
+  }
   pen.fillStyle = scene.theme.rule;
   pen.fillRect(0, AXIS - 1, scene.width, 1);
 }
@@ -39,7 +43,7 @@ export function drawMargins(scene, pen, lines) {
       pen.fillStyle = scene.theme.dead;
       pen.fillRect(0, scene.y(top), 6, Math.max(2, scene.rowHeight - 1));
     }
-    if (scene.rowHeight < 9) continue;
+    if (scene.rowHeight < LEGIBLE) continue;
     pen.font = `bold ${font}px "DejaVu Sans", Verdana, sans-serif`;
     pen.fillStyle = row.dead ? scene.theme.dead : scene.theme.ink;
     pen.textAlign = 'left';

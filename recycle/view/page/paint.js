@@ -45,7 +45,7 @@ export function draw(scene, pen) {
   drawViewNames(scene, pen);
   pen.restore();
   drawMargins(scene, pen, lines);
-  drawAxis(scene, pen);
+  drawAxis(scene, pen, lines);
 }
 
 // What is lit, over all the rest: the pointed box with what it waits for and who waits for it, a followed micro-batch, and

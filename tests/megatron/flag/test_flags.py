@@ -34,11 +34,13 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
         "--recycle-budget",
         "500ms",
     ]
-    flags, rest = find_flags([*arguments, "--recycle-catalogue", "plans.zip", "--recycle-budget", "500ms"])
+    arguments += ["--recycle-catalogue", "plans.zip", "--recycle-record", "runs/7"]
+    flags, rest = find_flags([*arguments, "--recycle-budget", "500ms"])
     assert flags.on
     assert flags.catalogue == Path("plans.zip")
     assert flags.dead == (Server(1, 2), Server(0, 3))
     assert flags.budget == 0.5
+    assert flags.record == Path("runs/7")
     assert rest == ["--lr", "1"]
 
 
@@ -117,6 +119,7 @@ def arguments(**changes):
         "recycle_exact": False,
         "recycle_store": None,
         "recycle_restarts": 3,
+        "recycle_record": None,
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
         "micro_batch_size": 2,

@@ -25,6 +25,8 @@ from harness.flag_runs import (
 from harness.started import Started, by_hand
 from recycle.control.etcd_store import EtcdStore
 from recycle.control.tcp_store import listen
+from recycle.record.history import load_history
+from recycle.record.totals import load_totals
 
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -59,6 +61,20 @@ def losses(printed):
 
 def deaths(printed):
     return re.findall(r"recycle: (W\d_\d) was killed by signal 9 \(SIGKILL\); training goes on with", printed.output)
+
+
+def require_recorded(printed, folder, returned):
+    """The recordings say what was printed, and who died and came back in turn."""
+    recorded = {total.step + 1: f"{total.loss:.6E}" for total in load_totals(folder) if not total.held_out}
+    expected = {number: loss for number, (loss, _) in printed.trained.items()}
+    # What is printed there is the mean of the first two.
+    assert {**recorded, 2: expected[2]} == expected
+    held_out = {f"iteration {total.step}": f"{total.loss:.6E}" for total in load_totals(folder) if total.held_out}
+    assert held_out.items() <= printed.evaluated.items() | {(each, held_out[each]) for each in list(held_out)[-1:]}
+    history = load_history(folder)
+    assert [each.server for each in history.deaths] == returned
+    assert [server for change in history.changes for server, _ in change.joined] == returned
+    assert all(change.recovery for change in history.changes)
 
 
 @pytest.mark.parametrize("victims", [(3, 0), (1, 2)])
@@ -147,12 +163,13 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     # So long a run with the usual learning rate has a spike, which makes much of how sums were rounded before.
     long, calm = 5 * LENGTH, ("--lr", 2e-3)
     stock = nearly(train(dataset, *calm, iterations=long))
-    saved = (*calm, "--save-interval", 4 * LENGTH, "--save", tmp_path)
+    saved = (*calm, "--save-interval", 4 * LENGTH, "--save", tmp_path, "--recycle-record", tmp_path / "run")
     watch = kill_in_turn([3, 2, 0], slow)
     survived = train(dataset, *RETURNING, *saved, iterations=long, script="paced_gpt.py", watch=watch)
     assert len(deaths(survived)) == 3
     assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
     assert losses(survived) == stock
+    require_recorded(survived, tmp_path / "run", ["W1_1", "W0_1", "W0_0"])
     again = (*calm, *ON, "--use-checkpoint-args", "--load", tmp_path, "--ckpt-step", 4 * LENGTH)
     onward = train(dataset, *again, iterations=long)
     assert "the death of a server ends this run" not in onward.output

@@ -60,14 +60,17 @@ class Peer:
     """One server of the stage."""
 
     def __init__(self, keepers, server, epoch=0, newest=0):
-        self.stage, self.warnings = Stage(newest), []
+        self.stage, self.warnings, self.kept = Stage(newest), [], []
         self.view = View.among(ALL, epoch)
         known = KnownKeepers(keepers, near=keepers[0].name)
-        self.keeping = Keeping(known, server, 2, self.stage, lambda: self.view, self.tell)
+        self.keeping = Keeping(known, server, 2, self.stage, lambda: self.view, self.tell, self.tell_kept)
 
     def tell(self, kind, text):
         if kind == "warning":
             self.warnings.append(text)
+
+    def tell_kept(self, part, keepers):
+        self.kept.append((part.version, part.number, part.parts, *keepers))
 
     def compute(self):
         self.keeping.before(self.stage.newest, Doing(Op.F))
@@ -107,6 +110,8 @@ def test_what_both_have_put_is_the_version(keepers):
     with pytest.raises(ConnectionLost, match="no keeper has version 2 of stage 1"):
         joiner.keeping.fetch(2)
     assert not one.warnings + other.warnings + joiner.warnings
+    assert one.kept == [(version, 0, 2, "near", "far") for version in range(3)]
+    assert other.kept == [(version, 1, 2, "near", "far") for version in range(2)]
 
 
 def test_the_first_version_of_a_view_is_there_before_anybody_computes(keepers):

@@ -3,6 +3,9 @@
 from harness.examples import paper_plan
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
+from recycle.job import Server
+from recycle.plan.instruction import Instruction, Op
+from recycle.record.recorder import Recorder
 from recycle.record.recording import DeathLine, ViewLine
 from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import ViewReports
@@ -52,6 +55,23 @@ def test_who_came_in_such_a_view_and_is_still_there_is_told_as_well():
     came = ("W1_0#0", "W1_1#0")
     _, (_, view) = told(verdict(1, joined=came), verdict(2, "W1_1#0"))
     assert view.joined == ["W1_0"]
+
+
+def test_what_a_recovery_took_is_told_with_the_first_iteration_that_is_made_after_it_and_once():
+    view_reports, lines = told(verdict(1, "W1_0#0"))
+    recorder, forward = Recorder(Server(0, 0)), Instruction(Op.F, 0, 0, 0)
+    view_reports.notice(10.0)
+    view_reports.times.agreed, view_reports.times.rebuilt, view_reports.times.restored = 11.0, 12.0, 13.0
+    view_reports.tell_recovery(1, 7, recorder)
+    recorder.add(forward, 9 * 10**9, 9 * 10**9 + 1)
+    view_reports.tell_recovery(1, 7, recorder)
+    assert len(lines) == 2
+    recorder.clear()
+    recorder.add(forward, 14 * 10**9, 15 * 10**9)
+    view_reports.tell_recovery(1, 7, recorder)
+    view_reports.tell_recovery(1, 7, recorder)
+    (line,) = lines[2:]
+    assert (line.noticed, line.agreed, line.rebuilt, line.restored, line.resumed) == (10e6, 11e6, 12e6, 13e6, 14e6)
 
 
 def test_everything_is_told_once_and_by_the_first_members_only():
