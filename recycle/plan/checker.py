@@ -105,7 +105,7 @@ def _instructions(plan: Plan) -> Iterator[Violation]:
             elif op is Op.REDUCE or op is Op.STEP:
                 if plan.form == "compute":
                     wrong = f"{instruction} has no place in a plan of compute form"
-            elif not _exists(instruction, loads):
+            elif not (0 <= instruction.home < job.pipelines and 0 <= instruction.micro_batch < loads[instruction.home]):
                 wrong = (
                     f"{instruction}: there is no micro-batch {instruction.home}.{instruction.micro_batch} "
                     f"in {job.pipelines} pipelines of {job.micro_batches if job.even else list(loads)}"
@@ -119,12 +119,6 @@ def _instructions(plan: Plan) -> Iterator[Violation]:
                 wrong = f"{instruction}: a plan with a fused backward has B only"
             if wrong:
                 yield Violation("instructions", wrong, server, index)
-
-
-def _exists(instruction: Instruction, loads: Sequence[int]) -> bool:
-    """Whether a pipeline brings such a micro-batch."""
-    home = instruction.home
-    return 0 <= home < len(loads) and 0 <= instruction.micro_batch < loads[home]
 
 
 def _phases(plan: Plan) -> Phases:
