@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from recycle.errors import JobError, NoPlanError
-from recycle.placement import Placement, require_placement, standard
+from recycle.placement import PlacedPipeline, Placement, require_layout, require_placement, standard
 from recycle.wording import memory_text, time_text
 
 LARGEST = 10**12
@@ -89,7 +89,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         pipelines: D, the data-parallel degree.
-        micro_batches: M, per pipeline and iteration.
+        micro_batches: M, per pipeline and iteration; where pipelines are not alike, the most that one brings.
         stages: one entry per chunk, in the order of the model: P in all where each server holds one.
         latency: time from the end of an instruction to the start of one that needs its result on the neighbouring
             chunk, if another server executes that; the first entry is between chunks 0 and 1. It keeps no server busy.
@@ -97,6 +97,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         time_unit: what one unit of time is.
         memory_unit: what one unit of memory is.
         placement: which chunks each server of a pipeline holds; unset where server s holds chunk s.
+        layout: the servers and the micro-batches of each pipeline, where pipelines are not alike. The limits of its
+            servers then take the place of those of the chunks.
     """
 
     pipelines: int
@@ -107,6 +109,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_unit: str = "slot"
     memory_unit: str = "activation"
     placement: Placement | msgspec.UnsetType = msgspec.UNSET
+    layout: tuple[PlacedPipeline, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _at_least(self.pipelines, 1, "pipelines", "a job has at least one pipeline")
@@ -121,6 +124,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for boundary, time in enumerate(self.latency):
             _at_least(time, 0, f"latency behind stage {boundary}", "a latency cannot be negative")
         self._settle_placement()
+        if not isinstance(self.layout, msgspec.UnsetType):
+            if self.placement is not msgspec.UNSET:
+                raise JobError("placement: pipelines of their own have placements of their own; leave it out")
+            require_layout(self.layout, self.pipelines, self.micro_batches, [stage.held for stage in self.stages])
         for number, stage in enumerate(self.stages):
             for field in ("forward", "input_gradient", "weight_gradient", "optimizer", "reduction"):
                 _at_least(getattr(stage, field), 0, f"{field} of stage {number}", "a cost cannot be negative")
@@ -167,19 +174,44 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
 
     @property
+    def even(self) -> bool:
+        """True if all pipelines are alike: in their servers, and in how many micro-batches they bring."""
+        return isinstance(self.layout, msgspec.UnsetType)
+
+    @property
     def depth(self) -> int:
-        """P, the number of servers of a pipeline: its stages, where each server holds one chunk."""
+        """P, the number of servers of a pipeline: its stages, where each server holds one chunk.
+
+        Where pipelines are not alike, that of the longest.
+        """
+        if not isinstance(self.layout, msgspec.UnsetType):
+            return max(len(pipeline.servers) for pipeline in self.layout)
         return len(self.stages) if isinstance(self.placement, msgspec.UnsetType) else len(self.placement)
 
     @property
     def standard(self) -> bool:
         """True if server s of a pipeline holds chunk s and no other."""
-        return isinstance(self.placement, msgspec.UnsetType)
+        return isinstance(self.placement, msgspec.UnsetType) and self.even
 
     @property
     def chunks(self) -> Placement:
-        """The chunks of each server of a pipeline, rising."""
+        """The chunks of each server of a pipeline, rising; all pipelines are alike."""
+        assert self.even, "pipelines differ: ask placements"
         return standard(len(self.stages)) if isinstance(self.placement, msgspec.UnsetType) else self.placement
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """The chunks of each server of each pipeline, rising."""
+        if isinstance(self.layout, msgspec.UnsetType):
+            return (self.chunks,) * self.pipelines
+        return tuple(pipeline.placement for pipeline in self.layout)
+
+    @property
+    def loads(self) -> tuple[int, ...]:
+        """How many micro-batches each pipeline brings."""
+        if isinstance(self.layout, msgspec.UnsetType):
+            return (self.micro_batches,) * self.pipelines
+        return tuple(pipeline.micro_batches for pipeline in self.layout)
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -190,11 +222,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 places[chunk] = place
         return tuple(places)
 
-    @property
-    def longest_update(self) -> int:
-        """The longest time that a server needs for its reductions and optimizer steps."""
-        return max(sum(self.stages[chunk].update for chunk in chunks) for chunks in self.chunks)
-
     def chunk_text(self, chunk: int) -> str:
         """What a chunk is called: a stage, where each server holds one."""
         return f"{'stage' if self.standard else 'chunk'} {chunk}"
@@ -204,7 +231,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.stages[self.chunks[place][0]].limit
 
     def require_standard(self, what: str) -> None:
-        """Refuse that a server holds several chunks.
+        """Refuse that a server holds several chunks, or that pipelines are not alike.
 
         Args:
             what: needs one chunk per server.
@@ -212,8 +239,23 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             JobError: one does.
         """
+        self.require_even(what)
         if not self.standard:
             raise JobError(f"placement: {what} takes one chunk per server; leave the placement out")
+
+    def require_even(self, what: str) -> None:
+        """Refuse pipelines that are not alike.
+
+        Args:
+            what: needs pipelines that are alike.
+
+        Raises:
+            JobError: they are not.
+        """
+        if not self.even:
+            raise JobError(
+                f"layout: {what} takes pipelines that are alike; give pipelines, stages and micro_batches instead"
+            )
 
     def lag(self, stage: int, other: int) -> int:
         """Latency between two chunks on different servers: that of their boundary for neighbours, 0 within one."""
@@ -229,7 +271,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def servers(self) -> list[Server]:
         """Every server, by pipeline and then place."""
-        return [Server(pipeline, stage) for pipeline in range(self.pipelines) for stage in range(self.depth)]
+        placements = enumerate(self.placements)
+        return [Server(pipeline, place) for pipeline, placement in placements for place in range(len(placement))]
 
     def dead_servers(self, dead: Iterable[Server]) -> "DeadServers":
         """Some servers of this job as its dead ones.
@@ -240,11 +283,25 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         servers = tuple(sorted(set(dead)))
         self.require_servers(servers)
         gone = set(servers)
-        live = (
-            tuple(pipeline for pipeline in range(self.pipelines) if (pipeline, stage) not in gone)
-            for stage in range(self.depth)
+        if self.even:
+            kind = "stage"
+            holders = [[Server(pipeline, place) for pipeline in range(self.pipelines)] for place in range(self.depth)]
+        else:
+            kind = "chunk"
+            placed = [
+                (Server(pipeline, place), chunks)
+                for pipeline, placement in enumerate(self.placements)
+                for place, chunks in enumerate(placement)
+            ]
+            holders = [[server for server, held in placed if chunk in held] for chunk in range(len(self.stages))]
+        live = tuple(tuple(each.pipeline for each in held if each not in gone) for held in holders)
+        lost = tuple(
+            f"{kind} {number} has no live server ({', '.join(map(str, held))} dead): no peer holds its parameters, "
+            "so it must be restored from a snapshot before training can go on"
+            for number, held in enumerate(holders)
+            if not live[number]
         )
-        return DeadServers(servers, tuple(live))
+        return DeadServers(servers, live, lost)
 
     def require_servers(self, servers: Iterable[Server]) -> None:
         """Refuse what is no server of this job.
@@ -252,11 +309,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             JobError: one of them is not.
         """
+        lengths = tuple(map(len, self.placements))
         for server in servers:
-            if not (0 <= server.pipeline < self.pipelines and 0 <= server.stage < self.depth):
+            known = 0 <= server.pipeline < self.pipelines
+            if not (known and 0 <= server.stage < lengths[server.pipeline]):
+                last = lengths[-1] - 1
+                stages = f"stages 0 to {last}" if self.even else "as many servers in each as its layout says"
                 raise JobError(
                     f"server {server}: this job has pipelines 0 to {self.pipelines - 1} "
-                    f"and stages 0 to {self.depth - 1}, so its last server is W{self.pipelines - 1}_{self.depth - 1}"
+                    f"and {stages}, so its last server is W{self.pipelines - 1}_{last}"
                 )
 
 
@@ -267,15 +328,17 @@ class DeadServers(Set[Server]):
 
     Args:
         servers: the dead ones, in order, once each.
-        live: per stage, the pipelines whose server of it is alive, rising.
+        live: per stage, the pipelines whose server of it is alive, rising; per chunk, where pipelines are not alike.
+        lost: what is to be said of each without a live server.
     """
 
-    __slots__ = ("_members", "_servers", "live")
+    __slots__ = ("_members", "_servers", "live", "lost")
 
-    def __init__(self, servers: tuple[Server, ...], live: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(self, servers: tuple[Server, ...], live: tuple[tuple[int, ...], ...], lost: tuple[str, ...]) -> None:
         self._servers = servers
         self._members = frozenset(servers)
         self.live = live
+        self.lost = lost
 
     def __contains__(self, server: object) -> bool:
         return server in self._members
@@ -303,23 +366,13 @@ class DeadServers(Set[Server]):
         stages = [server.stage for server in self._servers]
         return tuple(stages.count(stage) for stage in range(len(self.live)))
 
-    def lost_stages(self) -> Iterator[str]:
-        """What is to be said of each stage without a live server."""
-        for stage, live in enumerate(self.live):
-            if not live:
-                names = ", ".join(str(server) for server in self._servers if server.stage == stage)
-                yield (
-                    f"stage {stage} has no live server ({names} dead): no peer holds its parameters, "
-                    "so it must be restored from a snapshot before training can go on"
-                )
-
     def require_peers(self) -> None:
         """Refuse that a stage has no live server.
 
         Raises:
             NoPlanError: one has none.
         """
-        for lost in self.lost_stages():
+        for lost in self.lost:
             raise NoPlanError(lost)
 
 

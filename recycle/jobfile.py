@@ -12,7 +12,15 @@ from recycle.errors import JobError, UserError
 from recycle.files import read_bytes
 from recycle.job import Job, Stage
 from recycle.kinds import JOB, read_toml
-from recycle.placement import Placement, parse_placement, placement_text, require_placement
+from recycle.placement import (
+    FULL_SPEED,
+    PlacedPipeline,
+    PlacedServer,
+    Placement,
+    parse_placement,
+    placement_text,
+    require_placement,
+)
 
 Number = int | float
 PerStage = Number | list[Number]
@@ -38,12 +46,28 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: PerStage = 0
 
 
-class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole job file."""
+class ServerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of a pipeline's ``servers``: its chunks, its speed in percent, and its memory as in ``[memory]``."""
 
-    pipelines: int
-    stages: int
+    chunks: list[int]
+    speed: int = FULL_SPEED
+    limit: Number | None = None
+
+
+class PipelineDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One ``[[layout]]`` table: a pipeline with its own servers."""
+
     micro_batches: int
+    servers: list[ServerDocument]
+
+
+class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole job file. ``layout`` takes the place of the numbers before it."""
+
+    pipelines: int = 0
+    stages: int = 0
+    micro_batches: int = 0
+    layout: list[PipelineDocument] = []
     name: str = "job"
     time_unit: str = "slot"
     memory_unit: str = "activation"
@@ -81,7 +105,10 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
             raise JobError(f"{source}: {TABLES[key]} is {table!r}: expected a table of keys")
         table[key] = value
     for key in TOP[:3]:
-        if key not in document:
+        if "layout" in document:
+            if key in document:
+                raise JobError(f"{source}: {key} follows from layout; leave it out")
+        elif key not in document:
             raise JobError(f"{source}: {key} is missing; give it in the job file or as --{key.replace('_', '-')}")
     try:
         return _build(msgspec.convert(document, JobDocument))
@@ -97,39 +124,48 @@ def encode_job(job: Job) -> bytes:
     def column(key: str) -> PerStage:
         return _shortest([getattr(stage, key) for stage in job.stages])
 
-    text = placement_text(job.chunks)
-    document = JobDocument(
-        pipelines=job.pipelines,
-        stages=job.depth,
-        micro_batches=job.micro_batches,
-        name=job.name,
-        time_unit=job.time_unit,
-        memory_unit=job.memory_unit,
-        placement=text if not text.startswith("[") else [list(chunks) for chunks in job.chunks],
-        costs=Costs(
-            forward=column("forward"),
-            input_gradient=column("input_gradient"),
-            weight_gradient=column("weight_gradient"),
-            optimizer=column("optimizer"),
-            reduction=column("reduction"),
-            latency=_shortest(job.latency),
-        ),
-        memory=Memory(
-            held=column("held"),
-            released_at_input_gradient=column("released_at_input_gradient"),
-            limit=_shortest(
-                [
-                    job.limit(place) + sum(job.stages[chunk].state for chunk in chunks)
-                    for place, chunks in enumerate(job.chunks)
-                ]
-            ),
-            state=column("state"),
-        ),
+    def limit(chunks: Sequence[int], room: int) -> int:
+        return room + sum(job.stages[chunk].state for chunk in chunks)
+
+    head: dict[str, Any] = {}
+    limits: PerStage | None = None
+    if isinstance(job.layout, msgspec.UnsetType):
+        text = placement_text(job.chunks)
+        head = {"pipelines": job.pipelines, "stages": job.depth, "micro_batches": job.micro_batches}
+        if not job.standard:
+            head["placement"] = text if not text.startswith("[") else [list(chunks) for chunks in job.chunks]
+        limits = _shortest([limit(chunks, job.limit(place)) for place, chunks in enumerate(job.chunks)])
+    else:
+        head["layout"] = [
+            {
+                "micro_batches": pipeline.micro_batches,
+                "servers": [
+                    {"chunks": each.chunks, "speed": each.speed, "limit": limit(each.chunks, each.limit)}
+                    for each in pipeline.servers
+                ],
+            }
+            for pipeline in job.layout
+        ]
+    costs = Costs(
+        forward=column("forward"),
+        input_gradient=column("input_gradient"),
+        weight_gradient=column("weight_gradient"),
+        optimizer=column("optimizer"),
+        reduction=column("reduction"),
+        latency=_shortest(job.latency),
     )
-    fields = msgspec.to_builtins(document)
-    if job.standard:
-        del fields["placement"]
-    return tomli_w.dumps(fields).encode()
+    memory = Memory(
+        held=column("held"),
+        released_at_input_gradient=column("released_at_input_gradient"),
+        limit=limits,
+        state=column("state"),
+    )
+    names = {"name": job.name, "time_unit": job.time_unit, "memory_unit": job.memory_unit}
+    tables = {"costs": msgspec.to_builtins(costs), "memory": msgspec.to_builtins(memory)}
+    if limits is None:
+        del tables["memory"]["limit"]
+    layout = {"layout": head.pop("layout")} if "layout" in head else {}
+    return tomli_w.dumps({**head, **names, **tables, **layout}).encode()
 
 
 def _shortest(values: Sequence[int]) -> PerStage:
@@ -138,42 +174,81 @@ def _shortest(values: Sequence[int]) -> PerStage:
 
 
 def _build(document: JobDocument) -> Job:
+    if document.layout:
+        return _build_layout(document)
     depth = document.stages
     if not 1 <= depth <= 10_000:
         raise JobError(f"stages is {depth}: a job has between 1 and 10000 stages")
     placement = _placement(document.placement, depth)
     count = sum(map(len, placement))
-    costs, memory = document.costs, document.memory
-    held = _per_stage(memory.held, "memory.held", count)
-    state = _per_stage(memory.state, "memory.state", count)
+    columns = _columns(document, count)
+    held, state = columns["held"], columns["state"]
     # What a plan may use: the state is there all the time.
     room = [depth * sum(held[chunk] for chunk in chunks) for chunks in placement]
-    if memory.limit is not None:
-        limit = _per_stage(memory.limit, "memory.limit", depth, "server of a pipeline" if count > depth else "stage")
+    if document.memory.limit is not None:
+        what = "server of a pipeline" if count > depth else "stage"
+        limit = _per_stage(document.memory.limit, "memory.limit", depth, what)
         room = [each - sum(state[chunk] for chunk in chunks) for each, chunks in zip(limit, placement, strict=True)]
     limits = {chunk: amount for chunks, amount in zip(placement, room, strict=True) for chunk in chunks}
-    columns = {
-        "forward": _per_stage(costs.forward, "costs.forward", count),
-        "input_gradient": _per_stage(costs.input_gradient, "costs.input_gradient", count),
-        "weight_gradient": _per_stage(costs.weight_gradient, "costs.weight_gradient", count),
-        "optimizer": _per_stage(costs.optimizer, "costs.optimizer", count),
-        "reduction": _per_stage(costs.reduction, "costs.reduction", count),
-        "held": held,
-        "released_at_input_gradient": _per_stage(
-            memory.released_at_input_gradient, "memory.released_at_input_gradient", count
-        ),
-        "limit": [limits[chunk] for chunk in range(count)],
-        "state": state,
+    return _job(document, columns, limits, document.pipelines, document.micro_batches, placement=placement)
+
+
+def _build_layout(document: JobDocument) -> Job:
+    """A job whose pipelines have servers of their own."""
+    if document.placement != "standard":
+        raise JobError("placement: the servers of a layout name their chunks themselves; leave it out")
+    if isinstance(document.memory.limit, list):
+        raise JobError("memory.limit: give one number for all servers of a layout, or limit at each of them")
+    chunks = [chunk for pipeline in document.layout for server in pipeline.servers for chunk in server.chunks]
+    count = 1 + max(chunks, default=-1)
+    if not 1 <= count <= len(chunks):
+        raise JobError(f"layout: its servers hold {len(chunks)} chunks up to number {count - 1}; give every chunk once")
+    columns = _columns(document, count)
+    layout, limits = [], dict.fromkeys(range(count), 0)
+    for number, pipeline in enumerate(document.layout):
+        servers = []
+        for place, server in enumerate(pipeline.servers):
+            held, state = (
+                sum(columns[key][chunk] for chunk in server.chunks if 0 <= chunk < count) for key in ("held", "state")
+            )
+            given = document.memory.limit if server.limit is None else server.limit
+            where = f"limit of server {place} of pipeline {number}"
+            room = len(pipeline.servers) * held if given is None else _whole(given, where) - state
+            servers.append(PlacedServer(tuple(server.chunks), room, server.speed))
+            limits |= {chunk: max(room, limits.get(chunk, 0)) for chunk in server.chunks}
+        layout.append(PlacedPipeline(pipeline.micro_batches, tuple(servers)))
+    most = max(pipeline.micro_batches for pipeline in layout)
+    return _job(document, columns, limits, len(layout), most, layout=tuple(layout))
+
+
+def _columns(document: JobDocument, count: int) -> dict[str, list[int]]:
+    """Per key of the costs and the memory that chunks have, its value at each of so many chunks."""
+    times = {key: getattr(document.costs, key) for key in Costs.__struct_fields__ if key != "latency"}
+    amounts = {key: getattr(document.memory, key) for key in Memory.__struct_fields__ if key != "limit"}
+    return {key: _per_stage(value, f"costs.{key}", count) for key, value in times.items()} | {
+        key: _per_stage(value, f"memory.{key}", count) for key, value in amounts.items()
     }
+
+
+def _job(
+    document: JobDocument,
+    columns: Mapping[str, Sequence[int]],
+    limits: Mapping[int, int],
+    pipelines: int,
+    micro_batches: int,
+    **placed: Any,
+) -> Job:
+    count = len(columns["held"])
+    costs = [{key: column[chunk] for key, column in columns.items()} for chunk in range(count)]
     return Job(
-        pipelines=document.pipelines,
-        micro_batches=document.micro_batches,
-        stages=tuple(Stage(**{key: column[stage] for key, column in columns.items()}) for stage in range(count)),
-        latency=tuple(_per_stage(costs.latency, "costs.latency", count - 1, "boundary between stages")),
+        pipelines=pipelines,
+        micro_batches=micro_batches,
+        stages=tuple(Stage(**each, limit=limits[chunk]) for chunk, each in enumerate(costs)),
+        latency=tuple(_per_stage(document.costs.latency, "costs.latency", count - 1, "boundary between stages")),
         name=document.name,
         time_unit=document.time_unit,
         memory_unit=document.memory_unit,
-        placement=placement,
+        **placed,
     )
 
 

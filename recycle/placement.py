@@ -1,16 +1,59 @@
 """Placements: which chunks of the model each server of a pipeline holds. Pure data; a job has one.
 
 A chunk is a run of consecutive layers, the thing that an instruction names. Chunks are numbered in the order of the
-model. All pipelines place them alike.
+model. All pipelines place them alike, unless each is given its own servers: then chunks are the common refinement of
+all pipelines' cuts.
 """
 
 import re
+from collections.abc import Sequence
 from typing import TypeAlias
+
+import msgspec
 
 from recycle.errors import JobError
 
 Placement: TypeAlias = tuple[tuple[int, ...], ...]
 """Per server of a pipeline, by its place in it, the chunks that it holds, rising."""
+
+FULL_SPEED = 100
+"""The speed, in percent, of a server whose costs are those of its chunks."""
+
+
+class PlacedServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One server of a pipeline that has its own.
+
+    Attributes:
+        chunks: that it holds, rising.
+        limit: memory for activations.
+        speed: in percent of a server whose costs are those of its chunks; it divides them, rounded up.
+    """
+
+    chunks: tuple[int, ...]
+    limit: int
+    speed: int = FULL_SPEED
+
+    def time(self, cost: int) -> int:
+        """How long something takes here."""
+        return -(-cost * FULL_SPEED // self.speed)
+
+
+class PlacedPipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pipeline of those that are not alike.
+
+    Attributes:
+        micro_batches: that it brings in each iteration.
+        servers: in their order.
+    """
+
+    micro_batches: int
+    servers: tuple[PlacedServer, ...]
+
+    @property
+    def placement(self) -> Placement:
+        """The chunks of each server."""
+        return tuple(server.chunks for server in self.servers)
+
 
 FORMS = "standard, v-shaped, interleaved:N, or a list of the chunks of each server"
 
@@ -77,6 +120,43 @@ def require_placement(placement: Placement, chunks: int) -> None:
         if wrong >= chunks:
             where = f"the model has the chunks 0 to {chunks - 1}"
         raise JobError(f"placement: chunk {wrong}: {where}; every chunk has one server in each pipeline")
+
+
+def require_layout(layout: tuple[PlacedPipeline, ...], pipelines: int, micro_batches: int, held: Sequence[int]) -> None:
+    """Refuse pipelines of their own that do not hold the model, or have no room for a micro-batch.
+
+    Args:
+        layout: what to judge.
+        pipelines: how many the job has.
+        micro_batches: the most that one of them brings.
+        held: memory that a micro-batch takes at each chunk of the model.
+
+    Raises:
+        JobError: something of that.
+    """
+    most = max((pipeline.micro_batches for pipeline in layout), default=0)
+    if (len(layout), most) != (pipelines, micro_batches):
+        raise JobError(
+            f"layout: {len(layout)} pipelines of up to {most} micro-batches, and the job says {pipelines} of up to "
+            f"{micro_batches}; give the same"
+        )
+    for number, pipeline in enumerate(layout):
+        if pipeline.micro_batches < 1:
+            raise JobError(f"micro_batches of pipeline {number} is {pipeline.micro_batches}: the least is 1")
+        try:
+            require_placement(pipeline.placement, len(held))
+        except JobError as error:
+            raise JobError(f"pipeline {number}: {error}") from error
+        for place, server in enumerate(pipeline.servers):
+            where = f"of server {place} of pipeline {number}"
+            needed = sum(held[chunk] for chunk in server.chunks)
+            if server.speed < 1:
+                raise JobError(f"speed {where} is {server.speed}: it is in percent, and the least is 1")
+            if server.limit < needed:
+                raise JobError(
+                    f"limit {where} is {server.limit}: not one micro-batch fits, because its chunks "
+                    f"{list(server.chunks)} hold {needed} of each; the least limit that works is {needed}"
+                )
 
 
 def placement_text(placement: Placement) -> str:

@@ -468,3 +468,22 @@ def test_nothing_is_searched_for_garbage_at_the_end():
     words = [sys.executable, "-c", f"{last}; from recycle.cli import main; main()", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "frozen: True"
+
+
+def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run, tmp_path):
+    job, plan = tmp_path / "job.toml", tmp_path / "plan.json"
+    text = (Path(__file__).parent.parent / "docs" / "job.md").read_text()
+    job.write_text(text.split('```toml\nname = "one server lost"')[1].split("```")[0])
+    picture = ("show", plan, "--html", tmp_path / "plan.html")
+    for command in (
+        ("plan", job, "--dead", "W0_1", "--moves", "10", "-o", plan),
+        ("check", plan),
+        ("show", plan),
+        picture,
+    ):
+        assert run(*command)[0] == 0
+    assert "W1_1,2,F,0,0," not in run("export", plan)[1]
+    assert "\nW1_0,2,F,0,0," in run("export", plan)[1]
+    for command, what in (("explain", plan), "an explanation"), (("train", job), "training"):
+        status, _, err = run(*command)
+        assert (status, f"layout: {what} takes pipelines that are alike" in err) == (2, True)

@@ -197,3 +197,45 @@ def test_one_chunk_per_server_in_order_is_the_standard_placement():
 def test_what_is_no_placement_is_refused(changes, message):
     with pytest.raises(JobError, match=message):
         load_job(None, {**SHAPE, **changes})
+
+
+LAYOUT = """
+[memory]
+held = [1, 2]
+state = [3, 4]
+
+[[layout]]
+micro_batches = 3
+servers = [{chunks = [0, 1], limit = 30, speed = 80}]
+
+[[layout]]
+micro_batches = 2
+servers = [{chunks = [0]}, {chunks = [1]}]
+"""
+
+
+def test_pipelines_of_their_own_servers(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(LAYOUT)
+    job = load_job(path, {})
+    assert (job.pipelines, job.micro_batches, job.loads, job.depth) == (2, 3, (3, 2), 2)
+    # What is left of the limit beside the state; by default each of two servers has room for two micro-batches.
+    assert [[each.limit for each in pipeline.servers] for pipeline in job.layout] == [[23], [2, 4]]
+    assert job.layout[0].servers[0].speed == 80
+    again = tmp_path / "again.toml"
+    again.write_bytes(encode_job(job))
+    assert load_job(again, {}).layout == job.layout
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("stages = 2\n", "stages follows from layout; leave it out"),
+        ('placement = "v-shaped"\n', "the servers of a layout name their chunks themselves"),
+    ],
+)
+def test_a_layout_stands_for_itself(tmp_path, more, message):
+    path = tmp_path / "job.toml"
+    path.write_text(more + LAYOUT)
+    with pytest.raises(JobError, match=message):
+        load_job(path, {})

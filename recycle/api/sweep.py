@@ -29,6 +29,7 @@ def sweep(job: Job, failures: Iterable[int] = range(4), *, budget: str = "2s", s
     Raises:
         UserError: there are not so many servers to lose, or no plan exists.
     """
+    job.require_even("a sweep")
     order = _deaths(job, seed)
     whole = make_plan(job, budget=budget, seed=seed)
     servers = job.pipelines * job.depth

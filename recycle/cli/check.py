@@ -9,6 +9,7 @@ import click
 
 from recycle.cli.console import make_console, print_json
 from recycle.cli.options import describe_dead, describe_job, describe_throughput, json_option, plan_argument
+from recycle.holding import placed
 from recycle.plan.checker import Violation, check_plan, rows_around
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.document import load_plan
@@ -88,7 +89,9 @@ def figures(plan: Plan, clock: Clock, claims: "Claims") -> dict[str, Any]:
         "baseline": plan.baseline,
         "gap": plan.gap,
         "retention": plan.retention,
-        "peak_memory": {str(server): peak_memory(plan.job, program) for server, program in clock.compute.items()},
+        "peak_memory": {
+            str(server): peak_memory(plan.job, server, program) for server, program in clock.compute.items()
+        },
         "bubble": {str(server): round(clock.bubble(server), 6) for server in clock.compute},
     }
 
@@ -113,7 +116,7 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
     table = Table(box=None, header_style="bold")
     servers = sorted(clock.compute)
     rows: list[tuple[str, list[float], list[int], int]] = []
-    peaks = {server: peak_memory(plan.job, clock.compute[server]) for server in servers}
+    peaks = {server: peak_memory(plan.job, server, clock.compute[server]) for server in servers}
     if len(servers) <= MOST_ROWS:
         groups = [(str(server), [server]) for server in servers]
     else:
@@ -121,7 +124,7 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
         groups = [(f"stage {stage}", [server for server in servers if server.stage == stage]) for stage in stages]
     for name, members in groups:
         bubbles = [clock.bubble(server) for server in members]
-        rows.append((name, bubbles, [peaks[server] for server in members], job.limit(members[0].stage)))
+        rows.append((name, bubbles, [peaks[server] for server in members], placed(job, members[0]).limit))
     for heading in ("", "bubble", "peak memory", "limit"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, shares, memory, limit in rows:

@@ -183,6 +183,13 @@ def describe_dead(dead: Iterable[Server]) -> str:
 
 def describe_job(job: Job) -> str:
     """The job's shape in words."""
+    if not job.even:
+        lengths = sorted({len(placement) for placement in job.placements})
+        servers = " to ".join(str(each) for each in sorted({lengths[0], lengths[-1]}))
+        return (
+            f"{job.name}: {job.pipelines} pipelines of {servers} servers, {len(job.stages)} chunks, "
+            f"{sum(job.loads)} micro-batches in all"
+        )
     placement = "" if job.standard else f", {placement_text(job.chunks)}"
     return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches{placement}"
 
@@ -198,7 +205,7 @@ def describe_throughput(plan: Plan) -> list[str]:
 
     problem = make_problem(job, job.dead_servers(()), plan.mode)
     least = period(problem, lower_bound(problem).value)
-    servers = job.pipelines * job.depth
+    servers = len(job.servers())
     return [
         f"{text}, with {(servers - len(plan.dead)) / servers:.1%} of the servers alive",
         f"at least {least / max(plan.period, 1):.1%} of any plan with all servers alive (bound {job.time_text(least)})",

@@ -30,6 +30,7 @@ def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> No
     recycle plan profiled.toml --dead W1_2 -o plan.json
     """
     quiet()
+    job.require_even("a profile")
     from recycle.megatron.gpt.forward import load_text
     from recycle.megatron.gpt.profile import profile
 

@@ -186,6 +186,7 @@ def command(
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
+    job.require_even("training")
     if emulate is not None:
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
@@ -329,6 +330,7 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
 
         return first_plan(job, dead, Mode())
     plan = load_legal_plan(path)
+    plan.job.require_even("training")
     shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
     if shapes[0] != shapes[1]:
         planned, asked = (" x ".join(map(str, shape)) for shape in shapes)

@@ -10,6 +10,7 @@ from itertools import product
 
 import msgspec
 
+from recycle.holding import holders, placed
 from recycle.job import Server
 from recycle.plan.clock import COMPUTE, activity_network, run_clock
 from recycle.plan.dependency import dependencies
@@ -70,7 +71,7 @@ def _place(violation: Violation) -> tuple[int, Server, int]:
 
 
 def _servers(plan: Plan) -> Iterator[Violation]:
-    for lost in plan.dead.lost_stages():
+    for lost in plan.dead.lost:
         yield Violation("servers", lost)
     for server in plan.job.servers():
         if server in plan.dead and server in plan.programs:
@@ -84,7 +85,7 @@ def _roles(plan: Plan) -> Iterator[Violation]:
     for server, role in plan.roles.items():
         if server in plan.dead:
             yield Violation("roles", f"{server} is dead and cannot act as {role}", server)
-        elif role.stage != server.stage:
+        elif placed(plan.job, role) != placed(plan.job, server):
             yield Violation("roles", f"{server} cannot act as {role}: it holds another stage's parameters", server)
         elif held[role] > 1:
             yield Violation("roles", f"{held[role]} servers act as {role}", server)
@@ -92,21 +93,22 @@ def _roles(plan: Plan) -> Iterator[Violation]:
 
 def _instructions(plan: Plan) -> Iterator[Violation]:
     job = plan.job
-    held = job.chunks
+    loads = job.loads
     for server, program in plan.programs.items():
+        held = placed(job, server).chunks
         for index, instruction in enumerate(program):
             op = instruction.op
             wrong = None
-            if instruction.stage not in held[server.stage]:
-                mine = " and ".join(map(job.chunk_text, held[server.stage]))
+            if instruction.stage not in held:
+                mine = " and ".join(map(job.chunk_text, held))
                 wrong = f"{instruction} is of {job.chunk_text(instruction.stage)}, and {server} holds {mine}"
             elif op is Op.REDUCE or op is Op.STEP:
                 if plan.form == "compute":
                     wrong = f"{instruction} has no place in a plan of compute form"
-            elif not (0 <= instruction.home < job.pipelines and 0 <= instruction.micro_batch < job.micro_batches):
+            elif not (0 <= instruction.home < job.pipelines and 0 <= instruction.micro_batch < loads[instruction.home]):
                 wrong = (
                     f"{instruction}: there is no micro-batch {instruction.home}.{instruction.micro_batch} "
-                    f"in {job.pipelines} pipelines of {job.micro_batches}"
+                    f"in {job.pipelines} pipelines of {job.micro_batches if job.even else list(loads)}"
                 )
             elif op.is_transfer:
                 if plan.form == "compute":
@@ -144,10 +146,11 @@ def _once(plan: Plan) -> Iterator[Violation]:
                 else:
                     seen[key] = (server, index)
     for phase in (Op.F, Op.I, Op.W):
-        for home, chunk, micro_batch in product(*map(range, (job.pipelines, len(job.stages), job.micro_batches))):
-            if (phase, chunk, home, micro_batch) not in seen:
-                message = f"micro-batch {home}.{micro_batch} has no {phase.value} at {job.chunk_text(chunk)}"
-                yield Violation("once", message)
+        for home, load in enumerate(job.loads):
+            for chunk, micro_batch in product(range(len(job.stages)), range(load)):
+                if (phase, chunk, home, micro_batch) not in seen:
+                    message = f"micro-batch {home}.{micro_batch} has no {phase.value} at {job.chunk_text(chunk)}"
+                    yield Violation("once", message)
 
 
 def _together(plan: Plan) -> Iterator[Violation]:
@@ -167,23 +170,22 @@ def _together(plan: Plan) -> Iterator[Violation]:
 def _routing(plan: Plan) -> Iterator[Violation]:
     acts = {server: plan.roles.get(server, server) for server in plan.programs}
     holder = {role: server for server, role in acts.items()}
-    allowed: dict[Server, frozenset[int]] = {}
-    for stage in range(plan.job.depth):
-        live = tuple(sorted(role.pipeline for role in holder if role.stage == stage))
-        for pipeline in range(plan.job.pipelines):
-            allowed[Server(pipeline, stage)] = frozenset(plan.mode.routing_rule.hosts(pipeline, live))
+    held_by = holders(plan.job)
+    allowed: list[list[frozenset[int]]] = []
+    for peers in held_by:
+        live = tuple(peer.pipeline for peer in peers if peer in holder)
+        allowed.append([frozenset(plan.mode.routing_rule.hosts(peer.pipeline, live)) for peer in peers])
     for server, program in plan.programs.items():
         for index, instruction in enumerate(program):
             if instruction.op is not Op.F:
                 continue
-            home = Server(instruction.home, server.stage)
-            hosts = allowed[home]
+            hosts, peers = allowed[instruction.stage][instruction.home], held_by[instruction.stage]
             if acts[server].pipeline in hosts:
                 continue
-            if hosts == {home.pipeline}:
-                message = f"{instruction} is away from home: {holder[home]} is alive"
+            if hosts == {instruction.home}:
+                message = f"{instruction} is away from home: {holder[peers[instruction.home]]} is alive"
             else:
-                names = [str(holder[Server(pipeline, server.stage)]) for pipeline in sorted(hosts)]
+                names = [str(holder[peers[pipeline]]) for pipeline in sorted(hosts)]
                 message = f"{instruction} belongs on {' or '.join(names)}"
             yield Violation("routing", f"{message} and the routing is '{plan.mode.routing}'", server, index)
 
@@ -191,11 +193,11 @@ def _routing(plan: Plan) -> Iterator[Violation]:
 def _memory(plan: Plan) -> Iterator[Violation]:
     for server, program in plan.programs.items():
         steps = ((instruction.stage, instruction.op) for instruction in program)
-        excess = first_excess(plan.job, server.stage, steps)
+        excess = first_excess(plan.job, server, steps)
         if excess is not None:
             index, needed = excess
             place = f"{program[index]} brings {server} to {needed} {plan.job.memory_unit}s"
-            yield Violation("memory", f"{place}, and its limit is {plan.job.limit(server.stage)}", server, index)
+            yield Violation("memory", f"{place}, and its limit is {placed(plan.job, server).limit}", server, index)
 
 
 def _transfers(plan: Plan) -> Iterator[Violation]:
@@ -237,7 +239,7 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
 def _updates(plan: Plan) -> Iterator[Violation]:
     for server, program in plan.programs.items():
         tail = [index for index, each in enumerate(program) if each.op is Op.REDUCE or each.op is Op.STEP]
-        chunks = plan.job.chunks[server.stage]
+        chunks = placed(plan.job, server).chunks
         order = list(dict.fromkeys(program[index].stage for index in tail))
         pairs = [(op, chunk) for chunk in order for op in (Op.REDUCE, Op.STEP)]
         if sorted(order) != list(chunks) or [(program[index].op, program[index].stage) for index in tail] != pairs:
@@ -306,8 +308,7 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
                     "deadlock", f"{instruction} waits for ever: servers wait for each other", servers[lane], index
                 )
         return
-    held = plan.job.chunks
-    holders = Counter(chunk for server in plan.programs for chunk in held[server.stage])
+    holding = Counter(chunk for server in plan.programs for chunk in placed(plan.job, server).chunks)
     come: dict[int, set[Server]] = {}
     position = dict.fromkeys(plan.programs, 0)
     ready = list(plan.programs)
@@ -328,7 +329,7 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
             elif instruction.op is Op.REDUCE:
                 met = come.setdefault(instruction.stage, set())
                 met.add(server)
-                if len(met) < holders[instruction.stage]:
+                if len(met) < holding[instruction.stage]:
                     break
                 for each in met - {server}:
                     position[each] += 1
@@ -348,7 +349,7 @@ def _missed(plan: Plan, position: dict[Server, int], server: Server) -> str:
     instruction = plan.programs[server][position[server]]
     peer = instruction.peer
     if peer is None:
-        waited = [each for each in plan.programs if instruction.stage in plan.job.chunks[each.stage]]
+        waited = [each for each in plan.programs if instruction.stage in placed(plan.job, each).chunks]
         peer = next(each for each in waited if instruction not in plan.programs[each][position[each] :][:1])
     there = plan.programs[peer][position[peer] :]
     return f"{peer} is at {there[0]}" if there else f"{peer} has finished"

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from recycle.job import Job, Server
+from recycle.holding import costs_on
+from recycle.job import Job, Server, Stage
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
@@ -44,11 +45,10 @@ class Clock(msgspec.Struct, frozen=True):
         return 1 - busy / self.period if self.period else 0.0
 
 
-def duration(job: Job, instruction: Instruction) -> int:
-    """Time that a compute instruction keeps its server busy."""
-    stage = job.stages[instruction.stage]
+def duration(stage: Stage, op: Op) -> int:
+    """Time that a compute instruction of a chunk keeps its server busy, by what the chunk costs there."""
     costs = {Op.F: stage.forward, Op.I: stage.input_gradient, Op.W: stage.weight_gradient}
-    return sum(costs[phase] for phase in instruction.op.phases)
+    return sum(costs[phase] for phase in op.phases)
 
 
 def run_clock(job: Job, mode: Mode, programs: Mapping[Server, Iterable[Instruction]]) -> Clock:
@@ -87,20 +87,21 @@ def activity_network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) 
     width = job.micro_batches
     chunks = range(len(job.stages))
     done = [{phase: [-1] * total for phase in (Op.F, Op.I, Op.W)} for _ in chunks]
-    cost = [{op: duration(job, Instruction(op, chunk)) for op in COMPUTE} for chunk in chunks]
     completes = [{op: [done[chunk][phase] for phase in op.phases] for op in COMPUTE} for chunk in chunks]
-    held = job.chunks
     length: list[int] = []
     lanes = []
     for server, program in compute.items():
         first = len(length)
+        costs = costs_on(job, server)
+        cost = {chunk: {op: duration(stage, op) for op in COMPUTE} for chunk, stage in costs.items()}
         length += [cost[each.stage][each.op] for each in program]
-        last = dict.fromkeys(held[server.stage], -1)
+        last = dict.fromkeys(costs, -1)
         for node, each in enumerate(program, first):
             for table in completes[each.stage][each.op]:
                 table[each.home * width + each.micro_batch] = node
             last[each.stage] = node
-        lanes.append(Lane(range(first, len(length)), tuple(last), tuple(last.values())))
+        updates = tuple(stage.update for stage in costs.values())
+        lanes.append(Lane(range(first, len(length)), tuple(last), tuple(last.values()), updates))
     nothing = [-1] * total
     source: list[dict[Op, list[int]]] = [{} for _ in chunks]
     delay: list[dict[Op, int]] = [{} for _ in chunks]
@@ -111,13 +112,13 @@ def activity_network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) 
             delay[chunk][op] = job.lag(chunk, other.stage) if other else 0
     need: list[int] = []
     lag: list[int] = []
-    for lane, (server, program) in zip(lanes, compute.items(), strict=True):
+    for lane, program in zip(lanes, compute.values(), strict=True):
         needs = [source[each.stage][each.op][each.home * width + each.micro_batch] for each in program]
         need += needs
-        if len(held[server.stage]) == 1:
+        if len(lane.chunks) == 1:
             lag += [delay[each.stage][each.op] for each in program]
         else:
             # Between neighbouring chunks on one server nothing is transferred.
             ways = zip(needs, program, strict=True)
             lag += [0 if other in lane.nodes else delay[each.stage][each.op] for other, each in ways]
-    return ActivityNetwork(length, need, lag, lanes, [stage.update for stage in job.stages])
+    return ActivityNetwork(length, need, lag, lanes, len(job.stages))

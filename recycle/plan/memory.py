@@ -7,7 +7,8 @@ which follow many servers at once or look at a part of a program, and the worker
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from recycle.job import Job, Stage
+from recycle.holding import placed
+from recycle.job import Job, Server, Stage
 from recycle.plan.instruction import Instruction, Op
 
 
@@ -30,15 +31,15 @@ def memory_changes(stage: Stage) -> Mapping[Op, MemoryChange]:
     }
 
 
-def walk_memory(job: Job, place: int, steps: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, int]]:
+def walk_memory(job: Job, server: Server, steps: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, int]]:
     """Memory in use on a server while it executes each step of a program, and after it.
 
     Args:
         job: whose server it is.
-        place: of the server in its pipeline.
+        server: whose program it is.
         steps: the chunk and the op of each instruction.
     """
-    changes = {chunk: memory_changes(job.stages[chunk]) for chunk in job.chunks[place]}
+    changes = {chunk: memory_changes(job.stages[chunk]) for chunk in placed(job, server).chunks}
     level = 0
     for chunk, op in steps:
         taken, freed = changes[chunk][op]
@@ -47,16 +48,14 @@ def walk_memory(job: Job, place: int, steps: Iterable[tuple[int, Op]]) -> Iterat
         level -= freed
 
 
-def first_excess(job: Job, place: int, steps: Iterable[tuple[int, Op]]) -> tuple[int, int] | None:
+def first_excess(job: Job, server: Server, steps: Iterable[tuple[int, Op]]) -> tuple[int, int] | None:
     """The first step of a program that needs more memory than its server has, and how much it needs."""
-    limit = job.limit(place)
-    levels = (level for level, _ in walk_memory(job, place, steps))
+    limit = placed(job, server).limit
+    levels = (level for level, _ in walk_memory(job, server, steps))
     return next(((index, level) for index, level in enumerate(levels) if level > limit), None)
 
 
-def peak_memory(job: Job, program: Sequence[Instruction]) -> int:
+def peak_memory(job: Job, server: Server, program: Sequence[Instruction]) -> int:
     """The most memory that a server holds for activations at any time, given its program."""
-    if not program:
-        return 0
     steps = ((instruction.stage, instruction.op) for instruction in program)
-    return max(level for level, _ in walk_memory(job, job.places[program[0].stage], steps))
+    return max((level for level, _ in walk_memory(job, server, steps)), default=0)

@@ -17,11 +17,13 @@ class Lane(NamedTuple):
         nodes: its nodes, numbered in execution order.
         chunks: the chunks that it holds.
         last: its last node of each of these chunks, -1 where it has none.
+        update: how long its reduction and its optimizer step of each of these chunks take.
     """
 
     nodes: range
     chunks: tuple[int, ...]
     last: tuple[int, ...]
+    update: tuple[int, ...]
 
 
 class Update(NamedTuple):
@@ -40,14 +42,14 @@ class ActivityNetwork(msgspec.Struct, frozen=True):
         need: per node, the node of another lane whose result it needs, or -1.
         lag: per node, the time from the end of that need to the earliest start.
         lanes: every live server.
-        update: per chunk, how long its reduction and its optimizer step keep a server busy.
+        chunks: how many the model has.
     """
 
     duration: Sequence[int]
     need: Sequence[int]
     lag: Sequence[int]
     lanes: Sequence[Lane]
-    update: Sequence[int]
+    chunks: int
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -128,7 +130,7 @@ class Passes:
 
     def last_nodes(self, end: Sequence[int]) -> list[int]:
         """Per chunk, the node that ends last on any lane; its gradients are complete then."""
-        found = [-1] * len(self.network.update)
+        found = [-1] * self.network.chunks
         for lane in self.network.lanes:
             for chunk, node in zip(lane.chunks, lane.last, strict=True):
                 if node >= 0 and (found[chunk] < 0 or end[node] > end[found[chunk]]):
@@ -150,10 +152,12 @@ class Passes:
         """
         time, cause = free, -1
         found = []
-        for chunk in sorted(lane.chunks, key=lambda chunk: (ready[chunk], chunk)):
+        for chunk, update in sorted(
+            zip(lane.chunks, lane.update, strict=True), key=lambda each: (ready[each[0]], each[0])
+        ):
             if ready[chunk] > time:
                 time, cause = ready[chunk], chunk
-            found.append(Update(chunk, time, time + self.network.update[chunk]))
+            found.append(Update(chunk, time, time + update))
             time = found[-1].end
         return tuple(found), cause
 
@@ -200,9 +204,9 @@ def global_timing(network: ActivityNetwork) -> Timing:
     passes = Passes(network)
     start, end, _ = passes.run([0] * len(network.lanes))
     makespan = max(end, default=0)
-    ready = [makespan] * len(network.update)
+    ready = [makespan] * network.chunks
     updates = [passes.updates(lane, ready, makespan)[0] for lane in network.lanes]
-    period = makespan + max(sum(network.update[chunk] for chunk in lane.chunks) for lane in network.lanes)
+    period = makespan + max(sum(lane.update) for lane in network.lanes)
     return Timing(start, updates, makespan, period, passes.sequence)
 
 
@@ -223,7 +227,7 @@ def staggered_timing(network: ActivityNetwork) -> Timing:
     passes = Passes(network)
     lanes = network.lanes
     # Who executes nothing waits for its updates only, and they may begin as late as helps.
-    least = max((sum(network.update[chunk] for chunk in lane.chunks) for lane in lanes if not lane.nodes), default=0)
+    least = max((sum(lane.update) for lane in lanes if not lane.nodes), default=0)
     period = least
     release = [0] * len(lanes)
     rounds = 0

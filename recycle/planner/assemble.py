@@ -9,6 +9,7 @@ from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction
 from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.greedy.published import fault_free_problem, one_forward_one_backward
+from recycle.planner.model.alone import alone
 from recycle.planner.model.evaluate import timing
 from recycle.planner.model.lowering import lower
 from recycle.planner.model.problem import Problem, make_problem
@@ -60,6 +61,8 @@ def lower_plan(plan: Plan) -> Plan:
 
 
 def baseline_period(job: Job) -> int:
-    """Period of the job's fault-free 1F1B schedule with one global optimizer step."""
+    """Period of the job's fault-free 1F1B schedule with one global optimizer step; of its slowest pipeline's."""
+    if not job.even:
+        return max(baseline_period(alone(job, pipeline, joined=True)) for pipeline in range(job.pipelines))
     problem = fault_free_problem(job)
     return timing(problem, one_forward_one_backward(problem)).period

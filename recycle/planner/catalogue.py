@@ -80,6 +80,7 @@ def make_catalogue(
             was for something else.
     """
     require_plannable(job)
+    job.require_even("a catalogue")
     _require_few(job, failures)
     vectors = list(failure_vectors(job, failures))
     parts = _open_parts(path, job, mode, failures, effort, form)

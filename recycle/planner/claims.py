@@ -11,7 +11,7 @@ import msgspec
 
 from recycle.plan.checker import Violation
 from recycle.plan.plan import SOLVER, Plan
-from recycle.planner.anneal.improve import improve
+from recycle.planner.anneal.search import search
 from recycle.planner.assemble import baseline_period
 from recycle.planner.model.bounds import lower_bound, period
 from recycle.planner.model.problem import make_problem
@@ -52,7 +52,7 @@ def judge_claims(plan: Plan) -> Claims:
         message = f"the plan says that {plan.provenance.bound_by} proves {plan.bound}, and the rules prove {proven}"
         violations.append(Violation("claims", message))
     elif not verified:
-        found = period(problem, improve(problem, [MaxMoves(MOVES)]).progress.value)
+        found = period(problem, search(problem, [MaxMoves(MOVES)]).progress.value)
         if found < plan.bound:
             message = f"the plan says that no period is below {plan.bound}, and there is a plan of {found}"
             violations.append(Violation("claims", message))

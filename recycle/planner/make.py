@@ -8,7 +8,8 @@ from recycle.errors import JobError
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import SOLVER, Form, Plan, Provenance
-from recycle.planner.anneal.improve import LARGE, improve
+from recycle.planner.anneal.improve import LARGE
+from recycle.planner.anneal.search import search
 from recycle.planner.assemble import assemble
 from recycle.planner.greedy.pattern import pattern_of, spread
 from recycle.planner.model.bounds import lower_bound, period
@@ -71,7 +72,7 @@ def make_plan(
 def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Programs, int, str, str]:
     """Programs, the bound on their value, what proved it, and what made them."""
     analytic = lower_bound(problem)
-    found = improve(problem, effort.stops, effort.seed, watch=watch)
+    found = search(problem, effort.stops, effort.seed, watch)
     value = found.progress.value
     if value == analytic.value or not effort.proof:
         return found.programs, analytic.value, analytic.proof, "list scheduler and annealing"
@@ -92,6 +93,7 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
 
 
 def _require_provable(problem: Problem) -> None:
+    problem.job.require_even("a proof")
     if problem.tasks > LARGE and not problem.alike:
         raise JobError(
             f"a proof for {problem.tasks} tasks: the exact solver is made for some thousand, and takes {LARGE} at most "

@@ -1,9 +1,10 @@
 """The planned time line: what the clock says about a plan, in the schema that measured runs share."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
+from recycle.holding import placed
 from recycle.job import Job, Server
 from recycle.plan.clock import COMPUTE, Clock, run_clock
 from recycle.plan.instruction import Instruction, Op
@@ -27,16 +28,17 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
     first = min((start[0] for start in clock.start.values() if start), default=0)
     spans: list[Span] = []
     samples: list[SampleLine] = []
+    held: dict[Server | None, tuple[int, ...]] = {each: placed(job, each).chunks for each in job.servers()}
     for server in sorted(clock.compute):
         name = str(server)
         work = list(zip(_compute(plan.programs[server]), clock.start[server], clock.end[server], strict=True))
         sends = _sends(plan.programs[server])
-        changes = {chunk: memory_changes(job.stages[chunk]) for chunk in job.chunks[server.stage]}
+        changes = {chunk: memory_changes(job.stages[chunk]) for chunk in held[server]}
         # An instruction of a chunk that its server does not hold is timed, and takes memory, as one that it does.
         steps = [(each.stage, each.op) for each in clock.compute[server]]
         places = len(plan.programs[server])
         update = _updates(plan.programs[server])
-        levels = walk_memory(job, server.stage, steps * iterations)
+        levels = walk_memory(job, server, steps * iterations)
         lane: list[Span] = []
         for iteration in range(iterations):
             shift = iteration * clock.period - first
@@ -48,7 +50,7 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                 if changes[chunk][op].freed:
                     samples.append(SampleLine(name, end + shift, after))
                 for place, send in sends.get(index, ()):
-                    arrival = end + shift + _lag(job, send)
+                    arrival = end + shift + _lag(job, send, held.get(send.peer, ()))
                     lane.append(Span(server, "communication", send, end + shift, arrival, iteration, place))
             for chunk, begin, stop in clock.updates[server]:
                 middle = begin + job.stages[chunk].reduction
@@ -89,16 +91,26 @@ def plan_clock(plan: Plan) -> Clock:
     for server, program in plan.programs.items():
         work = list(program)
         for index, each in enumerate(program):
-            known = 0 <= each.home < job.pipelines and 0 <= each.micro_batch < job.micro_batches
-            held = job.chunks[server.stage]
+            known = 0 <= each.home < job.pipelines and 0 <= each.micro_batch < job.loads[each.home]
+            held = placed(job, server).chunks
             if each.op in COMPUTE and not (known and each.stage in held):
                 unit = (each.stage - held[0], each.home, each.micro_batch)
                 number = foreign.setdefault(unit, job.micro_batches + len(foreign))
                 work[index] = Instruction(each.op, held[0], 0, number)
         programs[server] = work
     if foreign:
-        job = msgspec.structs.replace(job, micro_batches=job.micro_batches + len(foreign))
+        job = _widened(job, len(foreign))
     return run_clock(job, plan.mode, programs)
+
+
+def _widened(job: Job, more: int) -> Job:
+    """The job with room for more micro-batches in its first pipeline, behind all that there are."""
+    micro_batches = job.micro_batches + more
+    if isinstance(job.layout, msgspec.UnsetType):
+        return msgspec.structs.replace(job, micro_batches=micro_batches)
+    first, *rest = job.layout
+    wide = msgspec.structs.replace(first, micro_batches=micro_batches)
+    return msgspec.structs.replace(job, micro_batches=micro_batches, layout=(wide, *rest))
 
 
 def _compute(program: Sequence[Instruction]) -> list[tuple[int, Instruction]]:
@@ -109,13 +121,17 @@ def _updates(program: Sequence[Instruction]) -> dict[tuple[Op, int], int]:
     return {(each.op, each.stage): index for index, each in enumerate(program) if each.op.is_update}
 
 
-def _lag(job: Job, send: Instruction) -> int:
-    """How long a transfer takes: the latency of its boundary, and no time if its peer does not hold the chunk there."""
-    assert send.peer is not None
+def _lag(job: Job, send: Instruction, held: Collection[int]) -> int:
+    """How long a transfer takes: the latency of its boundary, and no time if its peer does not hold the chunk there.
+
+    Args:
+        job: whose transfer it is.
+        send: its instruction.
+        held: the chunks of its peer.
+    """
     target = send.stage + (1 if send.op is Op.SEND_F else -1)
     low = min(send.stage, target)
-    known = 0 <= low < len(job.latency) and send.peer.stage < job.depth and target in job.chunks[send.peer.stage]
-    return job.latency[low] if known else 0
+    return job.latency[low] if 0 <= low < len(job.latency) and target in held else 0
 
 
 def _sends(program: Sequence[Instruction]) -> dict[int, list[tuple[int, Instruction]]]:

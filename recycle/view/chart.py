@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from recycle.holding import longest_update, placed
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recording import RecoveryLine
@@ -275,6 +276,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     moved = _moved(roles, failed, spans)
     actors = {role: server for server, role in roles.items()}
     iterations = max(1, timeline.iterations)
+    limits = {server: placed(job, server).limit for server in job.servers()} if job else {}
     rows = []
     for server in servers:
         mine = spans.get(server, [])
@@ -289,7 +291,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 busy=busy / iterations,
                 bubble=1 - busy / (iterations * period) if period else 0.0,
                 peak=peak.get(str(server)),
-                limit=job.limit(server.stage) if job and server.stage < job.depth else None,
+                limit=limits.get(server),
                 actor=actors.get(server),
                 moved=moved.get(server, {}),
                 outages=tuple(_shown(each, mine) for each in outages.get(server, ())),
@@ -360,7 +362,7 @@ def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row])
         facts.append(("iterations", str(timeline.iterations)))
     else:
         if plan.mode.optimizer == "global":
-            unit, update = timeline.time_unit, plan.job.longest_update
+            unit, update = timeline.time_unit, longest_update(plan.job)
             facts[0] = (
                 "period",
                 f"{time_text(period, unit)} = {time_text(period - update, unit)} + {time_text(update, unit)} optimizer",

@@ -1,12 +1,13 @@
 import pytest
 
 from harness.examples import paper_job, paper_plan
-from recycle.job import Job, Stage
+from recycle.job import Job, Server, Stage
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import first_excess, memory_changes, peak_memory, walk_memory
 
 STAGE = Stage(1, 1, 1, 0, 0, held=5, released_at_input_gradient=2, limit=9)
 JOB = Job(1, 1, (STAGE,), ())
+FIRST = Server(0, 0)
 
 
 def steps(ops):
@@ -26,34 +27,34 @@ def test_memory_is_freed_in_the_parts_that_the_stage_says():
 def test_a_walk_says_what_is_held_during_and_after_each_op():
     ops = (Op.RECV_F, Op.F, Op.SEND_F, Op.I, Op.F, Op.W, Op.B, Op.STEP)
     levels = [(0, 0), (5, 5), (5, 5), (5, 3), (8, 8), (8, 5), (5, 0), (0, 0)]
-    assert list(walk_memory(JOB, 0, steps(ops))) == levels
+    assert list(walk_memory(JOB, FIRST, steps(ops))) == levels
 
 
 def test_the_chunks_of_a_server_share_its_memory():
     small = Stage(1, 1, 1, 0, 0, held=2, released_at_input_gradient=0, limit=9)
     job = Job(1, 1, (STAGE, small), (0,), placement=((0, 1),))
     walk = [(0, Op.F), (1, Op.F), (1, Op.F), (0, Op.I), (1, Op.W)]
-    assert list(walk_memory(job, 0, walk)) == [(5, 5), (7, 7), (9, 9), (9, 7), (7, 5)]
-    assert first_excess(job, 0, [*walk, (0, Op.F)]) == (5, 10)
+    assert list(walk_memory(job, FIRST, walk)) == [(5, 5), (7, 7), (9, 9), (9, 7), (7, 5)]
+    assert first_excess(job, FIRST, [*walk, (0, Op.F)]) == (5, 10)
 
 
 def test_the_first_place_over_the_limit_is_found():
-    assert first_excess(JOB, 0, steps((Op.F, Op.I, Op.F, Op.F))) == (3, 13)
-    assert first_excess(JOB, 0, steps((Op.F, Op.B, Op.F, Op.F))) == (3, 10)
-    assert first_excess(JOB, 0, steps((Op.F, Op.B) * 5)) is None
+    assert first_excess(JOB, FIRST, steps((Op.F, Op.I, Op.F, Op.F))) == (3, 13)
+    assert first_excess(JOB, FIRST, steps((Op.F, Op.B, Op.F, Op.F))) == (3, 10)
+    assert first_excess(JOB, FIRST, steps((Op.F, Op.B) * 5)) is None
 
 
 @pytest.mark.parametrize(("released", "peak"), [(0, 3), (1, 2)])
 def test_the_peak_depends_on_what_the_input_gradient_frees(released, peak):
     rows = program("0F0.0 0F0.1 0I0.0 0F0.2 0W0.0 0I0.1 0W0.1 0I0.2 0W0.2")
-    assert peak_memory(paper_job(released=released), rows) == peak
+    assert peak_memory(paper_job(released=released), FIRST, rows) == peak
 
 
 def test_a_server_without_work_holds_nothing():
-    assert peak_memory(paper_job(), ()) == 0
+    assert peak_memory(paper_job(), FIRST, ()) == 0
 
 
 def test_transfers_hold_nothing():
     compute, lowered = paper_plan(form="compute"), paper_plan()
     for server, rows in compute.programs.items():
-        assert peak_memory(compute.job, rows) == peak_memory(lowered.job, lowered.programs[server])
+        assert peak_memory(compute.job, server, rows) == peak_memory(lowered.job, server, lowered.programs[server])

@@ -40,7 +40,7 @@ def simulate(problem, programs, iterations, staggered):
                     if None in times:
                         break
                     start = max([ready[server], *(time + lag for time, (_, _, lag) in zip(times, needs, strict=True))])
-                    ready[server] = start + duration(job, each)
+                    ready[server] = start + duration(job.stages[each.stage], each.op)
                     for phase in each.op.phases:
                         done[phase, each.stage, each.home, each.micro_batch] = ready[server]
                     place[server] += 1
@@ -89,7 +89,7 @@ def test_the_times_keep_every_rule_of_the_period(case):
     for server, program in clock.compute.items():
         before = None
         for each, start, end in zip(program, clock.start[server], clock.end[server], strict=True):
-            assert end - start == duration(job, each)
+            assert end - start == duration(job.stages[each.stage], each.op)
             assert before is None or start >= before
             before = end
             for phase in each.op.phases:

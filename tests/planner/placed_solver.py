@@ -2,6 +2,7 @@
 
 from ortools.sat.python import cp_model
 
+from recycle.holding import costs_on, holders, placed
 from recycle.job import Server
 
 
@@ -14,14 +15,14 @@ def least_value(problem, upper, effort=0.2):
     model = cp_model.CpModel()
     horizon = 2 * upper + sum(job.latency) * 2
     value = model.new_int_var(0, upper, "value")
-    places, kinds = job.places, range(problem.kinds)
-    spots = [(chunk, unit, kind) for chunk in range(len(job.stages)) for unit in range(problem.total) for kind in kinds]
+    peers, kinds = holders(job), range(problem.kinds)
+    spots = [(chunk, unit, kind) for chunk in range(len(job.stages)) for unit in problem.units for kind in kinds]
     start = {spot: model.new_int_var(0, horizon, "") for spot in spots}
-    end = {spot: start[spot] + problem.cost[spot[0]][spot[2]] for spot in spots}
+    end = {spot: model.new_int_var(0, horizon, "") for spot in spots}
     host = {}
-    for chunk, place in enumerate(places):
-        for unit in range(problem.total):
-            choices = problem.hosts(place, unit // job.micro_batches)
+    for chunk in range(len(job.stages)):
+        for unit in problem.units:
+            choices = problem.hosts(job.places[chunk] if job.even else chunk, unit // job.micro_batches)
             host[chunk, unit] = {pipeline: model.new_bool_var("") for pipeline in choices}
             model.add_exactly_one(host[chunk, unit].values())
     for chunk, unit, kind in spots:
@@ -31,7 +32,7 @@ def least_value(problem, upper, effort=0.2):
             lag = job.lag(chunk, need.stage)
             for one, chosen in host[chunk, unit].items():
                 for other, also in host[need.stage, unit].items():
-                    if (one, places[chunk]) != (other, places[need.stage]):
+                    if peers[chunk][one] != peers[need.stage][other]:
                         model.add(before + lag <= after).only_enforce_if([chosen, also])
     live = [server for server in job.servers() if server not in problem.dead]
     opening = {server: model.new_int_var(0, horizon, "") for server in live}
@@ -39,18 +40,19 @@ def least_value(problem, upper, effort=0.2):
     for chunk, unit, kind in spots:
         model.add(end[chunk, unit, kind] <= ready[chunk])
     for server in live:
-        chunks = job.chunks[server.stage]
+        here_is = placed(job, server)
+        chunks = here_is.chunks
         steps = [model.new_int_var(0, 2 * horizon, "") for _ in chunks]
         busy, holds, amounts = [], [], []
         for chunk in chunks:
-            for unit in range(problem.total):
+            for unit in problem.units:
                 if server.pipeline not in host[chunk, unit]:
                     continue
                 here = host[chunk, unit][server.pipeline]
                 first = start[chunk, unit, 0]
                 for kind in kinds:
                     spot = (chunk, unit, kind)
-                    cost = problem.cost[chunk][kind]
+                    cost = here_is.time(problem.cost[chunk][kind])
                     busy.append(model.new_optional_interval_var(start[spot], cost, end[spot], here, ""))
                     for step in steps:
                         model.add(end[spot] <= step).only_enforce_if(here)
@@ -62,7 +64,7 @@ def least_value(problem, upper, effort=0.2):
                         amounts.append(amount)
         if busy:
             model.add_no_overlap(busy)
-            model.add_cumulative(holds, amounts, job.limit(server.stage))
+            model.add_cumulative(holds, amounts, here_is.limit)
         if problem.staggered:
             _close(model, value, problem, server, opening[server], ready, steps)
     if not problem.staggered:
@@ -80,8 +82,9 @@ def least_value(problem, upper, effort=0.2):
 def _close(model, value, problem, server: Server, opening, ready, steps) -> None:
     """The updates of a server: behind its own work, each when its chunk is ready, one at a time, inside its window."""
     intervals = []
-    for chunk, step in zip(problem.job.chunks[server.stage], steps, strict=True):
-        update = problem.job.stages[chunk].update
+    costs = costs_on(problem.job, server)
+    for (chunk, stage), step in zip(costs.items(), steps, strict=True):
+        update = stage.update
         model.add(step >= ready[chunk])
         model.add(step >= opening)
         model.add(step + update <= opening + value)

@@ -50,7 +50,7 @@ def test_samples_rise_to_the_peak_and_fall_to_nothing(plan):
     line = timeline(plan, 2)
     for server, program in plan.programs.items():
         mine = [sample.memory for sample in line.samples if sample.server == str(server)]
-        assert max(mine) == peak_memory(plan.job, program)
+        assert max(mine) == peak_memory(plan.job, server, program)
         assert mine[-1] == 0
 
 

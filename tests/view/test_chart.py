@@ -24,7 +24,7 @@ def test_figures_are_those_of_the_clock(worked):
         for server, row in rows(chart).items():
             if not row.dead:
                 assert row.bubble == pytest.approx(clock.bubble(server))
-                assert row.peak == peak_memory(plan.job, plan.programs[server])
+                assert row.peak == peak_memory(plan.job, server, plan.programs[server])
 
 
 def test_every_window_of_a_plan_fits_into_its_period(worked):

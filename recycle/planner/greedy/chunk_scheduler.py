@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from recycle.job import Server
+from recycle.holding import holders, placed
+from recycle.placement import PlacedServer
 from recycle.planner.model.chunk_bounds import round_trip
 from recycle.planner.model.problem import Problem, Programs
 from recycle.planner.model.routing import Routes, chunk_routes
@@ -86,6 +87,7 @@ class _Lane:
     __slots__ = (
         "announced",
         "busy",
+        "cost",
         "flight",
         "held",
         "left",
@@ -94,12 +96,15 @@ class _Lane:
         "ready",
         "rest",
         "room",
+        "slot",
         "tasks",
         "unstarted",
     )
 
-    def __init__(self, limit: int, ahead: list[int]) -> None:
-        self.room = limit
+    def __init__(self, here: PlacedServer, cost: Sequence[int], ahead: list[int]) -> None:
+        self.room = here.limit
+        self.cost = list(map(here.time, cost))
+        self.slot = {chunk: slot for slot, chunk in enumerate(here.chunks)}
         self.busy = False
         self.ready: list[list[list[int]]] = [[[] for _ in ahead] for _ in range(3)]
         self.open = ahead
@@ -121,17 +126,16 @@ class _Simulation:
         self.problem = problem
         self.policy = policy
         self.count = count = len(job.stages)
-        self.units = sorted(range(problem.total), key=lambda unit: (unit % job.micro_batches, unit))
-        places = job.places
-        self.slot = [job.chunks[place].index(chunk) for chunk, place in enumerate(places)]
-        self.place = [routes[chunk][unit] * job.depth + places[chunk] for unit in self.units for chunk in range(count)]
+        self.units = sorted(problem.units, key=lambda unit: (unit % job.micro_batches, unit))
+        self.servers = problem.servers
+        numbers = {server: number for number, server in enumerate(self.servers)}
+        peers = [[numbers.get(server, -1) for server in each] for each in holders(job)]
+        self.place = [peers[chunk][routes[chunk][unit]] for unit in self.units for chunk in range(count)]
         ahead = [_ahead(problem, policy, chunk) for chunk in range(count)]
-        self.lanes = [
-            _Lane(job.limit(place), [ahead[chunk] for chunk in job.chunks[place]])
-            for _ in range(job.pipelines)
-            for place in range(job.depth)
-        ]
-        for rank in range(problem.total):
+        cost = [cost for stage in problem.cost for cost in stage]
+        here = [placed(job, server) for server in self.servers]
+        self.lanes = [_Lane(each, cost, [ahead[chunk] for chunk in each.chunks]) for each in here]
+        for rank in range(len(self.units)):
             for chunk in range(count):
                 lane = self.lanes[self.place[rank * count + chunk]]
                 if rank not in lane.rest:
@@ -139,10 +143,9 @@ class _Simulation:
                     lane.rest[rank] = 0
                 lane.left += 1
                 lane.rest[rank] += problem.acquire[chunk][0]
-        self.cost = [cost for stage in problem.cost for cost in stage]
         self.held = [stage[0] for stage in problem.acquire]
         self.release = [amount for stage in problem.release for amount in stage]
-        self.limits = [job.limit(place) for place in range(job.depth)] * job.pipelines
+        self.limits = [each.limit for each in here]
         self.fill = [limit - limit * policy.fill // 100 for limit in self.limits]
         self.successors: list[list[tuple[int, int]]] = [[] for _ in range(3 * count)]
         self.waits = [-1] * (3 * count)
@@ -155,21 +158,20 @@ class _Simulation:
 
     def programs(self) -> Programs:
         """What was started, as the problem's tasks."""
-        count, total, depth = self.count, self.problem.total, self.problem.job.depth
+        count, total = self.count, self.problem.total
         return {
-            Server(pipeline, place): [
-                (self.slot[task // 3 % count] * total + self.units[task // (3 * count)]) * 3 + task % 3
-                for task in self.lanes[pipeline * depth + place].tasks
+            server: [
+                (lane.slot[task // 3 % count] * total + self.units[task // (3 * count)]) * 3 + task % 3
+                for task in lane.tasks
             ]
-            for place, live in enumerate(self.problem.live)
-            for pipeline in live
+            for server, lane in zip(self.servers, self.lanes, strict=True)
         }
 
     def run(self) -> None:
         """Move from event to event until everything has ended."""
-        lanes, place, successors, cost = self.lanes, self.place, self.successors, self.cost
-        width = len(cost)
-        waiting = self.waits * self.problem.total
+        lanes, place, successors = self.lanes, self.place, self.successors
+        width = len(successors)
+        waiting = self.waits * len(self.units)
         events: dict[int, list[int]] = {0: [~task for task in range(len(waiting)) if not waiting[task]]}
         times = [0]
         patient = self.policy.patient
@@ -200,7 +202,7 @@ class _Simulation:
                     continue
                 lane.busy = True
                 lane.tasks.append(task)
-                end = now + cost[task % width]
+                end = now + lane.cost[task % width]
                 if patient:
                     for distance, lag in successors[task % width]:
                         if waiting[task + distance] == 1:
@@ -209,7 +211,8 @@ class _Simulation:
 
     def _arrive(self, task: int) -> int:
         number = self.place[task // 3]
-        heappush(self.lanes[number].ready[task % 3][self.slot[task // 3 % self.count]], task)
+        lane = self.lanes[number]
+        heappush(lane.ready[task % 3][lane.slot[task // 3 % self.count]], task)
         return number
 
     def _end(self, task: int) -> int:
@@ -217,8 +220,8 @@ class _Simulation:
         lane = self.lanes[number]
         lane.busy = False
         if task % 3 == 1:
-            lane.open[self.slot[task // 3 % self.count]] += 1
-        amount = self.release[task % len(self.cost)]
+            lane.open[lane.slot[task // 3 % self.count]] += 1
+        amount = self.release[task % len(self.release)]
         if amount:
             rank = task // 3 // self.count
             lane.room += amount
@@ -245,7 +248,7 @@ class _Simulation:
         if weight := _lowest(weights):
             if policy.patient and not blocked:
                 coming = lane.announced = [arrival for arrival in lane.announced if arrival > now]
-                if coming and min(coming) < now + self.cost[weight[0] % len(self.cost)]:
+                if coming and min(coming) < now + lane.cost[weight[0] % len(lane.cost)]:
                     return -1
             return heappop(weight)
         return -1
@@ -285,7 +288,7 @@ class _Simulation:
             insort(lane.flight, rank)
         elif not lane.held[rank] and not lane.rest[rank]:
             insort(lane.flight, rank)
-        lane.open[self.slot[task // 3 % self.count]] -= 1
+        lane.open[lane.slot[task // 3 % self.count]] -= 1
         lane.room -= amount
         lane.held[rank] += amount
         lane.rest[rank] -= amount
@@ -296,7 +299,11 @@ class _Simulation:
 def _ahead(problem: Problem, policy: ChunkPolicy, chunk: int) -> int:
     if not policy.ahead:
         return problem.total
-    pace = max(sum(sum(problem.cost[each]) for each in chunks) for chunks in problem.job.chunks)
+    pace = max(
+        sum(sum(problem.cost[each]) for each in chunks)
+        for placement in {*problem.job.placements}
+        for chunks in placement
+    )
     return max(1, -(-policy.ahead * round_trip(problem, chunk) // (100 * max(pace, 1))))
 
 

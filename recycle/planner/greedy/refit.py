@@ -10,8 +10,10 @@ holds no more than it did there.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from recycle.holding import costs_on, placed
 from recycle.job import Server
 from recycle.planner.model.problem import Problem, Programs
 
@@ -33,9 +35,10 @@ def refit(problem: Problem, programs: Programs, target: int) -> Programs:
 class _Lane:
     """One server during the simulation."""
 
-    __slots__ = ("done", "free", "order", "place", "room", "slack", "waiting")
+    __slots__ = ("cost", "done", "free", "order", "place", "room", "slack", "waiting")
 
-    def __init__(self, order: list[int], room: int, slack: int) -> None:
+    def __init__(self, order: list[int], room: int, slack: int, cost: list[int]) -> None:
+        self.cost = cost
         self.order = order
         self.place = 0
         self.free = 0
@@ -69,14 +72,16 @@ class _Refit:
 
     def _lane(self, server: Server, program: list[int], target: int) -> _Lane:
         job = self.problem.job
-        tasks = [self._number(server, task) for task in program]
-        updates = sum(job.stages[chunk].update for chunk in job.chunks[server.stage]) if self.problem.staggered else 0
-        slack = target - updates - sum(self.cost[task % self.width] for task in tasks)
-        return _Lane([task for task in tasks if task % 3 < 2], job.limit(server.stage), slack)
+        here, costs = placed(job, server), costs_on(job, server)
+        tasks = [self._number(here.chunks, task) for task in program]
+        updates = sum(stage.update for stage in costs.values()) if self.problem.staggered else 0
+        cost = list(map(here.time, self.cost))
+        slack = target - updates - sum(cost[task % self.width] for task in tasks)
+        return _Lane([task for task in tasks if task % 3 < 2], here.limit, slack, cost)
 
-    def _number(self, server: Server, task: int) -> int:
+    def _number(self, chunks: Sequence[int], task: int) -> int:
         slot, unit = divmod(task // 3, self.problem.total)
-        return unit * self.width + self.problem.job.chunks[server.stage][slot] * 3 + task % 3
+        return unit * self.width + chunks[slot] * 3 + task % 3
 
     def run(self) -> Programs:
         agenda = self.agenda
@@ -96,7 +101,7 @@ class _Refit:
     def _programs(self, server: Server, lane: _Lane) -> list[int]:
         assert lane.place == len(lane.order)
         assert not lane.waiting
-        chunks, total = self.problem.job.chunks[server.stage], self.problem.total
+        chunks, total = placed(self.problem.job, server).chunks, self.problem.total
         return [
             (chunks.index(task % self.width // 3) * total + task // self.width) * 3 + task % 3 for task in lane.done
         ]
@@ -136,7 +141,7 @@ class _Refit:
         if lane.waiting:
             weight = lane.waiting[0]
             gap = arrival - now
-            if arrival < 0 or gap >= self.cost[weight % self.width] or gap > lane.slack:
+            if arrival < 0 or gap >= lane.cost[weight % self.width] or gap > lane.slack:
                 self._start(number, lane.waiting.popleft(), now)
                 return
         if arrival >= 0:
@@ -147,7 +152,7 @@ class _Refit:
         if lane.done:
             lane.slack -= now - lane.free
         lane.done.append(task)
-        lane.free = self.end[task] = now + self.cost[kind]
+        lane.free = self.end[task] = now + lane.cost[kind]
         # Nothing else happens on the server meanwhile: what is released at the end is there for what comes next.
         lane.room += self.release[kind] - self.acquire[kind]
         heappush(self.agenda, (lane.free, number))

@@ -12,13 +12,17 @@ The rules see two relaxations of a server's memory, and each holds for any mixtu
 - what I does not release is held from F to W, so no more than ``limit // (that part)`` are between F and W.
 """
 
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from recycle.holding import costs_on, holders, longest_update
+from recycle.job import Server
+from recycle.planner.model.alone import alone
 from recycle.planner.model.chunk_bounds import chunk_bounds
-from recycle.planner.model.problem import Problem
+from recycle.planner.model.problem import Problem, make_problem
 
 Rule: TypeAlias = Literal["work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich"]
 
@@ -31,16 +35,19 @@ class Bound(msgspec.Struct, frozen=True):
             makespan of compute, without the optimizer.
         stage: the stage that binds; with several chunks per server, the place of the server.
         rule: the argument that binds.
+        pipeline: of the server that binds, where pipelines are not alike.
     """
 
     value: int
     stage: int
     rule: Rule
+    pipeline: int | None = None
 
     @property
     def proof(self) -> str:
         """What proves it, in words."""
-        return f"{self.rule} of stage {self.stage}"
+        where = f"stage {self.stage}" if self.pipeline is None else Server(self.pipeline, self.stage)
+        return f"{self.rule} of {where}"
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -50,6 +57,8 @@ def lower_bound(problem: Problem) -> Bound:
 
 def breakdown(problem: Problem) -> tuple[Bound, ...]:
     """Every rule at every stage, rule by rule from the simplest on."""
+    if not problem.job.even:
+        return tuple(sorted(_unequal(problem), key=lambda bound: _ORDER.index(bound.rule)))
     if not problem.job.standard:
         found = [Bound(*each) for each in chunk_bounds(problem)]
         return tuple(sorted(found, key=lambda bound: _ORDER.index(bound.rule)))
@@ -72,9 +81,40 @@ def breakdown(problem: Problem) -> tuple[Bound, ...]:
     return tuple(sorted(bounds, key=lambda bound: _ORDER.index(bound.rule)))
 
 
+def _unequal(problem: Problem) -> Iterator[Bound]:
+    """Bounds where pipelines are not alike.
+
+    Alone. Where micro-batches stay at home and all servers live, the plan of all pipelines holds a plan of each alone,
+    whose steps wait for less: so each pipeline's own bounds hold.
+
+    Work. A live server does what its pipeline brings to its chunks, if micro-batches stay at home. Where a holder of a
+    chunk is dead, the live ones do its part together, each at its own speed and so no faster than the fastest.
+    """
+    job = problem.job
+    if problem.mode.routing_rule.keeps_home and not problem.dead:
+        for pipeline in range(job.pipelines):
+            for bound in breakdown(make_problem(alone(job, pipeline, joined=False), (), problem.mode)):
+                yield msgspec.structs.replace(bound, pipeline=pipeline)
+        return
+    peers = holders(job)
+    keeps_home = problem.mode.routing_rule.keeps_home
+    own: dict[Server, int] = {}
+    for server in problem.servers:
+        costs = costs_on(job, server)
+        work = job.loads[server.pipeline] * sum(stage.work for stage in costs.values()) if keeps_home else 0
+        own[server] = work + (sum(stage.update for stage in costs.values()) if problem.staggered else 0)
+        yield Bound(own[server], server.stage, "work", server.pipeline)
+    for chunk, each in enumerate(peers):
+        live = [server for server in each if server in own]
+        brought = sum(load for server, load in zip(each, job.loads, strict=True) if not keeps_home or server not in own)
+        least = min(costs_on(job, server)[chunk].work for server in live)
+        busiest = -(-(sum(own[server] for server in live) + brought * least) // len(live))
+        yield Bound(busiest, live[0].stage, "work", live[0].pipeline)
+
+
 def period(problem: Problem, value: int) -> int:
     """The time of an iteration of this value: behind a global barrier the longest update comes on top."""
-    return value if problem.staggered else value + problem.job.longest_update
+    return value if problem.staggered else value + longest_update(problem.job)
 
 
 _ORDER: tuple[Rule, ...] = ("work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich")

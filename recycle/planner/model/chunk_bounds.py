@@ -72,11 +72,9 @@ def _ways(problem: Problem) -> tuple[list[int], list[int]]:
 
     The way back is from the end of its I there to the end of its I of chunk 0.
     """
-    job = problem.job
-    places = job.places
     out, back = [0], [0]
-    for chunk, latency in enumerate(job.latency):
-        hop = latency if places[chunk] != places[chunk + 1] else 0
+    for chunk, needs in enumerate(problem.needs[1:]):
+        hop = needs[0][0].lag
         out.append(out[-1] + problem.cost[chunk][0] + hop)
         back.append(back[-1] + problem.cost[chunk][1] + hop)
     return out, back

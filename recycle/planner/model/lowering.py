@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from recycle.holding import placed
 from recycle.job import Job, Server
 from recycle.plan.clock import Clock, activity_network
 from recycle.plan.instruction import Instruction, Op
@@ -16,10 +17,10 @@ Lists = dict[Server, list[Instruction]]
 def instructions(problem: Problem, programs: Programs) -> Lists:
     """The compute instructions of task programs, on the servers in order."""
     micro_batches, total = problem.job.micro_batches, problem.total
-    ops, held = problem.ops, problem.job.chunks
+    ops = problem.ops
     lists: Lists = {}
     for server in sorted(programs):
-        chunks = held[server.stage]
+        chunks = placed(problem.job, server).chunks
         lists[server] = [
             Instruction(
                 ops[task % 3], chunks[task // 3 // total], task // 3 % total // micro_batches, task // 3 % micro_batches

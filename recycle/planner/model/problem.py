@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from recycle.errors import JobError
+from recycle.holding import holders
 from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
@@ -32,7 +33,7 @@ Programs: TypeAlias = Mapping[Server, list[int]]
 class Need(msgspec.Struct, frozen=True, gc=False):
     """A task of the same micro-batch that must end ``lag`` before another starts.
 
-    Neighbouring chunks of one server have no lag: planners keep their micro-batches together.
+    Chunks that are on one server in every pipeline have no lag: planners keep their micro-batches together.
     """
 
     kind: int
@@ -65,18 +66,32 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def live(self) -> tuple[tuple[int, ...], ...]:
-        """The pipelines with a live server, per place in them, rising; at least one for every place."""
+        """The pipelines with a live server, per place in them, rising; at least one for every place.
+
+        Per chunk, where pipelines are not alike.
+        """
         return self.dead.live
 
     @property
     def total(self) -> int:
-        """Micro-batches of all pipelines in one iteration."""
+        """Numbers of micro-batches in one iteration: some are of none, where pipelines bring fewer than others."""
         return self.job.pipelines * self.job.micro_batches
+
+    @property
+    def units(self) -> list[int]:
+        """The numbers ``home * micro_batches + m`` of the micro-batches that there are."""
+        width = self.job.micro_batches
+        return [home * width + number for home, load in enumerate(self.job.loads) for number in range(load)]
+
+    @property
+    def servers(self) -> list[Server]:
+        """The live servers, in order."""
+        return [server for server in self.job.servers() if server not in self.dead]
 
     @property
     def tasks(self) -> int:
         """Tasks of all servers in one iteration."""
-        return self.total * len(self.job.stages) * self.kinds
+        return sum(self.job.loads) * len(self.job.stages) * self.kinds
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -86,7 +101,10 @@ class Problem(msgspec.Struct, frozen=True):
     def fits(self, place: int, tasks: Iterable[int]) -> bool:
         """Whether a server at a place of its pipeline has the memory for its tasks in this order."""
         ops, total, chunks = self.ops, self.total, self.job.chunks[place]
-        return first_excess(self.job, place, ((chunks[task // 3 // total], ops[task % 3]) for task in tasks)) is None
+        return (
+            first_excess(self.job, Server(0, place), ((chunks[task // 3 // total], ops[task % 3]) for task in tasks))
+            is None
+        )
 
     def hosts(self, place: int, home: int) -> tuple[int, ...]:
         """The pipelines whose server at a place may execute the micro-batches of a home, rising."""
@@ -100,7 +118,7 @@ class Problem(msgspec.Struct, frozen=True):
     @property
     def alike(self) -> bool:
         """True if nothing tells pipelines apart: what is best for one of them alone is best for all."""
-        return self.mode.routing_rule.keeps_home and not self.dead
+        return self.mode.routing_rule.keeps_home and not self.dead and self.job.even
 
     @property
     def staggered(self) -> bool:
@@ -140,7 +158,7 @@ def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
     dead = job.dead_servers(dead)
     dead.require_peers()
     fused = mode.backward == "fused"
-    depth, places = len(job.stages), job.places
+    depth, peers = len(job.stages), holders(job)
     ops = FUSED if fused else PHASES
     cost, changes, needs = [], [], []
     for number, stage in enumerate(job.stages):
@@ -156,7 +174,7 @@ def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
                     Need(
                         PHASES.index(need.phase),
                         need.stage,
-                        0 if places[need.stage] == places[number] else job.lag(number, need.stage),
+                        0 if peers[need.stage] == peers[number] else job.lag(number, need.stage),
                     )
                     for need in dependencies(phase, number, depth)
                 )

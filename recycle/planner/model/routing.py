@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from recycle.holding import holders, placed
+from recycle.job import Server
 from recycle.planner.model.problem import Problem
 
 Routes: TypeAlias = Sequence[Sequence[int]]
@@ -77,8 +79,11 @@ def chunk_routes(problem: Problem) -> Routes:
     """Balanced routes for servers of several chunks: per chunk, which pipeline's server executes each micro-batch.
 
     The chunks of one place begin with other peers, so that what one peer gets of each is balanced as a whole; but for
-    neighbouring chunks, which stay together.
+    neighbouring chunks, which stay together. Where pipelines are not alike, each guest goes to the host with the least
+    to do so far, the one that executed it at the chunk before among equals.
     """
+    if not problem.job.even:
+        return _routes_by_load(problem)
     job = problem.job
     routes: list[Sequence[int]] = []
     turns: dict[int, int] = {}
@@ -91,4 +96,34 @@ def chunk_routes(problem: Problem) -> Routes:
         turn = turns.get(place, place)
         routes.append(_deal(problem, place, guests, turn))
         turns[place] = turn + len(guests)
+    return routes
+
+
+def _routes_by_load(problem: Problem) -> Routes:
+    job, width = problem.job, problem.job.micro_batches
+    peers = holders(job)
+    load = dict.fromkeys(problem.servers, 0)
+
+    def cost(server: Server, chunk: int) -> int:
+        return sum(map(placed(job, server).time, problem.cost[chunk]))
+
+    homes: list[tuple[int, int, tuple[int, ...]]] = []
+    routes = [[unit // width for unit in range(problem.total)] for _ in peers]
+    for chunk, each in enumerate(peers):
+        for home, brought in enumerate(job.loads):
+            if home in problem.live[chunk]:
+                load[each[home]] += brought * cost(each[home], chunk)
+            else:
+                homes.append((chunk, home, problem.hosts(chunk, home)))
+    for chunk, home, hosts in homes:
+        for unit in range(home * width, home * width + job.loads[home]):
+            before = routes[chunk - 1][unit] if chunk else -1
+
+            def rank(host: int) -> tuple[int, bool]:
+                server = peers[chunk][host]  # noqa: B023 - used at once
+                return load[server] + cost(server, chunk), host != before  # noqa: B023
+
+            host = min(hosts, key=rank)
+            load[peers[chunk][host]] += cost(peers[chunk][host], chunk)
+            routes[chunk][unit] = host
     return routes

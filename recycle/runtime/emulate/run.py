@@ -69,8 +69,10 @@ def emulate(
 
     Raises:
         RunError: the plan cannot run.
+        JobError: its pipelines are not alike.
         ProcessFailed: a process failed.
     """
+    plan.job.require_even("an emulated run")
     view = View.of(plan)
     encoder = msgspec.json.Encoder(enc_hook=str)
     reports: dict[int, ServerReport] = {}

@@ -59,7 +59,7 @@ def test_plans_run_to_the_end_in_order(name):
         assert all(first.end <= second.start for first, second in pairwise(spans))
     for server, report in zip(sorted(plan.programs), run.reports, strict=True):
         assert report.steps == iterations
-        assert report.peak_memory == peak_memory(plan.job, plan.programs[server])
+        assert report.peak_memory == peak_memory(plan.job, server, plan.programs[server])
 
 
 @pytest.mark.parametrize("name", ["4-staggered", "v-shaped with a death"])

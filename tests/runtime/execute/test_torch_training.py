@@ -106,7 +106,7 @@ def require_same(plan, dropout=0.0, clip=None):
         assert all(other == result.parameters for other in peers), f"peers of stage {server.stage} differ"
         whole = torch.cat([parameters[chunk] for chunk in job.chunks[server.stage]])
         torch.testing.assert_close(torch.tensor(result.parameters), whole, rtol=1e-4, atol=1e-5)
-        assert max(result.peaks) == peak_memory(job, plan.programs[server])
+        assert max(result.peaks) == peak_memory(job, server, plan.programs[server])
         assert result.tensors[2] <= result.tensors[1], "tensors are left after an iteration"
 
 

@@ -1,0 +1,46 @@
+"""Who holds which chunks, and what they cost there: the one place that knows servers' own chunks, limits and speeds."""
+
+import msgspec
+
+from recycle.job import Job, Server, Stage
+from recycle.placement import PlacedServer
+
+
+def placed(job: Job, server: Server) -> PlacedServer:
+    """What a server holds, its memory for activations and its speed."""
+    if isinstance(job.layout, msgspec.UnsetType):
+        return PlacedServer(job.chunks[server.stage], job.limit(server.stage))
+    return job.layout[server.pipeline].servers[server.stage]
+
+
+def costs_on(job: Job, server: Server) -> dict[int, Stage]:
+    """What each chunk of a server costs there: at its speed."""
+    here = placed(job, server)
+    return {
+        chunk: msgspec.structs.replace(
+            stage,
+            forward=here.time(stage.forward),
+            input_gradient=here.time(stage.input_gradient),
+            weight_gradient=here.time(stage.weight_gradient),
+            optimizer=here.time(stage.optimizer),
+        )
+        for chunk in here.chunks
+        for stage in (job.stages[chunk],)
+    }
+
+
+def holders(job: Job) -> tuple[tuple[Server, ...], ...]:
+    """Per chunk, the server of each pipeline that holds it."""
+    found: list[list[Server]] = [[] for _ in job.stages]
+    for pipeline, placement in enumerate(job.placements):
+        for place, chunks in enumerate(placement):
+            for chunk in chunks:
+                found[chunk].append(Server(pipeline, place))
+    return tuple(map(tuple, found))
+
+
+def longest_update(job: Job) -> int:
+    """The longest time that a server needs for its reductions and optimizer steps."""
+    # Where pipelines are alike, those of one stand for all.
+    servers = [server for server in job.servers() if not (job.even and server.pipeline)]
+    return max(sum(stage.update for stage in costs_on(job, server).values()) for server in servers)

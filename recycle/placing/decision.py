@@ -1,0 +1,122 @@
+"""The decision: whether layers move after a change of servers, or training goes on re-routed. Pure.
+
+Training goes on by re-routing at once. Another placement saves time in every iteration once it is there; until then
+its layers are copied while training goes on, and when it is applied all stand still. It pays if more iterations are
+made that way until servers are expected to change again:
+
+    (until - copying - pause) / then + copying / now > until / now
+"""
+
+import math
+
+import msgspec
+
+from recycle.wording import memory_text, seconds_text
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """How long servers are expected to stay as they are.
+
+    Attributes:
+        between_failures: mean seconds from a server's start to its failure.
+        to_repair: mean seconds from a server's failure to its return; infinite where none comes back.
+    """
+
+    between_failures: float
+    to_repair: float = math.inf
+
+    def until_change(self, live: int, dead: int) -> float:
+        """Expected seconds until a server dies or comes back: failures and repairs compete."""
+        rate = live / self.between_failures + dead / self.to_repair
+        return 1 / rate if rate else math.inf
+
+
+def learnt_outlook(settings: Outlook, seconds: float, live: float, failures: int, dead: float, repairs: int) -> Outlook:
+    """The means of a run's own history, where it has seen such changes; those of the settings where it has not.
+
+    Args:
+        settings: what is believed before.
+        seconds: how long the run has been going on.
+        live: servers that were alive on average.
+        failures: servers that died.
+        dead: servers that were dead on average.
+        repairs: servers that came back.
+    """
+    return Outlook(
+        seconds * live / failures if failures else settings.between_failures,
+        seconds * dead / repairs if repairs else settings.to_repair,
+    )
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What another placement would bring, and cost.
+
+    Attributes:
+        now: seconds of an iteration by re-routing.
+        then: seconds of an iteration with the other placement.
+        copied: bytes in all.
+        busiest: bytes that one server gets at most: copies to different servers go on at the same time.
+        bandwidth: bytes per second into a server that training leaves.
+        pause: seconds in which all stand still when the placement is applied.
+        memory: bytes that are free on the fullest server beside training; infinite where that is not known.
+    """
+
+    now: float
+    then: float
+    copied: int
+    busiest: int
+    bandwidth: float
+    pause: float
+    memory: float = math.inf
+
+    @property
+    def copying(self) -> float:
+        """Seconds that the copies take, while training goes on."""
+        return self.busiest / self.bandwidth
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Whether it pays.
+
+    Attributes:
+        moves: whether layers move.
+        line: why, with the numbers.
+        gained: iterations that moving makes more until the expected change; negative if it makes fewer.
+    """
+
+    moves: bool
+    line: str
+    gained: float
+
+
+def decide(move: Move, until: float) -> Decision:
+    """Decide for a live set.
+
+    Args:
+        move: what the best placement for it would bring and cost.
+        until: seconds until servers are expected to change; infinite if never.
+    """
+    times = f"{move.then:.4g} s instead of {move.now:.4g} s an iteration"
+    if move.then >= move.now:
+        return Decision(False, f"re-route on: no placement is faster ({times})", 0.0)
+    if until > move.copying + move.pause:
+        gained = (until - move.copying) * (1 / move.then - 1 / move.now) - move.pause / move.then
+    else:
+        gained = -move.pause / move.now
+    costs = (
+        f"{_bytes(move.copied)} to copy, {_bytes(move.busiest)} of it to one server ({seconds_text(move.copying)} "
+        f"while training goes on), {seconds_text(move.pause)} of standing still"
+    )
+    change = "no change of servers expected"
+    if math.isfinite(until):
+        change = f"servers expected to change in {seconds_text(until)}"
+    numbers = f"{times}; {costs}; {change}"
+    if move.busiest > move.memory:
+        return Decision(False, f"re-route on: {_bytes(move.memory)} are free on a server; {numbers}", gained)
+    if gained <= 0:
+        return Decision(False, f"re-route on, moving loses {-gained:.4g} iterations: {numbers}", gained)
+    return Decision(True, f"move layers, which gains {gained:.4g} iterations: {numbers}", gained)
+
+
+def _bytes(amount: float) -> str:
+    return memory_text(amount, "byte")

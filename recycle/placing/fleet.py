@@ -1,0 +1,162 @@
+"""The fleet: which templates the live servers form, and how many micro-batches each pipeline takes.
+
+All pipelines bring as many micro-batches together as before, so that the gradient stays the same. For a time T let
+g(n) be how many micro-batches a pipeline of n servers finishes within T. Pipelines that bring the most within T are a
+knapsack: of servers, with at least so many pipelines as are asked for. The least T whose best fleet brings all
+micro-batches is found by bisection, so no choice of templates and micro-batches takes less by the time that is used.
+
+A fleet of f + 1 pipelines keeps a copy of every layer whichever f servers die, because pipelines share no server and
+each holds the whole model (Oobleck, SOSP'23). With n0 the fewest servers that hold the model, such a fleet exists for
+every number of live servers from (f + 1) * n0 on: f pipelines of n0 and one of the rest, or of as many as are of use.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from recycle.placing.templates import Template, Templates
+
+PeriodOf = Callable[[Template, int], int]
+"""Time of an iteration of one pipeline with so many micro-batches, fill and drain included; it grows with them."""
+
+
+class Formed(msgspec.Struct, frozen=True):
+    """One pipeline of a fleet.
+
+    Attributes:
+        template: which layers each of its servers holds.
+        micro_batches: that it takes in each iteration.
+    """
+
+    template: Template
+    micro_batches: int
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """What the live servers form.
+
+    Attributes:
+        pipelines: the longest first.
+        period: time of the slowest one's iteration.
+    """
+
+    pipelines: tuple[Formed, ...]
+    period: int
+
+    @property
+    def servers(self) -> int:
+        """How many of the live servers are used."""
+        return sum(each.template.servers for each in self.pipelines)
+
+    @property
+    def guaranteed(self) -> int:
+        """How many servers may die, whichever they are, with a copy of every layer left."""
+        return len(self.pipelines) - 1
+
+
+def choose_fleet(
+    templates: Templates, live: int, micro_batches: int, period_of: PeriodOf, failures: int = 0
+) -> Fleet | None:
+    """The fleet whose iteration takes the least time.
+
+    Args:
+        templates: to choose from.
+        live: servers that are alive.
+        micro_batches: of all pipelines together in each iteration.
+        period_of: what an iteration of a template takes.
+        failures: of servers that are to leave a copy of every layer, whichever they are.
+
+    Returns:
+        None where the live servers cannot form so many pipelines, or there are fewer micro-batches than pipelines.
+    """
+    sizes = [size for size in sorted(templates.by_servers) if size <= live]
+    least = failures + 1
+    if not sizes or live < least * sizes[0] or micro_batches < least:
+        return None
+    capacity = _Capacity(templates, micro_batches, period_of)
+    low, high = 0, capacity.period(sizes[0], micro_batches)
+    while low < high:
+        middle = (low + high) // 2
+        if _fill(capacity, sizes, live, least, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    found = _fill(capacity, sizes, live, least, low)
+    assert found is not None, "one pipeline of the least size can take all micro-batches"
+    shares = _shares(capacity, found, micro_batches, low)
+    pipelines = [Formed(templates.by_servers[size], share) for size, share in zip(found, shares, strict=True)]
+    pipelines.sort(key=lambda each: (-each.template.servers, -each.micro_batches))
+    return Fleet(tuple(pipelines), max(period_of(each.template, each.micro_batches) for each in pipelines))
+
+
+class _Capacity:
+    """How many micro-batches a template finishes within a time; every period is computed once."""
+
+    def __init__(self, templates: Templates, most: int, period_of: PeriodOf) -> None:
+        self.most = most
+        self._templates = templates
+        self._period_of = period_of
+        self._periods: dict[tuple[int, int], int] = {}
+
+    def period(self, size: int, micro_batches: int) -> int:
+        key = size, micro_batches
+        if key not in self._periods:
+            self._periods[key] = self._period_of(self._templates.by_servers[size], micro_batches)
+        return self._periods[key]
+
+    def within(self, size: int, time: int) -> int:
+        low, high = 0, self.most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.period(size, middle) <= time:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _fill(capacity: _Capacity, sizes: list[int], live: int, least: int, time: int) -> list[int] | None:
+    """Sizes of pipelines that finish all micro-batches within a time; None if none do.
+
+    Only pipelines of at least one micro-batch count, and no more of them than there are micro-batches.
+    """
+    within = {size: count for size in sizes if (count := capacity.within(size, time))}
+    # most[p][s]: micro-batches of p pipelines (the last row: of so many or more) on s servers, -1 where there are none.
+    none = [-1] * (live + 1)
+    most: list[list[int]] = [[0] * (live + 1)]
+    chosen: list[list[tuple[int, int]]] = [[(0, 0)] * (live + 1)]
+    for row in range(1, least + 1):
+        values, choices = list(none), [(0, 0)] * (live + 1)
+        for servers in range(1, live + 1):
+            for size, count in within.items():
+                if size > servers:
+                    break
+                for before, table in ((row - 1, most[-1]), (row, values)) if row == least else ((row - 1, most[-1]),):
+                    rest = table[servers - size]
+                    if rest >= 0 and rest + count > values[servers]:
+                        values[servers], choices[servers] = rest + count, (size, before)
+        most.append(values)
+        chosen.append(choices)
+    if most[least][live] < capacity.most:
+        return None
+    found: list[int] = []
+    row, servers = least, live
+    while row:
+        size, before = chosen[row][servers]
+        found.append(size)
+        row, servers = before, servers - size
+    found.sort(key=lambda size: -within[size])
+    # The least useful of more pipelines than micro-batches would have nothing to do.
+    return found[: capacity.most]
+
+
+def _shares(capacity: _Capacity, sizes: list[int], micro_batches: int, time: int) -> list[int]:
+    """Micro-batches of each pipeline: what it finishes within the time, less what is too many, where that is long."""
+    shares = [capacity.within(size, time) for size in sizes]
+    for _ in range(sum(shares) - micro_batches):
+        longest = max(
+            (place for place, share in enumerate(shares) if share > 1),
+            key=lambda place: capacity.period(sizes[place], shares[place]),
+        )
+        shares[longest] -= 1
+    return shares

@@ -1,0 +1,69 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle.placing.decision import Move, Outlook, decide, learnt_outlook
+
+MOVE = Move(now=10.0, then=8.0, copied=6 * 10**9, busiest=3 * 10**9, bandwidth=1e9, pause=2.0)
+
+
+def iterations(move, until, moves):
+    """How many are made until then, step by step."""
+    if not moves:
+        return until / move.now
+    copying, rest = min(until, move.copying), max(0.0, until - move.copying)
+    return copying / move.now + max(0.0, rest - move.pause) / move.then
+
+
+times = st.floats(0.1, 100)
+
+
+@given(times, times, st.integers(0, 10**11), times, st.floats(0, 50), st.floats(1, 10**5))
+def test_it_moves_where_more_iterations_are_made_that_way(now, then, busiest, gigabytes, pause, until):
+    move = Move(now, then, 2 * busiest, busiest, gigabytes * 1e9, pause)
+    decision = decide(move, until)
+    gain = iterations(move, until, True) - iterations(move, until, False)
+    if until > move.copying + pause:
+        assert decision.moves == (then < now and gain > 1e-9) or abs(gain) <= 1e-9
+        if then < now:
+            assert decision.gained == pytest.approx(gain, abs=1e-6)
+    else:
+        assert not decision.moves
+
+
+def test_the_line_has_the_numbers():
+    # (1000 - 3) / 8 - (1000 - 3) / 10 - 2 / 8 = 24.675
+    assert decide(MOVE, 1000.0).line == (
+        "move layers, which gains 24.67 iterations: 8 s instead of 10 s an iteration; 5.588 GiB to copy, 2.794 GiB "
+        "of it to one server (3 s while training goes on), 2 s of standing still; "
+        "servers expected to change in 16 min 40 s"
+    )
+    assert decide(MOVE, 12.0).line.startswith("re-route on, moving loses 0.025 iterations: ")
+    assert "no change of servers expected" in decide(MOVE, math.inf).line
+
+
+def test_no_gain_and_no_memory_are_said():
+    slower = Move(8.0, 10.0, 1, 1, 1.0, 0.0)
+    assert decide(slower, math.inf).line == "re-route on: no placement is faster (10 s instead of 8 s an iteration)"
+    tight = Move(10.0, 8.0, 10, 10, 1.0, 0.0, memory=9)
+    assert not decide(tight, math.inf).moves
+    assert decide(tight, math.inf).line.startswith("re-route on: 9 bytes are free on a server")
+
+
+def test_failures_and_repairs_compete_for_the_next_change():
+    outlook = Outlook(between_failures=1000.0, to_repair=50.0)
+    assert outlook.until_change(10, 0) == pytest.approx(100)
+    assert outlook.until_change(10, 2) == pytest.approx(20)
+    assert Outlook(1000.0).until_change(10, 5) == pytest.approx(100)
+    assert Outlook(math.inf).until_change(10, 0) == math.inf
+
+
+def test_a_history_teaches_what_it_has_seen():
+    settings = Outlook(1000.0, 50.0)
+    assert learnt_outlook(settings, 0.0, 0, 0, 0, 0) == settings
+    # 8 servers for 600 s with 4 failures; 0.5 dead on average with 3 repairs.
+    learnt = learnt_outlook(settings, 600.0, 8, 4, 0.5, 3)
+    assert (learnt.between_failures, learnt.to_repair) == (1200.0, 100.0)
+    assert learnt_outlook(settings, 600.0, 8, 4, 0.5, 0).to_repair == 50.0

@@ -1,0 +1,214 @@
+"""Plans for pipelines that are not alike: of unequal depth, with servers of other speeds, unequal micro-batches."""
+
+import csv
+import io
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.examples import QUICK
+from recycle.errors import JobError, NoPlanError
+from recycle.holding import holders, placed
+from recycle.job import Job, Server, Stage
+from recycle.jobfile import encode_job, load_job
+from recycle.placement import PlacedPipeline, PlacedServer
+from recycle.plan.checker import check_plan
+from recycle.plan.document import decode_plan, encode_plan
+from recycle.plan.export import export_csv
+from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.planner.anneal.search import search
+from recycle.planner.catalogue import make_catalogue
+from recycle.planner.claims import judge_claims
+from recycle.planner.explain import explain
+from recycle.planner.make import make_plan
+from recycle.planner.model.bounds import breakdown
+from recycle.planner.model.problem import make_problem
+from recycle.planner.model.stopping import MaxMoves
+from tests.planner.placed_solver import least_value
+
+EFFORT = [MaxMoves(300)]
+
+
+def unequal_job(latency=0, slow=100):
+    """Two servers beside three, whose cuts make four chunks."""
+    short = PlacedPipeline(4, (PlacedServer((0, 1), 8), PlacedServer((2, 3), 8)))
+    long = PlacedPipeline(3, (PlacedServer((0,), 4), PlacedServer((1, 2), 8, slow), PlacedServer((3,), 4)))
+    return Job(2, 4, (Stage(2, 3, 2, 1, 1, 1, 0, 8),) * 4, (latency,) * 3, layout=(short, long))
+
+
+@st.composite
+def unequal_jobs(draw, chunks=3, most=3):
+    count = draw(st.integers(1, chunks))
+    stages = tuple(
+        Stage(
+            *(draw(st.integers(0, 3)) for _ in range(5)),
+            held=draw(st.integers(1, 2)),
+            released_at_input_gradient=0,
+            limit=9,
+        )
+        for _ in range(count)
+    )
+    layout = []
+    for _ in range(2):
+        of = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+        held = [tuple(chunk for chunk in range(count) if of[chunk] == server) for server in (0, 1)]
+        servers = [
+            PlacedServer(
+                mine,
+                sum(stages[chunk].held for chunk in mine) + draw(st.integers(0, 3)),
+                draw(st.sampled_from((100, 100, 50, 70))),
+            )
+            for mine in held
+            if mine
+        ]
+        layout.append(PlacedPipeline(draw(st.integers(1, most)), tuple(servers)))
+    latency = tuple(draw(st.integers(0, 2)) for _ in range(count - 1))
+    return Job(2, max(each.micro_batches for each in layout), stages, latency, layout=tuple(layout))
+
+
+def some_dead(draw, job):
+    dead = [server for server in job.servers() if draw(st.integers(0, 3)) == 0]
+    try:
+        job.dead_servers(dead).require_peers()
+    except NoPlanError:
+        return []
+    return dead
+
+
+def judge_rows(plan):
+    """Judge a plan from its exported rows alone, with the job's costs: every rule written here once more."""
+    job, rows = plan.job, list(csv.DictReader(io.StringIO(export_csv(plan))))
+    where, end, order = {}, {}, {}
+    for row in rows:
+        server, chunk = Server.parse(row["server"]), int(row["chunk"])
+        unit = int(row["home"]), int(row["micro_batch"])
+        assert chunk in placed(job, server).chunks
+        stage = job.stages[chunk]
+        cost = {"F": [stage.forward], "I": [stage.input_gradient], "W": [stage.weight_gradient]}
+        cost["B"] = cost["I"] + cost["W"]
+        speed = placed(job, server).speed
+        assert int(row["end"]) - int(row["start"]) == sum(-(-each * 100 // speed) for each in cost[row["op"]])
+        for phase in ("I", "W") if row["op"] == "B" else (row["op"],):
+            assert (phase, chunk, unit) not in end, "twice"
+            end[phase, chunk, unit] = int(row["end"])
+            where[phase, chunk, unit] = server, int(row["start"])
+        order.setdefault(server, []).append((int(row["start"]), int(row["end"])))
+    units = {(home, number) for home, load in enumerate(job.loads) for number in range(load)}
+    assert set(end) == {(op, chunk, unit) for op in "FIW" for chunk in range(len(job.stages)) for unit in units}
+    for (op, chunk, unit), (server, start) in where.items():
+        needs = {"F": [("F", chunk - 1)], "I": [("F", chunk), ("I", chunk + 1)], "W": [("F", chunk)]}[op]
+        for other, of in needs:
+            if 0 <= of < len(job.stages):
+                far = where[other, of, unit][0] != server
+                assert end[other, of, unit] + (job.latency[min(chunk, of)] if far else 0) <= start
+        assert where["F", chunk, unit][0] == server
+        home = holders(job)[chunk][unit[0]]
+        assert server == home or home in plan.dead or plan.mode.routing == "free"
+    for spans in order.values():
+        assert all(first[1] <= second[0] for first, second in zip(sorted(spans), sorted(spans)[1:], strict=False))
+
+
+@given(st.data(), st.sampled_from((Mode(), Mode("fused", "global", "home"), Mode("split", "staggered", "free"))))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+def test_plans_are_legal_from_their_rows_and_survive_files(tmp_path_factory, data, mode):
+    job = data.draw(unequal_jobs(4))
+    plan = make_plan(job, some_dead(data.draw, job), mode, QUICK)
+    assert not check_plan(plan)
+    assert not judge_claims(plan).violations
+    judge_rows(plan)
+    assert decode_plan(encode_plan(plan), "plan.json") == plan
+    path = tmp_path_factory.mktemp("jobs") / "job.toml"
+    path.write_bytes(encode_job(job))
+    again = load_job(path, {})
+    assert encode_job(again) == encode_job(job)
+    assert (again.layout, again.latency) == (job.layout, job.latency)
+
+
+@given(st.data())
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+def test_no_bound_is_above_the_least_value_and_no_plan_below(data):
+    job = data.draw(unequal_jobs(3, 2))
+    problem = make_problem(job, some_dead(data.draw, job), Mode())
+    found = search(problem, EFFORT).progress.value
+    least = least_value(problem, found)
+    assert all(bound.value <= least for bound in breakdown(problem))
+    assert least <= found
+
+
+def test_pipelines_that_share_nothing_are_planned_as_well_as_each_alone():
+    plan = make_plan(unequal_job(slow=50), (), Mode(), QUICK)
+    # The slow server: 3 micro-batches x 2 chunks x 14, and per chunk a reduction and a step that takes twice as long.
+    assert (plan.period, plan.bound, plan.provenance.bound_by) == (90, 90, "work of W1_1")
+    assert plan.provenance.status == "optimal"
+
+
+def test_the_baseline_is_that_of_the_slowest_pipeline():
+    job = unequal_job()
+    stage = Stage(4, 6, 4, 2, 2, 2, 0, 8)
+    alone = make_plan(Job(1, 4, (stage, stage), (0,)), (), Mode(), QUICK).baseline
+    assert make_plan(job, (), Mode(), QUICK).baseline >= alone
+
+
+def test_a_dead_server_leaves_each_of_its_chunks_to_who_holds_it():
+    job = unequal_job()
+    plan = make_plan(job, [Server(0, 0)], Mode(), QUICK)
+    hosts = {
+        (each.stage, server)
+        for server, program in plan.programs.items()
+        for each in program
+        if each.op is Op.F and each.home == 0
+    }
+    assert hosts == {(0, Server(1, 0)), (1, Server(1, 1)), (2, Server(0, 1)), (3, Server(0, 1))}
+
+
+def test_a_chunk_without_a_live_server_is_named():
+    with pytest.raises(NoPlanError, match="chunk 3 has no live server"):
+        make_plan(unequal_job(), [Server(0, 1), Server(1, 2)], Mode(), QUICK)
+
+
+def test_what_takes_pipelines_that_are_alike_says_so(tmp_path):
+    job = unequal_job()
+    with pytest.raises(JobError, match="a catalogue takes pipelines that are alike"):
+        make_catalogue(tmp_path / "c.zip", job, Mode(), 1, QUICK, "lowered", lambda *_: None)
+    with pytest.raises(JobError, match="an explanation takes pipelines that are alike"):
+        explain(make_plan(job, (), Mode(), QUICK))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"1F1.0"', '"3F1.0"', "W1_1 holds chunk 1 and chunk 2"),
+        ('"0F1.2"', '"0F1.3"', r"no micro-batch 1.3 in 2 pipelines of \[4, 3\]"),
+        ('"speed": 50', '"speed": 60', "the plan says (makespan|period)"),
+        ('"micro_batches": 3, "servers"', '"micro_batches": 4, "servers"', "micro-batch 1.3 has no F at chunk 0"),
+        ('"chunks": [2, 3], "limit": 8', '"chunks": [2, 3], "limit": 2', "and its limit is 2"),
+    ],
+)
+def test_the_checker_finds_what_is_wrong_with_chunks_micro_batches_speeds_and_limits(old, new, message):
+    text = encode_plan(make_plan(unequal_job(slow=50), (), Mode(), QUICK, "compute")).decode()
+    changed = text.replace('":', '": ').replace(",", ", ").replace(":  ", ": ").replace(",  ", ", ")
+    assert old in changed
+    found = check_plan(decode_plan(changed.replace(old, new, 1).encode(), "plan.json"))
+    assert re.search(message, found[0].message)
+
+
+def test_a_layout_that_does_not_hold_the_model_is_refused():
+    short = PlacedPipeline(2, (PlacedServer((0, 1), 8),))
+    stages = (Stage(1, 1, 1, 0, 0, 1, 0, 8),) * 2
+
+    def job(*layout, pipelines=2, micro_batches=2):
+        return Job(pipelines, micro_batches, stages, (0,), layout=layout)
+
+    with pytest.raises(JobError, match="pipeline 1: placement: chunk 1: no server holds it"):
+        job(short, PlacedPipeline(1, (PlacedServer((0,), 8),)))
+    with pytest.raises(JobError, match="limit of server 0 of pipeline 1 is 1: not one micro-batch fits"):
+        job(short, PlacedPipeline(1, (PlacedServer((0, 1), 1),)))
+    with pytest.raises(JobError, match="speed of server 0 of pipeline 1 is 0: it is in percent"):
+        job(short, PlacedPipeline(1, (PlacedServer((0, 1), 8, 0),)))
+    with pytest.raises(JobError, match="micro_batches of pipeline 1 is 0"):
+        job(short, PlacedPipeline(0, (PlacedServer((0, 1), 8),)))
+    with pytest.raises(JobError, match="2 pipelines of up to 2 micro-batches, and the job says 3 of up to 2"):
+        job(short, short, pipelines=3)
