@@ -10,7 +10,6 @@ from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address, listen
 from recycle.state.ladder import StatePart
 
-
 LISTENING = "00010000"
 
 
