@@ -25,33 +25,34 @@ from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line
+from recycle.state.redundancy import Redundancy
 
 ALLOWED_MIDDLE, ALLOWED = 1.01, 1.02
 # As many iterations as nobody waits for; the runs are ended from outside.
 ENDLESS = 1_000_000
 
 
-def start(folder: Path, sequence: int, protected: bool, copies: int = 0) -> Contestant:
+def start(folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None = None) -> Contestant:
     """Begin a run.
 
     Args:
         folder: of the run.
         sequence: tokens in a sample.
         protected: whether it survives failures.
-        copies: how many hosts keep its state in memory.
+        redundancy: how hosts keep its state in memory; None where they do not.
     """
     receiver, done = Pipe(duplex=False)
     process = os.fork()
     if not process:
         # Ctrl-C is not for it.
         os.setsid()
-        _train(folder, sequence, protected, copies, done)
+        _train(folder, sequence, protected, redundancy, done)
         os._exit(1)  # it does not come to its end
     done.close()
     return Contestant(process, receiver.recv_bytes)
 
 
-def _train(folder: Path, sequence: int, protected: bool, copies: int, done: Connection) -> None:
+def _train(folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None, done: Connection) -> None:
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
@@ -68,7 +69,7 @@ def _train(folder: Path, sequence: int, protected: bool, copies: int, done: Conn
                 done.send_bytes(b"")
 
     options = ModelOptions(dropout=0.1, sequence=sequence)
-    run = Run(plan, options, ENDLESS, folder, protected=protected, copies=copies)
+    run = Run(plan, options, ENDLESS, folder, protected=protected, redundancy=redundancy)
     train(run, watch, plan_maker(job, plan.mode), Faults())
 
 

@@ -54,9 +54,9 @@ def test_trains_with_a_dead_server(tmp_path):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--keep-in-memory", "3"], "3: give off, or copies=N with N from 1"),
-        (["--keep-in-memory", "copies=0"], "copies=0: give off, or copies=N with N from 1"),
-        (["--keep-in-memory", "copies=2"], "copies is 2, and this run has 1 host"),
+        (["--keep-in-memory", "3"], "3: give off, copies=N with N from 1, or parity=K.M with K from 2"),
+        (["--keep-in-memory", "copies=0"], "copies=0: give off, copies=N with N from 1"),
+        (["--keep-in-memory", "copies=2"], "copies=2: it takes 2 hosts, and this run has 1"),
         (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
         (["--keep-in-memory", "copies=1", "--placement", "v-shaped"], "copies=1 takes one chunk per server"),
     ],

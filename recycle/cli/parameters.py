@@ -10,6 +10,8 @@ import click
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.job import Server
+from recycle.state.racks import Racks
+from recycle.state.redundancy import Redundancy
 
 T = TypeVar("T")
 
@@ -50,15 +52,6 @@ def _numbers(text: str) -> float | list[float]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def _copies(text: str) -> int:
-    if text == "off":
-        return 0
-    name, _, number = text.partition("=")
-    if name != "copies" or not number.isdecimal() or int(number) < 1:
-        raise UserError(f"{text}: give off, or copies=N with N from 1")
-    return int(number)
-
-
 def _servers(text: str) -> tuple[Server, ...]:
     return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
 
@@ -72,8 +65,11 @@ SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
 SERVERS = Parsed("server[,server...]", _servers)
 """Comma-separated servers such as W1_2,W0_3."""
 
-COPIES = Parsed("copies=n", _copies)
-"""How many hosts keep each version in memory; 0 for ``off``."""
+REDUNDANCY = Parsed("redundancy", Redundancy.parse)
+"""How hosts keep each version in memory; None for ``off``."""
+
+RACKS = Parsed("racks", Racks.parse)
+"""Which hosts fail together."""
 
 DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""

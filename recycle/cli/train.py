@@ -11,7 +11,7 @@ import msgspec
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import GroupedOption, JobCommand, describe_dead, job_options, load_legal_plan
-from recycle.cli.parameters import COPIES, DURATION, SERVERS, Count
+from recycle.cli.parameters import DURATION, RACKS, REDUNDANCY, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
@@ -23,6 +23,8 @@ from recycle.placement import placement_text
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.runtime.launch.restarts import RESTARTS
+from recycle.state.racks import Racks
+from recycle.state.redundancy import Redundancy
 
 if TYPE_CHECKING:
     from recycle.runtime.launch.meeting import RollCall
@@ -83,12 +85,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--keep-in-memory",
-    "copies",
-    type=COPIES,
+    "redundancy",
+    type=REDUNDANCY,
     default="off",
     show_default=True,
-    metavar="off|copies=N",
-    help="Have N hosts keep every iteration's state in memory, to lose one iteration with a whole stage.",
+    metavar="off|copies=N|parity=K+M",
+    help="Have N hosts keep every iteration's state, or pieces of it, to lose one iteration with a whole stage.",
     **SURVIVING,
 )
 @click.option(
@@ -133,6 +135,14 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     **HOSTS,
 )
 @click.option(
+    "--racks",
+    type=RACKS,
+    default="",
+    metavar="HOST,HOST/HOST,...",
+    help="Which hosts fail together, as racks with a slash between them: nothing is kept twice in one.",
+    **HOSTS,
+)
+@click.option(
     "--store",
     envvar=VARIABLE,
     metavar="URL",
@@ -163,7 +173,8 @@ def command(
     hang: float,
     start_within: float,
     address: str | None,
-    copies: int,
+    redundancy: Redundancy | None,
+    racks: Racks,
     store: str | None,
     unprotected: bool,
     exact: bool,
@@ -199,21 +210,22 @@ def command(
     if store is not None and not protected:
         raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
     start = find_start(os.environ)
-    if copies and tensor_parallel > 1:
-        raise UserError(
-            f"--keep-in-memory copies={copies}: it keeps servers of one rank; leave it or --tensor-parallel out"
-        )
-    if copies and not protected:
-        raise UserError(f"--keep-in-memory copies={copies}: a run without protection survives no failure; leave it off")
-    if copies:
-        job.require_standard(f"--keep-in-memory copies={copies}")
+    asked = f"--keep-in-memory {redundancy}"
+    if redundancy is not None and tensor_parallel > 1:
+        raise UserError(f"{asked}: it keeps servers of one rank; leave it or --tensor-parallel out")
+    if redundancy is not None and not protected:
+        raise UserError(f"{asked}: a run without protection survives no failure; leave it off")
+    if redundancy is not None:
+        job.require_standard(asked)
+    elif racks:
+        raise UserError("--racks: it says where --keep-in-memory keeps the state; give that, or leave it out")
     host = choose_address(address, start)
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within)
     )
     meeting = None if start is None else meet(start, host, start_within, cluster)
     if meeting is not None and meeting.start.rank > 0 and protected:
-        attend(output, meeting, keeps=copies > 0, goes_on=resume or resume_from is not None)
+        attend(output, meeting, keeps=redundancy is not None, goes_on=resume or resume_from is not None)
         return
     with nullcontext() if meeting is None else meeting.telling_others():
         plan = choose_plan(job, plan_file, dead)
@@ -252,7 +264,8 @@ def command(
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
             cluster=cluster,
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
-            copies=copies,
+            redundancy=redundancy,
+            racks=racks,
         )
         train_and_show(run, faults, meeting)
 

@@ -1,4 +1,6 @@
-"""What trainers and keepers tell each other: small sealed messages, and the bytes of a part between them.
+"""What trainers and keepers tell each other: small sealed messages, and a part between them.
+
+On one host that is the memory in which it is kept, handed over; between hosts its bytes.
 
 A seal holds for one message in one direction of one connection, so that it is of no use to who overhears it.
 """
@@ -16,6 +18,7 @@ from recycle.control.errors import ControlError
 from recycle.control.messages import LARGEST_MESSAGE, seal, unseal
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
+from recycle.state.segment import Segment
 
 PATIENCE = 5.0
 """Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers, once it knows
@@ -29,11 +32,14 @@ _MISSED = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEP
 _LENGTH = struct.Struct("!I")
 _LARGEST = LARGEST_MESSAGE + 64
 _NONCE = 16
+_HANDED = b"m"
 _T = TypeVar("_T")
 
 
 class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="offer"):
-    """A part comes: so many bytes follow, and then a Commit.
+    """A part comes, and then a Commit.
+
+    On one host it goes into the memory that follows the answer; from another one, so many bytes follow.
 
     Attributes:
         part: which.
@@ -61,7 +67,7 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ask"):
 
 
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fetch"):
-    """Give a part: its bytes follow the answer.
+    """Give a part: its bytes follow the answer, or on one host the memory that they are in.
 
     Attributes:
         part: which.
@@ -96,6 +102,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         port: where other hosts reach the keeper, if that was asked; 0 where none does.
         head: of a part that was fetched.
         checksum: of its head and bytes.
+        size: of its bytes.
     """
 
     refusal: str = ""
@@ -103,6 +110,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 0
     head: bytes = b""
     checksum: int = 0
+    size: int = 0
 
 
 class Channel:
@@ -158,6 +166,11 @@ class Channel:
             for option, value in _MISSED:
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
         return cls(connection, token, nonce, "keeper", "trainer")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether both sides are on one host, and can hand each other memory."""
+        return self._connection.family == socket.AF_UNIX
 
     def trust(self) -> None:
         """The other side has the token, and may take its time."""
@@ -215,6 +228,30 @@ class Channel:
         with _other_side():
             for piece in pieces:
                 _fill(self._connection, piece)
+
+    def hand_over(self, segment: Segment) -> None:
+        """Let the other side of a channel on one host read and write some memory.
+
+        Raises:
+            KeeperLost: the other side is gone.
+        """
+        with _other_side():
+            socket.send_fds(self._connection, [_HANDED], [segment.handle])
+
+    def receive_segment(self, size: int) -> Segment:
+        """Get what the other side hands over.
+
+        Args:
+            size: of the memory, in bytes.
+
+        Raises:
+            KeeperLost: the other side is gone, or hands over nothing.
+        """
+        with _other_side():
+            said, handles, _, _ = socket.recv_fds(self._connection, len(_HANDED), 1)
+        if said != _HANDED or not handles:
+            raise KeeperLost("the other side hands over nothing")
+        return Segment(handles[0], size)
 
     def _next_key(self, side: str) -> str:
         self._counts[side] += 1

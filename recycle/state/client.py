@@ -1,14 +1,16 @@
 """A trainer's side of a keeper."""
 
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from recycle.state.channel import Address, Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer
+from recycle.state.checksum import Checksum
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
+from recycle.state.segment import Segment
 
-PIECE = 1 << 20
-"""So many bytes are summed and sent at once; a delivery can be given up between two of them."""
+BLOCK = 1 << 19
+"""So many bytes are copied and summed at once, while they are in a core's cache; a delivery can be given up between two
+of them."""
 
 
 class KeeperClient:
@@ -49,10 +51,10 @@ class KeeperClient:
         try:
             channel.send(Offer(part, size, head))
             _require_done(channel.receive(Answer))
+            return Delivery(channel, channel.receive_segment(size) if channel.is_local else None)
         except KeeperLost:
             channel.close()
             raise
-        return Delivery(channel)
 
     def fetch(self, part: StatePart, make_room: Callable[[bytes], Iterable[memoryview]]) -> None:
         """Get a part.
@@ -70,13 +72,18 @@ class KeeperClient:
             channel.send(Fetch(part))
             answer = channel.receive(Answer)
             _require_done(answer)
-            checksum = zlib.crc32(answer.head)
-            for piece in cut(make_room(answer.head)):
-                channel.receive_into([piece])
-                checksum = zlib.crc32(piece, checksum)
+            segment = channel.receive_segment(answer.size) if channel.is_local else None
+            checksum, start = Checksum(answer.head), 0
+            for block in cut(make_room(answer.head)):
+                if segment is None:
+                    channel.receive_into([block])
+                else:
+                    segment.read(start, block)
+                checksum.add(block)
+                start += len(block)
         finally:
             channel.close()
-        if checksum != answer.checksum:
+        if checksum.value != answer.checksum:
             raise BadCopy(f"{part} at {self.name} is not as it was put")
 
     def drop(self, part: StatePart) -> None:
@@ -134,10 +141,13 @@ class Delivery:
 
     Args:
         channel: to the keeper, which waits for the bytes.
+        segment: the memory that they go to, where the keeper has handed that over.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, segment: Segment | None = None) -> None:
         self._channel = channel
+        self._segment = segment
+        self._written = 0
         self._lost: KeeperLost | None = None
 
     @property
@@ -148,8 +158,11 @@ class Delivery:
     def write(self, piece: memoryview) -> None:
         """Send some bytes. Where the keeper is gone, or the delivery was given up, to commit it fails."""
         try:
-            if self._lost is None:
+            if self._lost is None and self._segment is None:
                 self._channel.send_bytes([piece])
+            elif self._lost is None and self._segment is not None:
+                self._segment.write(self._written, piece)
+                self._written += len(piece)
         except KeeperLost as error:
             self._lost = error
 
@@ -169,39 +182,44 @@ class Delivery:
             self._channel.send(Commit(checksum))
             _require_done(self._channel.receive(Answer))
         finally:
-            self._channel.close()
+            self.give_up()
 
     def give_up(self) -> None:
-        """Have the keeper forget what has come; from any thread."""
+        """Have the keeper forget what has come, if that was not committed; from any thread."""
         self._channel.close()
+        if self._segment is not None:
+            self._segment.close()
 
 
-def send(deliveries: Sequence[Delivery], head: bytes, pieces: Iterable[memoryview]) -> int:
-    """Send the same bytes to some keepers, piece by piece, each of which is read once.
+def send(
+    deliveries: Mapping[int, Sequence[Delivery]], head: bytes, blocks: Iterable[tuple[int, memoryview]]
+) -> Mapping[int, int]:
+    """Send the pieces of a part to some keepers, block by block, each of which is read once.
 
     Args:
-        deliveries: to each of them.
+        deliveries: of each piece, by number.
         head: of the part.
-        pieces: the bytes.
+        blocks: the bytes of the pieces, in order, each with the number of its piece.
 
     Returns:
-        What to commit them with.
+        What to commit each piece with.
     """
-    checksum = zlib.crc32(head)
-    for piece in cut(pieces):
-        if all(each.is_lost for each in deliveries):
+    checksums = {number: Checksum(head) for number in deliveries}
+    for number, block in blocks:
+        if all(each.is_lost for every in deliveries.values() for each in every):
             break
-        checksum = zlib.crc32(piece, checksum)
-        for each in deliveries:
-            each.write(piece)
-    return checksum
+        if number in deliveries:
+            checksums[number].add(block)
+            for each in deliveries[number]:
+                each.write(block)
+    return {number: each.value for number, each in checksums.items()}
 
 
 def cut(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Memory in pieces, of the size in which it is summed and sent."""
+    """Memory in blocks, of the size in which it is copied and summed."""
     for piece in pieces:
-        for start in range(0, len(piece), PIECE):
-            yield piece[start : start + PIECE]
+        for start in range(0, len(piece), BLOCK):
+            yield piece[start : start + BLOCK]
 
 
 def _require_done(answer: Answer) -> None:

@@ -1,6 +1,7 @@
 """The directory of a run's keepers: where they are, and whose parts each one keeps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 from typing import Annotated, Self
 
 import msgspec
@@ -10,8 +11,11 @@ from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.job import Server
 from recycle.state.channel import Address
+from recycle.state.errors import StateError
 from recycle.state.keeper import keeper_address
 from recycle.state.placement import place_copies, survival
+from recycle.state.redundancy import Redundancy
+from recycle.wording import plural
 
 
 class KeeperHome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,11 +25,13 @@ class KeeperHome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         host: the name of its host, for people.
         address: at which other hosts reach that.
         port: of the keeper there; 0 where no other host is in the run.
+        rack: what it fails together with; empty where it fails alone.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=256)]
     address: Annotated[str, msgspec.Meta(max_length=256)]
     port: Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
+    rack: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
     def name(self, address: str) -> str:
         """What it is called on a host.
@@ -50,12 +56,12 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         homes: of each host's keeper.
-        copies: how many of them hold each host's parts, its own among them.
+        redundancy: how many of them hold something of each host's parts, its own among them, and how many must be left.
         on: the host of each server, as its place among the homes, where it was when the run began.
     """
 
     homes: tuple[KeeperHome, ...]
-    copies: Annotated[int, msgspec.Meta(ge=1)]
+    redundancy: Redundancy
     on: Mapping[str, int]
 
     @classmethod
@@ -75,16 +81,52 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         SealedStore(store, token).write(keys.KEEPERS, self)
 
-    def place(self) -> tuple[tuple[int, ...], ...]:
-        """Which hosts hold each host's parts, itself first.
+    def replace(self, place: int, home: KeeperHome, store: Store, token: str) -> bool:
+        """Tell all processes that another host's keeper has taken the place of one, unless this was changed meanwhile.
+
+        Args:
+            place: whose it was.
+            home: of the other one.
+            store: where this was read.
+            token: the run's.
 
         Raises:
-            StateError: there are not so many hosts.
+            StoreLost: there is no store.
         """
-        return place_copies([str(place) for place in range(len(self.homes))], self.copies)
+        homes = tuple(home if number == place else each for number, each in enumerate(self.homes))
+        sealed = SealedStore(store, token)
+        now = store.get(keys.KEEPERS)
+        if now is None or sealed.find(keys.KEEPERS, now, KeeperDirectory) != self:
+            return False
+        changed = sealed.seal(keys.KEEPERS, msgspec.structs.replace(self, homes=homes))
+        return store.compare_set(keys.KEEPERS, now, changed) == changed
+
+    def vacant(self, server: Server, alive: Collection[Server]) -> Sequence[int]:
+        """The hosts none of whose servers is alive, that of a server first.
+
+        Args:
+            server: which.
+            alive: the servers that are.
+        """
+        used = {self.on[str(each)] for each in alive if str(each) in self.on}
+        own = self.on.get(str(server))
+        return sorted({*range(len(self.homes))} - used, key=lambda place: place != own)
+
+    def place(self) -> tuple[tuple[int, ...], ...]:
+        """Which hosts hold each host's parts, in the order of the pieces: itself first.
+
+        Raises:
+            StateError: there are not so many hosts, or too many of them in one rack.
+        """
+        hosts, pieces = len(self.homes), self.redundancy.pieces
+        if pieces > hosts:
+            raise StateError(
+                f"keep-in-memory {self.redundancy}: it takes {plural(pieces, 'host')}, and this run has {hosts}"
+            )
+        return place_copies([home.rack or str(place) for place, home in enumerate(self.homes)], pieces)
 
     def keepers_of(self, server: Server) -> Sequence[KeeperHome]:
-        """Who keeps a server's parts, the one of its own host first; of one that was not there, as of a peer."""
+        """Who keeps a server's parts, in the order of the pieces; of one that was not there, as of a peer."""
         peers = (place for name, place in sorted(self.on.items()) if Server.parse(name).stage == server.stage)
         place = self.on.get(str(server), next(peers))
         return [self.homes[each] for each in self.place()[place]]
@@ -108,9 +150,26 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def survival(self, lost: int) -> float:
         """The probability that some hosts lost at once leave every stage with a live server, or all its parts."""
+        return survival(len(self.homes), self._fatal(), lost)
+
+    def survived_racks(self) -> tuple[int, int]:
+        """How many racks there are, and the loss of how many leaves each stage a live server or all its parts."""
+        racks: dict[str, set[int]] = {}
+        for place, home in enumerate(self.homes):
+            if home.rack:
+                racks.setdefault(home.rack, set()).add(place)
+        fatal = self._fatal()
+        return len(racks), sum(not any(each <= rack for each in fatal) for rack in racks.values())
+
+    def _fatal(self) -> set[frozenset[int]]:
+        """Hosts whose loss at once loses something: all of a stage's servers, with too many pieces of a part."""
         placed = self.place()
         hosts: dict[int, set[int]] = {}
         for name, host in self.on.items():
             hosts.setdefault(Server.parse(name).stage, set()).add(host)
-        states = [{*hosts[Server.parse(name).stage], *placed[host]} for name, host in self.on.items()]
-        return survival(len(self.homes), states, lost)
+        kept = {(Server.parse(name).stage, host) for name, host in self.on.items()}
+        return {
+            frozenset({*hosts[stage], *gone})
+            for stage, host in kept
+            for gone in combinations(placed[host], self.redundancy.spare + 1)
+        }

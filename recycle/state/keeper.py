@@ -1,7 +1,7 @@
 """The keeper: a process of each host that holds parts of versions, and is no trainer's child, so that it outlives them.
 
-Its memory is its own. Nothing is left of it when it ends, in whatever way, and no file or segment has a name that
-somebody would have to clean up.
+Its memory is handed to the trainers of its host, and nobody else reaches it. Nothing is left of it when the keeper and
+they have ended, in whatever way, and no file or segment has a name that somebody would have to clean up.
 """
 
 import hashlib
@@ -15,9 +15,13 @@ from typing import assert_never
 
 from recycle.state.channel import Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer, Request
 from recycle.state.errors import KeeperLost, Refused
+from recycle.state.segment import Segment
 from recycle.state.shelf import Content, Shelf
 
 BACKLOG = 512
+
+BUFFER = 1 << 20
+"""Bytes that go through a connection to another host at once."""
 
 LINGER = 600.0
 """Seconds for which a keeper waits for a run's next start after everybody who was there is gone."""
@@ -150,8 +154,8 @@ class Keeper:
                 content = self._shelf.find(part)
                 if content is None:
                     raise Refused(f"{part} is not there any more")
-                channel.send(Answer(head=content.head, checksum=content.checksum))
-                channel.send_bytes([memoryview(content.memory)])
+                channel.send(Answer(head=content.head, checksum=content.checksum, size=content.segment.size))
+                _give(content.segment, channel)
             case Drop(part):
                 self._shelf.drop(part)
                 channel.send(Answer())
@@ -164,13 +168,37 @@ class Keeper:
 
     def _take(self, offer: Offer, channel: Channel) -> None:
         """A part comes, unless its trainer is gone before it has said that it is right."""
-        memory = self._shelf.make_room(offer.part, offer.size)
+        segment = self._shelf.make_room(offer.part, offer.size)
         try:
             channel.send(Answer())
-            channel.receive_into([memoryview(memory)])
+            _take_into(segment, channel)
             checksum = channel.receive(Commit).checksum
         except KeeperLost:
-            self._shelf.forget(memory)
+            self._shelf.forget(segment)
             raise
-        self._shelf.place(offer.part, Content(offer.head, memory, checksum))
+        self._shelf.place(offer.part, Content(offer.head, segment, checksum))
         channel.send(Answer())
+
+
+def _take_into(segment: Segment, channel: Channel) -> None:
+    """Have a trainer fill some memory, or fill it with what comes from another host."""
+    if channel.is_local:
+        channel.hand_over(segment)
+        return
+    buffer = memoryview(bytearray(BUFFER))
+    for start in range(0, segment.size, BUFFER):
+        block = buffer[: segment.size - start]
+        channel.receive_into([block])
+        segment.write(start, block)
+
+
+def _give(segment: Segment, channel: Channel) -> None:
+    """Let a trainer read some memory, or send it to another host."""
+    if channel.is_local:
+        channel.hand_over(segment)
+        return
+    buffer = memoryview(bytearray(BUFFER))
+    for start in range(0, segment.size, BUFFER):
+        block = buffer[: segment.size - start]
+        segment.read(start, block)
+        channel.send_bytes([block])

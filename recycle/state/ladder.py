@@ -2,7 +2,7 @@
 
 Version i of a stage is what i optimizer steps have made of it. The live peers of a stage copy a part of it each, so a
 version can be had where all parts of it are, made in the same view: parts of two views may differ in rounding, and
-parts of two versions are never put together.
+parts of two versions are never put together. A part is there where enough pieces of it are.
 
 What is kept follows from what trainers do: each has put its part of version i with the keepers before it lets its
 peers reduce the gradients of iteration i, and that of the first version of a view before it begins to work. So while
@@ -13,9 +13,11 @@ that has it. A keeper sees some parts only, and follows from that alone what it 
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
+
+from recycle.state.redundancy import Pieces
 
 BEHIND = 2
 """How many versions before the one that is being put are kept."""
@@ -27,7 +29,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
 class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """A part of a version of a stage's state.
+    """A part of a version of a stage's state, or a piece of one.
 
     Attributes:
         stage: whose.
@@ -36,6 +38,8 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
         number: which part it is, from 0.
         parts: how many the version was cut into.
         began: the version with which that view began.
+        piece: which piece of the part, from 0; copies are all of piece 0.
+        needed: how many pieces are enough to have the part.
     """
 
     stage: Count
@@ -44,9 +48,21 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
     number: Count
     parts: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
     began: Count = 0
+    piece: Annotated[int, msgspec.Meta(ge=0)] = 0
+    needed: Pieces = 1
+
+    @property
+    def whole(self) -> Self:
+        """The part that this is a piece of, which goes by the name of its first piece."""
+        return msgspec.structs.replace(self, piece=0)
+
+    @property
+    def part(self) -> str:
+        """Which part it is, or is of, in words."""
+        return f"part {self.number + 1} of {self.parts} of version {self.version} of stage {self.stage}"
 
     def __str__(self) -> str:
-        return f"part {self.number + 1} of {self.parts} of version {self.version} of stage {self.stage}"
+        return f"piece {self.piece + 1} of {self.part}" if self.needed > 1 else self.part
 
 
 class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +109,7 @@ def find_outdated(held: Collection[StatePart], coming: StatePart) -> frozenset[S
 
 
 def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[StatePart, ...]]]:
-    """The versions of which every part is held somewhere, by stage: their parts in order, of one view.
+    """The versions of which every part can be had, by stage: their parts in order, of one view.
 
     Where several views have copied a version, it is that of the newest one. What was made before a view that began
     with less is none: it was taken back.
@@ -103,14 +119,17 @@ def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[StateP
     """
     known = {each.part for each in copies}
     began = {(each.epoch, each.began) for each in known}
+    pieces: dict[StatePart, set[int]] = defaultdict(set)
+    for each in known:
+        pieces[each.whole].add(each.piece)
     sets: dict[tuple[int, int, int, int], set[StatePart]] = defaultdict(set)
-    for part in known:
-        if not any(_is_undone(part, *view) for view in began):
+    for part, found in pieces.items():
+        if len(found) >= part.needed and not any(_is_undone(part, *view) for view in began):
             sets[part.epoch, part.stage, part.version, part.parts].add(part)
     whole: dict[int, dict[int, tuple[StatePart, ...]]] = {}
-    for (_, stage, version, parts), found in sorted(sets.items()):
-        if {each.number for each in found} == set(range(parts)):
-            whole.setdefault(stage, {})[version] = tuple(sorted(found))
+    for (_, stage, version, parts), there in sorted(sets.items()):
+        if {each.number for each in there} == set(range(parts)):
+            whole.setdefault(stage, {})[version] = tuple(sorted(there))
     return whole
 
 
@@ -120,12 +139,12 @@ def _is_undone(part: StatePart, epoch: int, began: int) -> bool:
 
 
 def climb(copies: Iterable[Copy], part: StatePart, near: str) -> Sequence[Copy]:
-    """Where to look for a part, rung by rung: one's own host's keeper, and then the others.
+    """Where to look for a part or pieces of it, rung by rung: one's own host's keeper, then the others, parity last.
 
     Args:
         copies: what all keepers have that can be reached.
         part: which.
         near: the keeper of one's own host.
     """
-    holding = [each for each in copies if each.part == part]
-    return sorted(holding, key=lambda each: (each.keeper != near, each.keeper))
+    holding = [each for each in copies if each.part.whole == part.whole]
+    return sorted(holding, key=lambda each: (each.keeper != near, each.part.piece, each.keeper))

@@ -1,12 +1,12 @@
 """A keeper's memory: parts of versions, each there as a whole or not at all, within a bound."""
 
-import mmap
 import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from recycle.state.errors import Refused
 from recycle.state.ladder import StatePart, find_outdated, is_late
+from recycle.state.segment import Segment
 
 
 class Content(NamedTuple):
@@ -14,12 +14,12 @@ class Content(NamedTuple):
 
     Attributes:
         head: what its owner needs to know to read it.
-        memory: it; no other process ever sees this memory, so that it is gone with the keeper.
+        segment: the memory that it is in.
         checksum: of head and memory, as whoever put it has computed it.
     """
 
     head: bytes
-    memory: mmap.mmap
+    segment: Segment
     checksum: int
 
 
@@ -35,9 +35,9 @@ class Shelf:
         self._lock = threading.Lock()
         self._held: dict[StatePart, Content] = {}
         self._coming: dict[int, int] = {}
-        self._spare: list[mmap.mmap] = []
+        self._spare: list[Segment] = []
 
-    def make_room(self, part: StatePart, size: int) -> mmap.mmap:
+    def make_room(self, part: StatePart, size: int) -> Segment:
         """Memory for a part that comes; what nobody can need any more makes room for it.
 
         Args:
@@ -50,18 +50,18 @@ class Shelf:
         with self._lock:
             if is_late(self._held, part):
                 raise Refused(f"{part} is of a view that is over")
-            self._spare += [self._held.pop(each).memory for each in find_outdated(self._held, part)]
-            taken = sum(len(each.memory) for each in self._held.values()) + sum(self._coming.values())
+            self._spare += [self._held.pop(each).segment for each in find_outdated(self._held, part)]
+            taken = sum(each.segment.size for each in self._held.values()) + sum(self._coming.values())
             if taken + size > self._limit:
                 raise Refused(f"{part} takes {size} bytes, and of {self._limit} that may be kept {taken} are taken")
             # Memory that was in use already is much quicker to fill.
-            found = next((each for each in self._spare if len(each) == size), None)
+            found = next((each for each in self._spare if each.size == size), None)
             self._spare = [each for each in self._spare if each is not found]
-            while self._spare and taken + size + sum(map(len, self._spare)) > self._limit:
+            while self._spare and taken + size + sum(each.size for each in self._spare) > self._limit:
                 self._spare.pop(0)
-            memory = mmap.mmap(-1, size) if found is None else found
-            self._coming[id(memory)] = size
-            return memory
+            segment = Segment.make(size) if found is None else found
+            self._coming[id(segment)] = size
+            return segment
 
     def place(self, part: StatePart, content: Content) -> None:
         """A part has come as a whole.
@@ -71,15 +71,15 @@ class Shelf:
         """
         with self._lock:
             # At once, so that it is never counted twice.
-            del self._coming[id(content.memory)]
+            del self._coming[id(content.segment)]
             if is_late(self._held, part):
                 raise Refused(f"{part} is of a view that is over")
             self._held[part] = content
 
-    def forget(self, memory: mmap.mmap) -> None:
-        """A part will not come."""
+    def forget(self, segment: Segment) -> None:
+        """A part will not come. Its trainer may still write, so that its memory is used for no other."""
         with self._lock:
-            del self._coming[id(memory)]
+            del self._coming[id(segment)]
 
     def drop(self, part: StatePart) -> None:
         """A part is not as it was put."""
@@ -95,4 +95,4 @@ class Shelf:
     def sizes(self) -> Mapping[StatePart, int]:
         """What is there as a whole, and how many bytes it has."""
         with self._lock:
-            return {part: len(each.memory) for part, each in self._held.items()}
+            return {part: each.segment.size for part, each in self._held.items()}

@@ -1,13 +1,21 @@
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from harness.memory_store import MemoryStore
 from recycle.control import keys
 from recycle.control.joinfile import new_token
 from recycle.job import Server
 from recycle.state.directory import KeeperDirectory, KeeperHome
+from recycle.state.errors import StateError
 from recycle.state.keeper import keeper_address
+from recycle.state.redundancy import Redundancy
 
 HOMES = tuple(KeeperHome(f"host{number}", f"10.0.0.{number}", 2000) for number in range(3))
 ON = {"W0_0": 0, "W1_0": 0, "W0_1": 1, "W1_1": 2}
-DIRECTORY = KeeperDirectory(HOMES, 2, ON)
+DIRECTORY = KeeperDirectory(HOMES, Redundancy(1, 2), ON)
 
 
 def test_who_has_the_token_reads_it_and_what_a_stranger_writes_counts_as_not_there():
@@ -30,6 +38,47 @@ def test_what_is_survived_counts_live_peers():
     assert [DIRECTORY.survival(lost) for lost in (1, 3)] == [1, 0]
     # Stage 0 and its copies are on the first two hosts; stage 1 is on the last two, and so are copies of W0_1's part.
     assert DIRECTORY.survival(2) == 1 / 3
+
+
+@given(st.data())
+def test_what_parity_survives_is_that_of_enumeration(data):
+    redundancy = data.draw(st.sampled_from([Redundancy(1, 2), Redundancy(2, 3), Redundancy(3, 4), Redundancy(2, 4)]))
+    count = data.draw(st.integers(redundancy.pieces, 8))
+    homes = tuple(KeeperHome(f"host{number}", f"10.0.0.{number}", 2000) for number in range(count))
+    on = {f"W{pipeline}_{stage}": data.draw(st.integers(0, count - 1)) for pipeline in range(3) for stage in range(2)}
+    directory = KeeperDirectory(homes, redundancy, on)
+    placed = directory.place()
+
+    def survives(lost):
+        for stage in range(2):
+            hosts = [host for name, host in on.items() if name.endswith(str(stage))]
+            live = any(host not in lost for host in hosts)
+            kept = all(len({*placed[host]} - lost) >= redundancy.needed for host in hosts)
+            if not live and not kept:
+                return False
+        return True
+
+    for lost in range(1, min(4, count) + 1):
+        sets = [set(each) for each in combinations(range(count), lost)]
+        assert directory.survival(lost) == pytest.approx(sum(map(survives, sets)) / len(sets), abs=1e-12)
+
+
+def test_nothing_is_kept_twice_in_a_rack_and_the_loss_of_one_is_survived():
+    racks = ["a", "a", "b", "b"]
+    homes = tuple(KeeperHome(f"host{number}", f"10.0.0.{number}", 1, rack) for number, rack in enumerate(racks))
+    on = {"W0_0": 0, "W1_0": 1, "W0_1": 2, "W1_1": 3}
+    directory = KeeperDirectory(homes, Redundancy(1, 2), on)
+    assert all({homes[host].rack for host in holders} == {"a", "b"} for holders in directory.place())
+    assert directory.survived_racks() == (2, 2)
+    apart = KeeperDirectory(tuple(KeeperHome(each.host, each.address, 1) for each in homes), Redundancy(1, 2), on)
+    assert apart.survived_racks() == (0, 0)
+    with pytest.raises(StateError, match="3 of 4 hosts fail together as a"):
+        KeeperDirectory((*homes[:2], KeeperHome("host2", "10.0.0.2", 1, "a"), homes[3]), Redundancy(1, 2), on).place()
+
+
+def test_as_many_hosts_as_pieces_are_needed():
+    with pytest.raises(StateError, match=r"parity=3\+1: it takes 4 hosts, and this run has 3"):
+        KeeperDirectory(HOMES, Redundancy(3, 4), ON).place()
 
 
 def test_its_own_host_reaches_a_keeper_by_name():

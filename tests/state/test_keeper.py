@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from harness.bad_memory import flip
 from recycle.control.joinfile import new_token
-from recycle.state.client import KeeperClient, send
+from recycle.state.client import KeeperClient, cut, send
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
 from recycle.state.ladder import Copy, StatePart
@@ -29,7 +30,11 @@ def content(size=2 * MEBIBYTE, seed=0):
 
 def put(client, which, data, head=b"head"):
     delivery = client.offer(which, head, len(data))
-    delivery.commit(send([delivery], head, [memoryview(data)]))
+    delivery.commit(sent(delivery, head, data))
+
+
+def sent(delivery, head, data):
+    return send({0: [delivery]}, head, ((0, each) for each in cut([memoryview(data)])))[0]
 
 
 def get(client, which, size=2 * MEBIBYTE):
@@ -94,7 +99,7 @@ def test_nothing_is_there_before_it_is_committed_nor_after_it_was_given_up(clien
     data = content()
     for _ in range(4):
         delivery = client.offer(part(), b"", len(data))
-        checksum = send([delivery], b"", [memoryview(data)])
+        checksum = sent(delivery, b"", data)
         assert client.copies() == ()
         delivery.give_up()
         with pytest.raises(KeeperLost):
@@ -127,7 +132,7 @@ def test_a_keeper_never_holds_more_than_it_may(client):
 def test_who_is_in_a_view_that_is_over_puts_nothing(client):
     data = content(1024)
     late = client.offer(part(version=4, number=1), b"", len(data))
-    checksum = send([late], b"", [memoryview(data)])
+    checksum = sent(late, b"", data)
     put(client, part(epoch=1), data)
     with pytest.raises(Refused, match="of a view that is over"):
         client.offer(part(version=5), b"", len(data))
@@ -176,7 +181,7 @@ def test_a_copy_that_has_changed_is_found_out_and_dropped(token, monkeypatch):
     def find_spoiled(shelf, which):
         found = find(shelf, which)
         if which == part() and found is not None:
-            found.memory[MEBIBYTE + 1] ^= 4
+            flip(found.segment, MEBIBYTE + 1)
         return found
 
     monkeypatch.setattr(Shelf, "find", find_spoiled)

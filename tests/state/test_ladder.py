@@ -1,5 +1,6 @@
 from random import Random
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ parts = st.builds(
     st.integers(1, 3),
     st.integers(0, 2),
 )
+pieces = st.builds(lambda part, piece: msgspec.structs.replace(part, piece=piece, needed=2), parts, st.integers(0, 3))
 copies = st.lists(st.builds(Copy, parts, st.sampled_from(["a", "b", "c"]), st.integers(0, 9)), max_size=60)
 
 
@@ -48,6 +50,35 @@ def test_ones_own_hosts_keeper_is_the_first_rung_and_bad_copies_only_shorten_the
         assert climb([each for each in copies if each != rungs[0]], part, near) == [
             each for each in rungs if each != rungs[0]
         ]
+
+
+@given(st.lists(st.builds(Copy, pieces, st.sampled_from(["a", "b", "c"]), st.integers(0, 9)), max_size=60))
+def test_a_part_is_there_where_enough_of_its_pieces_are(copies):
+    whole = find_whole(copies)
+    for versions in whole.values():
+        for found in versions.values():
+            for part in found:
+                assert len({each.part.piece for each in copies if each.part.whole == part}) >= part.needed
+                rungs = climb(copies, part, "b")
+                near = [each.keeper == "b" for each in rungs]
+                assert near == sorted(near, reverse=True)
+                for there in (True, False):
+                    numbers = [each.part.piece for each, is_near in zip(rungs, near, strict=True) if is_near == there]
+                    assert numbers == sorted(numbers)
+    # What is there as pieces is what would be there as copies of the parts that can be had.
+    enough = {
+        each.part.whole
+        for each in copies
+        if len({other.part.piece for other in copies if other.part.whole == each.part.whole}) >= 2
+    }
+    began = {(each.part.epoch, each.part.began) for each in copies}
+    for stage, versions in whole.items():
+        assert {part for found in versions.values() for part in found} <= enough, stage
+    for part in enough:
+        siblings = {msgspec.structs.replace(part, number=number) for number in range(part.parts)}
+        undone = any(part.epoch < epoch and part.version > first for epoch, first in began)
+        if siblings <= enough and not undone:
+            assert whole[part.stage][part.version][0].epoch >= part.epoch
 
 
 class Trained:

@@ -11,14 +11,18 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from harness.bad_memory import flip
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
 from recycle.record.recording import IterationLine
 from recycle.runtime.keep.snapshot import Snapshot
 from recycle.runtime.step.checkpoint import checkpoints
+from recycle.state.redundancy import Redundancy
 from recycle.state.shelf import Shelf
 from tests.survival import trained
 from tests.survival.trained import ITERATIONS, Trained, fault, short_text
+
+ONE = Redundancy.parse("copies=1")
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -69,7 +73,7 @@ def stage_kills(step=6):
 
 
 def test_a_lost_stage_is_restored_from_memory_to_the_bit(tmp_path, reference):
-    run = Trained(tmp_path / "run", *stage_kills(), copies=1)
+    run = Trained(tmp_path / "run", *stage_kills(), redundancy=ONE)
     require_equal(run, reference)
     # The iteration in flight is made again, and at most one before it.
     assert min(each.step for each in run.views[1:]) >= 5, run.story
@@ -83,12 +87,12 @@ def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference
     def die_halfway(snapshot):
         part = snapshot._part
         if part.stage == 0 and (part.epoch, part.version) in {(0, 3), (1, 7)}:
-            snapshot._keepers[0].offer(part, b"", 1000).write(memoryview(bytes(500)))
+            snapshot._keepers[0][1].offer(part, b"", 1000).write(memoryview(bytes(500)))
             os.kill(os.getpid(), signal.SIGKILL)
         put(snapshot)
 
     monkeypatch.setattr(Snapshot, "_run", die_halfway)
-    run = Trained(tmp_path / "run", copies=1)
+    run = Trained(tmp_path / "run", redundancy=ONE)
     require_equal(run, reference)
     assert [each.step for each in run.views if each.joined] == [2, 6], run.story
 
@@ -104,11 +108,11 @@ def test_a_bad_copy_is_never_trained_on_and_the_version_before_it_is_taken(tmp_p
             spoiled.append(part.version)
         if content is not None and part.version == spoiled[0] and id(content) not in spoiled:
             spoiled.append(id(content))
-            content.memory[1000] ^= 1
+            flip(content.segment, 1000)
         return content
 
     monkeypatch.setattr(Shelf, "find", find_spoiled)
-    run = Trained(tmp_path / "run", *stage_kills(), copies=1)
+    run = Trained(tmp_path / "run", *stage_kills(), redundancy=ONE)
     require_equal(run, reference)
     said = r"of version (\d+) of stage 1 at this host's keeper is not as it was put"
     bad = {match[1] for each in run.texts("warning") if (match := re.search(said, each))}
@@ -124,7 +128,7 @@ def test_a_killed_keeper_is_a_warning_and_another_one_is_started(tmp_path, refer
             killed.extend(keepers_below(os.getpid()))
             os.kill(killed[0], signal.SIGKILL)
 
-    run = Trained(tmp_path / "run", copies=1, on_event=kill_keeper)
+    run = Trained(tmp_path / "run", redundancy=ONE, on_event=kill_keeper)
     require_equal(run, reference)
     assert len(run.views) == 1
     warnings = run.texts("warning")

@@ -16,6 +16,7 @@ import msgspec
 
 from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
+from recycle.job import Server
 from recycle.megatron.shared.patching import replace
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
@@ -163,7 +164,7 @@ class Recording:
                 self.tell(first_view(self._plan, self._first, step))
             self.enter(self._first, step)
         executed = [each.instruction for each in recorder.entries if each.instruction.op.is_compute]
-        peak = peak_memory(self._plan.job, executed)
+        peak = peak_memory(self._plan.job, Server.parse(self._server), executed)
         line = IterationLine(self._server, step, seconds, _loss(losses), peak, self._epoch_of(step))
         self.tell(line, recorder.spans(0))
         recorder.clear()

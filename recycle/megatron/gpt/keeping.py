@@ -1,8 +1,10 @@
 """Copies of a GPT's versions in the memory of keepers: how much they take, and who makes them."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Literal
 
+from recycle.control.errors import StoreLost
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
@@ -17,6 +19,7 @@ from recycle.runtime.recover.view_reports import now
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.ladder import MOST, StatePart
+from recycle.state.redundancy import piece_size
 from recycle.wording import memory_text, plural
 
 VALUE, COUNTERS = 4, 12
@@ -54,11 +57,29 @@ def keeper_setting(run: Run, seat: Seat) -> KeeperSetting:
         run: what is trained.
         seat: this process's part in its host's keeper.
     """
+    assert run.redundancy is not None, "somebody has asked for it"
+    return KeeperSetting(
+        run.redundancy,
+        lambda stages: keeper_bytes(run, stages),
+        seat,
+        lambda directory: describe_keeping(run, directory),
+        run.racks,
+    )
 
-    def most(stages: Collection[int]) -> int:
-        return MOST * version_bytes(run.model, run.plan.job.depth, stages)
 
-    return KeeperSetting(run.copies, most, seat, lambda directory: describe_keeping(run, directory))
+def keeper_bytes(run: Run, stages: Collection[int]) -> int:
+    """The most bytes that a keeper holds.
+
+    Args:
+        run: what is trained.
+        stages: whose parts come to it.
+    """
+    assert run.redundancy is not None, "somebody has asked for it"
+    job = run.plan.job
+    pieces = piece_size(version_bytes(run.model, job.depth, stages), run.redundancy.needed)
+    # Each part is cut up for itself, and its pieces are a byte longer where that does not go evenly.
+    uneven = 0 if run.redundancy.needed == 1 else job.pipelines * len(stages)
+    return MOST * (pieces + uneven)
 
 
 def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
@@ -68,7 +89,7 @@ def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
         run: what is trained.
         meeting: with the other processes; None where all are started here.
     """
-    if not run.copies:
+    if run.redundancy is None:
         return None
     seat = Seat(run.folder, None if meeting is None else meeting.address, resumes=run.goes_on)
     if meeting is not None:
@@ -84,16 +105,19 @@ def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
         directory: of its keepers.
     """
     depth, hosts = run.plan.job.depth, len(directory.homes)
-    most = max(MOST * version_bytes(run.model, depth, directory.stages_at(place)) for place in range(hosts))
-    copies, whole = directory.copies, version_bytes(run.model, depth, range(depth))
-    sent = f", {memory_text((copies - 1) * whole, 'B')} of them to other hosts" if copies > 1 else ""
+    most = max(keeper_bytes(run, directory.stages_at(place)) for place in range(hosts))
+    redundancy, whole = directory.redundancy, version_bytes(run.model, depth, range(depth))
+    there = redundancy.sent(whole)
+    sent = f", {memory_text(there, 'B')} of them to other hosts" if there else ""
     survived = ", ".join(
         f"{directory.survival(lost):.1%} of those of {plural(lost, 'host')}" for lost in range(1, min(LOST, hosts) + 1)
     )
+    racks, left = directory.survived_racks()
+    of_racks = f"; that of any one rack in {left} of {racks} cases" if racks else ""
     return (
-        f"the state is kept in memory: {memory_text(copies * whole, 'B')} are copied in every iteration{sent}, and a "
-        f"keeper takes at most {memory_text(most, 'B')}; survived are the loss of all servers of a stage, and of all "
-        f"losses {survived} at once"
+        f"the state is kept in memory ({redundancy}): {memory_text(redundancy.taken(whole), 'B')} are copied in every "
+        f"iteration{sent}, and a keeper takes at most {memory_text(most, 'B')}; survived are the loss of all servers "
+        f"of a stage, and of all losses {survived} at once{of_racks}"
     )
 
 
@@ -112,7 +136,7 @@ def make_keeping(
     Raises:
         StoreLost: there is no store.
     """
-    directory = KeeperDirectory.read(endpoint.connect(), endpoint.token) if run.copies else None
+    directory = None if run.redundancy is None else KeeperDirectory.read(endpoint.connect(), endpoint.token)
     if directory is None:
         return None
 
@@ -128,8 +152,18 @@ def make_keeping(
     def reach(home: KeeperHome) -> KeeperClient:
         return KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
 
-    own = directory.keepers_of(server)
-    others = [each for each in directory.homes if each not in own]
-    near = next((each.name(endpoint.address) for each in directory.homes if each.address == endpoint.address), "")
-    known = KnownKeepers([reach(each) for each in own], [reach(each) for each in others], near)
-    return Keeping(known, server, run.plan.job.depth, trained.training, lambda: trained.view, tell, kept)
+    def know(directory: KeeperDirectory) -> KnownKeepers:
+        own = directory.keepers_of(server)
+        others = [each for each in directory.homes if each not in own]
+        near = next((each.name(endpoint.address) for each in directory.homes if each.address == endpoint.address), "")
+        return KnownKeepers([*map(reach, own)], directory.redundancy, [*map(reach, others)], near)
+
+    known = [know(directory)]
+
+    def find_keepers() -> KnownKeepers:
+        with suppress(StoreLost):
+            found = KeeperDirectory.read(endpoint.connect(), endpoint.token)
+            known[0] = known[0] if found is None else know(found)
+        return known[0]
+
+    return Keeping(find_keepers, server, run.plan.job.depth, trained.training, lambda: trained.view, tell, kept)

@@ -16,6 +16,8 @@ from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.step.checkpoint import KEPT
+from recycle.state.racks import Racks
+from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
 
 PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
@@ -44,7 +46,8 @@ class Run(msgspec.Struct, frozen=True):
         resume_from: a checkpoint or the run of one to go on from, as long as this run has none of its own.
         restarts: how often a server that has crashed is started again, within an hour.
         waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
-        copies: how many hosts' keepers hold each version in memory; 0 for none.
+        redundancy: how hosts' keepers hold each version in memory; None where they do not.
+        racks: which hosts fail together.
         cluster: where the store is in etcd; None where the run has a store of its own.
     """
 
@@ -65,7 +68,8 @@ class Run(msgspec.Struct, frozen=True):
     resume_from: Path | None = None
     restarts: int = 0
     waiting: Plan | None = None
-    copies: int = 0
+    redundancy: Redundancy | None = None
+    racks: Racks = Racks()
     cluster: EtcdCluster | None = None
 
     @property
@@ -159,7 +163,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: int
     resume_from: Path | None
     restarts: int
-    copies: int
+    redundancy: Redundancy | None
+    racks: Racks
 
 
 def _path(kind: type, value: str) -> Path:

@@ -37,7 +37,7 @@ from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.apart import join
 from recycle.runtime.launch.claiming import end_for_first
-from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from
+from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from, settle
 from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
@@ -144,7 +144,7 @@ def _train_protected(
         host=run.host,
         faults=faults,
         folder=run.folder,
-        durable=lambda: bool(run.copies or checkpoints(run.checkpoints)),
+        durable=lambda: bool(run.redundancy or checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
         keeping=take_seat(run, meeting),
@@ -248,10 +248,15 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     server = server or vacant[0]
     member = Member(server, board.joining.new_incarnation(server))
     del board
+    if run.redundancy is not None:
+        settle(keeper_setting(run, Seat(run.folder, host, resumes=True)), endpoint, server, alive)
     access = RunAccess(endpoint, (door.host, door.watch))
-    return serve_all_ranks(
+    status = serve_all_ranks(
         run.ranks, lambda rank: _serve(run, text, make, Faults(), member, access._replace(rank=rank))
     )
+    if run.redundancy is not None:
+        dismiss_after(endpoint)
+    return status
 
 
 def _serve(
@@ -351,13 +356,13 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
 def _begins(run: Run) -> bool:
     """Whether it is to go on from its own folder, and there is nothing in it yet."""
     own = run.resume_from is not None and run.resume_from.resolve() == run.folder.resolve()
-    kept = bool(run.copies) and (run.folder / JOIN_FILE).exists()
+    kept = run.redundancy is not None and (run.folder / JOIN_FILE).exists()
     return own and not kept and not checkpoints(run.checkpoints)
 
 
 def _newest(run: Run, fingerprint: str, watch: Watch) -> int | None:
     found = checkpoints(run.checkpoints)
-    if not found and run.copies:
+    if not found and run.redundancy is not None:
         return None  # what keepers have is known when servers ask them
     if not found:
         raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")

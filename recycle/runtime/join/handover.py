@@ -1,6 +1,8 @@
 """How a stage's state gets from one server to a peer that lacks it."""
 
+import mmap
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 import torch
@@ -10,6 +12,7 @@ from recycle.runtime.net.network import Link
 from recycle.runtime.net.transfer_key import STATE
 
 LARGEST_HEAD = 1 << 24
+ALIGNMENT = 64
 
 
 class TensorHead(msgspec.Struct, frozen=True, array_like=True):
@@ -49,11 +52,30 @@ def make_room(head: bytes) -> tuple[int, dict[str, torch.Tensor]]:
     """
     try:
         described = msgspec.msgpack.decode(head, type=StateHead)
-        return described.step, {
-            each.name: torch.empty(each.shape, dtype=TYPES[each.type]) for each in described.entries
+        outlines = {
+            each.name: torch.empty(each.shape, dtype=TYPES[each.type], device="meta") for each in described.entries
         }
-    except (msgspec.DecodeError, KeyError, RuntimeError) as error:
+        room = _fresh_memory(sum(_padded(each.nbytes) for each in outlines.values()))
+    except (msgspec.DecodeError, KeyError, RuntimeError, OverflowError, OSError) as error:
         raise ConnectionLost(f"a peer sends a state that cannot be read: {error}") from error
+    state, start = {}, 0
+    for name, each in outlines.items():
+        state[name] = room[start : start + each.nbytes].view(each.dtype).reshape(each.shape)
+        start += _padded(each.nbytes)
+    return described.step, state
+
+
+def _padded(size: int) -> int:
+    """So many bytes, and those after which any tensor can begin."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _fresh_memory(size: int) -> torch.Tensor:
+    """Memory in large pages where the kernel has them: small ones take longer to come by than to fill."""
+    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def send_state(link: Link, step: int, state: Mapping[str, torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Keeping: what a server does so that keepers have its part of every version, and how it gets a version from them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
@@ -17,6 +17,7 @@ from recycle.runtime.keep.snapshot import Snapshot
 from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost
 from recycle.state.ladder import Copy, StatePart, climb, find_whole
+from recycle.state.redundancy import Redundancy
 
 REST, LONGEST_REST = 10.0, 600.0
 """Seconds for which a keeper that was lost gets nothing, so that a silent one does not hold up each iteration: at
@@ -45,14 +46,21 @@ class KnownKeepers(NamedTuple):
     """The keepers of a run, as one server knows them.
 
     Attributes:
-        own: those that keep its parts.
+        own: those that keep its parts, in the order of the pieces.
+        redundancy: what each of them keeps of a part.
         others: all others.
         near: the name of the one on its own host; empty where none is.
     """
 
     own: Sequence[KeeperClient]
+    redundancy: Redundancy
     others: Sequence[KeeperClient] = ()
     near: str = ""
+
+    @property
+    def pieces(self) -> Sequence[tuple[int, KeeperClient]]:
+        """Which piece of a part each of those that keep it has; copies are all the same one."""
+        return [(place if self.redundancy.needed > 1 else 0, each) for place, each in enumerate(self.own)]
 
     @property
     def all(self) -> Mapping[str, KeeperClient]:
@@ -67,7 +75,7 @@ class Keeping:
     are reduced, by when it is known to be right; the first version of a view before any other instruction.
 
     Args:
-        keepers: of the run.
+        find_keepers: gives those of the run; another host's may take the place of one between two views.
         server: whose.
         depth: P.
         source: the versions.
@@ -78,7 +86,7 @@ class Keeping:
 
     def __init__(
         self,
-        keepers: KnownKeepers,
+        find_keepers: Callable[[], KnownKeepers],
         server: Server,
         depth: int,
         source: KeptStage,
@@ -86,7 +94,8 @@ class Keeping:
         tell: Callable[[Literal["warning", "memory"], str], None],
         kept: Callable[[StatePart, Sequence[str]], None] = lambda _part, _keepers: None,
     ) -> None:
-        self._keepers = keepers
+        self._find_keepers = find_keepers
+        self._keepers = find_keepers()
         self._server = server
         self._depth = depth
         self._source = source
@@ -113,13 +122,14 @@ class Keeping:
         if begun != self._begun:
             self.halt()
             if self._first[0] != view.epoch:
-                self._first = due
-            keepers = [each for each in self._keepers.own if not self._rests(each.name)]
-            if not keepers:
+                self._first, self._keepers = due, self._find_keepers()
+            pieces = [each for each in self._keepers.pieces if not self._rests(each[1].name)]
+            if not pieces:
                 self._done = due
                 self._kept(self._part(view), ())
                 return
-            self._begun, self._snapshot = begun, Snapshot(keepers, self._part(view), self._source.state())
+            snapshot = Snapshot(pieces, self._keepers.redundancy, self._part(view), self._source.state())
+            self._begun, self._snapshot = begun, snapshot
         first = self._done is None or self._done[0] != view.epoch
         if first or instruction.op is Op.REDUCE:
             self._kept(self._part(view), self._finish())
@@ -138,7 +148,8 @@ class Keeping:
         """Which part of the present version is this server's."""
         peers = view.peers(self._server.stage)
         number, (_, began) = peers.index(self._server), self._first
-        return StatePart(self._server.stage, view.epoch, self._source.newest, number, len(peers), began)
+        needed = self._keepers.redundancy.needed
+        return StatePart(self._server.stage, view.epoch, self._source.newest, number, len(peers), began, needed=needed)
 
     def _rests(self, name: str) -> bool:
         until, _ = self._resting.get(name, (0.0, 0.0))
@@ -178,9 +189,9 @@ class Keeping:
         parts = find_whole(copies).get(self._server.stage, {}).get(step, ())
         if not parts:
             raise ConnectionLost(f"no keeper has version {step} of stage {self._server.stage} any more")
-        room = Room(step)
+        room = Room(step, self._keepers.redundancy.pieces)
         rungs = [self._fetch_part(climb(copies, part, self._keepers.near), room) for part in parts]
-        sources = " and ".join(sorted(set(rungs)))
+        sources = " and ".join(sorted({each for sources in rungs for each in sources}))
         self._tell("memory", f"version {step} of stage {self._server.stage} is taken from {sources}")
         return room.state
 
@@ -196,27 +207,35 @@ class Keeping:
                     found.extend(answer)
         return found
 
-    def _fetch_part(self, rungs: Sequence[Copy], room: Room) -> str:
-        """Get a part from the first rung whose copy is as it was put.
+    def _fetch_part(self, rungs: Sequence[Copy], room: Room) -> Collection[str]:
+        """Get a part from the first rungs whose copies are as they were put: from one, or from as many as are needed.
 
         Returns:
-            Which keeper that was.
+            Which keepers those were.
 
         Raises:
-            ConnectionLost: there is none.
+            ConnectionLost: there are not so many.
         """
+        sources: set[str] = set()
         for copy in rungs:
             keeper = self._keepers.all[copy.keeper]
+            if room.has(copy.part):
+                continue
             try:
                 keeper.fetch(copy.part, partial(room.memory, copy))
-                room.confirm()
-                return copy.keeper
+                room.confirm(copy.part)
+                sources.add(copy.keeper)
+                if room.finish(copy.part):
+                    return sources
             except BadCopy as error:
                 self._tell("warning", f"{error}; it is never trained on, and the next rung is taken")
                 self._drop(keeper, copy.part)
             except KeeperLost as error:
                 self._tell("warning", f"{copy.keeper}: {error}; the next rung is taken")
-        raise ConnectionLost(f"there is no copy of {rungs[0].part} that is as it was put")
+        part = rungs[0].part
+        if part.needed == 1:
+            raise ConnectionLost(f"there is no copy of {part} that is as it was put")
+        raise ConnectionLost(f"of {part.part} there are no {part.needed} pieces that are as they were put")
 
     def _drop(self, keeper: KeeperClient, part: StatePart) -> None:
         try:

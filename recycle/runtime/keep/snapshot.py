@@ -3,32 +3,43 @@
 import threading
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import torch
 
 from recycle.runtime.join.handover import describe_state
-from recycle.runtime.keep.layout import bytes_of, count_bytes, in_order, range_of
+from recycle.runtime.keep.layout import count_bytes, in_order, range_of
+from recycle.runtime.keep.pieces import blocks_of
 from recycle.state.client import Delivery, KeeperClient, send
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
+from recycle.state.redundancy import Redundancy, piece_size
 
 
 class Snapshot:
     """Copies a part straight from the tensors that train, which stay as they are until the next step.
 
     Args:
-        keepers: who gets it.
+        keepers: who gets which piece of it.
+        redundancy: into which pieces it is made.
         part: which.
         state: the version, by name.
     """
 
-    def __init__(self, keepers: Sequence[KeeperClient], part: StatePart, state: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        keepers: Sequence[tuple[int, KeeperClient]],
+        redundancy: Redundancy,
+        part: StatePart,
+        state: Mapping[str, torch.Tensor],
+    ) -> None:
         self._keepers = keepers
+        self._redundancy = redundancy
         self._part = part
         self._state = in_order(state)
         self._lock = threading.Lock()
-        self._deliveries: dict[str, Delivery] = {}
+        self._deliveries: dict[int, dict[str, Delivery]] = {}
         self._given_up = False
-        self._checksum = 0
+        self._checksums: Mapping[int, int] = {}
         self._lost: dict[str, KeeperLost] = {}
         self._thread = threading.Thread(target=self._run, name=str(part), daemon=True)
         self._thread.start()
@@ -40,32 +51,35 @@ class Snapshot:
             The keepers that have not got it, by name, and why.
         """
         self._thread.join()
-        for name, each in self._deliveries.items():
-            try:
-                each.commit(self._checksum)
-            except KeeperLost as error:
-                self._lost[name] = error
+        for number, deliveries in self._deliveries.items():
+            for name, each in deliveries.items():
+                try:
+                    each.commit(self._checksums[number])
+                except KeeperLost as error:
+                    self._lost[name] = error
         return self._lost
 
     def give_up(self) -> None:
         """The version is about to change, or was not right; no tensor is read after this."""
         with self._lock:
             self._given_up = True
-            for each in self._deliveries.values():
-                each.give_up()
+            for deliveries in self._deliveries.values():
+                for each in deliveries.values():
+                    each.give_up()
         self._thread.join()
 
     def _run(self) -> None:
-        wanted = range_of(self._part, count_bytes(self._state))
+        size = piece_size(len(range_of(self._part, count_bytes(self._state))), self._redundancy.needed)
         head = describe_state(self._part.version, self._state)
-        for keeper in self._keepers:
+        for number, keeper in self._keepers:
             try:
-                delivery = keeper.offer(self._part, head, len(wanted))
+                delivery = keeper.offer(msgspec.structs.replace(self._part, piece=number), head, size)
             except KeeperLost as error:
                 self._lost[keeper.name] = error
                 continue
             with self._lock:
-                self._deliveries[keeper.name] = delivery
+                self._deliveries.setdefault(number, {})[keeper.name] = delivery
                 if self._given_up:
                     delivery.give_up()
-        self._checksum = send([*self._deliveries.values()], head, bytes_of(self._state, wanted))
+        deliveries = {number: [*each.values()] for number, each in self._deliveries.items()}
+        self._checksums = send(deliveries, head, blocks_of(self._state, self._part, self._redundancy))

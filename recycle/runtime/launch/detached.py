@@ -3,11 +3,15 @@
 import gc
 import os
 import socket
+import time
 from collections.abc import Sequence
 
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.title import set_title
 from recycle.state import keeper
+
+AGAIN = 1.0
+"""Seconds after which a keeper that was killed is started again: where memory is short, not at once."""
 
 
 def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
@@ -18,23 +22,15 @@ def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int) ->
         token: the run's.
         limit: the most bytes that may be kept.
     """
-    os.setsid()
-    ignore_signals()
+    _detach(listeners)
     set_title("keeper")
-    # What waits for the end of a run's output, or of a connection, does not wait for the keeper. What holds the others'
-    # numbers is never freed here.
-    gc.freeze()
-    null = os.open(os.devnull, os.O_RDWR)
-    for handle in range(3):
-        os.dup2(null, handle)
-    kept = sorted(each.fileno() for each in listeners)
-    for first, last in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
-        os.closerange(first + 1, last)
     keeper.serve(listeners, token, limit)
 
 
 def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
-    """Start a keeper that is no child of this process, which must have no other threads.
+    """Start a keeper that is no child of this process, and have another one where that is killed alone.
+
+    This process must have no other threads.
 
     Args:
         listeners: where trainers connect; closed here.
@@ -45,9 +41,40 @@ def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> N
     if pid == 0:
         try:
             if os.fork() == 0:
-                detach_keeper(listeners, token, limit)
+                _detach(listeners)
+                _guard_keeper(listeners, token, limit)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
     for each in listeners:
         each.close()
+
+
+def _detach(listeners: Sequence[socket.socket]) -> None:
+    """In a process that was forked: be nobody's any more, and hold nothing but where trainers connect."""
+    os.setsid()
+    ignore_signals()
+    # What waits for the end of a run's output, or of a connection, does not wait for the keeper. What holds the others'
+    # numbers is never freed here.
+    gc.freeze()
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in range(3):
+        os.dup2(null, handle)
+    kept = sorted(each.fileno() for each in listeners)
+    for first, last in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(first + 1, last)
+
+
+def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+    """Have a keeper until it ends by itself. Whoever connects while there is none waits for the next one."""
+    set_title("keeper's guard")
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            set_title("keeper")
+            keeper.serve(listeners, token, limit)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSIGNALED(status):
+            return
+        time.sleep(AGAIN)

@@ -11,6 +11,7 @@ from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.participant import Participant
+from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.detached import fork_keeper
 from recycle.runtime.launch.meeting import Hello, KeeperOffer
@@ -23,6 +24,8 @@ from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address
 from recycle.state.memory import available_memory
+from recycle.state.racks import Racks
+from recycle.state.redundancy import Redundancy
 from recycle.wording import memory_text
 
 
@@ -96,16 +99,18 @@ class KeeperSetting(NamedTuple):
     """How a run keeps its state in memory.
 
     Attributes:
-        copies: how many hosts' keepers hold each part.
+        redundancy: how many hosts' keepers hold something of each part, and how many of them are enough.
         bytes_of: the most bytes that all versions of some stages have which are kept at the same time.
         seat: this process's part in its host's keeper.
         describe: says what it costs and survives.
+        racks: by the names of the hosts in them, what fails together.
     """
 
-    copies: int
+    redundancy: Redundancy
     bytes_of: Callable[[Collection[int]], int]
     seat: Seat
     describe: Callable[[KeeperDirectory], str]
+    racks: Racks = Racks()
 
     def direct(self, everybody: Sequence[Participant], hellos: Sequence[Hello]) -> KeeperDirectory:
         """The directory of the run's keepers.
@@ -115,7 +120,7 @@ class KeeperSetting(NamedTuple):
             hellos: what their processes say, or that of the only host.
 
         Raises:
-            StateError: there are not so many hosts.
+            StateError: there are not so many hosts, or racks are named of which the run has no host.
             RunError: one of them has not got the memory.
         """
         homes: list[KeeperHome] = []
@@ -125,10 +130,12 @@ class KeeperSetting(NamedTuple):
             hello = hellos[place % len(hellos)]
             found = next((number for number, home in enumerate(homes) if home.address == hello.address), len(homes))
             if found == len(homes):
-                homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port))
+                rack = self.racks.find(hello.host, hello.address)
+                homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port, rack))
                 offers.append(hello)
             on[str(each.member.server)] = found
-        directory = KeeperDirectory(tuple(homes), self.copies, on)
+        self.racks.require_known({name for each in homes for name in (each.host, each.address)})
+        directory = KeeperDirectory(tuple(homes), self.redundancy, on)
         for place, hello in enumerate(offers):
             limit = self.bytes_of(directory.stages_at(place))
             if limit > hello.keeper.memory:
@@ -166,6 +173,58 @@ def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
         limit = setting.limit(directory, endpoint.address)
         fork_keeper([keeper.listen(token), seat.listener], token, limit)
     seat.channel = hold(token)
+
+
+def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Collection[Server]) -> None:
+    """Have a keeper on the host of a server that joins, in the place of one that is gone with its host.
+
+    The calling process must have no other threads, because it may fork.
+
+    Args:
+        setting: how the run keeps its state.
+        endpoint: of the run's store, and this host.
+        server: which joins.
+        alive: the servers that are.
+
+    Raises:
+        RunError: this host has not got the memory.
+        StoreLost: there is no store.
+    """
+    token, seat, store = endpoint.token, setting.seat, endpoint.connect()
+    while (directory := KeeperDirectory.read(store, token)) is not None:
+        known = any(each.address == endpoint.address for each in directory.homes)
+        vacant = () if known else directory.vacant(server, alive)
+        place = next((each for each in vacant if _is_gone(directory.homes[each], endpoint)), None)
+        if place is None or seat.listener is None:
+            break
+        limit = setting.bytes_of(directory.stages_at(place))
+        if limit > seat.offer.memory:
+            raise RunError(
+                f"keep-in-memory: what this host keeps takes {memory_text(limit, 'B')}, and it has "
+                f"{memory_text(seat.offer.memory, 'B')} left; join on another one"
+            )
+        try:
+            near = keeper.listen(token)
+        except OSError:
+            break  # another server that joins here has one
+        name = socket.gethostname()
+        home = KeeperHome(name, endpoint.address, seat.offer.port, setting.racks.find(name, endpoint.address))
+        if directory.replace(place, home, store, token):
+            fork_keeper([near, seat.listener], token, limit)
+            break
+        near.close()
+    seat.close()
+    seat.channel = hold(token)
+
+
+def _is_gone(home: KeeperHome, endpoint: Endpoint) -> bool:
+    """Whether a keeper cannot be reached; what it has is needed, if it can."""
+    try:
+        client = KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
+        client.find_port()
+    except KeeperLost:
+        return True
+    return False
 
 
 def dismiss_after(endpoint: Endpoint) -> None:

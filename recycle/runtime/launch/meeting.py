@@ -130,16 +130,21 @@ class RollCall:
             self.refuse(refusal)
             raise RunError(refusal)
 
-    def risks(self, stages: Sequence[int]) -> list[str]:
-        """What the loss of one host would end.
+    def risks(self, stages: Sequence[int], *, kept: bool = False) -> list[str]:
+        """What the loss of one host would end, or hold up.
 
         Args:
             stages: of each process's server, by rank.
+            kept: whether the memory of other hosts has the state of whichever is lost.
         """
+        end = (
+            "and if that is lost, all wait for new servers, which get the state from memory"
+            if kept
+            else "whose loss ends the run: start ranks in another order"
+        )
         hosts = [each.host for each in self.hellos]
         found = [
-            f"all servers of stage {stage} are on {host}, whose loss ends the run: start ranks in another order"
-            for stage, host in lonely_stages(stages, hosts).items()
+            f"all servers of stage {stage} are on {host}, {end}" for stage, host in lonely_stages(stages, hosts).items()
         ]
         if self.cluster is None and len(set(hosts)) > 1:
             found.append(

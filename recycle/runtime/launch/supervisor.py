@@ -162,7 +162,9 @@ class Supervisor:
             self._tell(InstantLine("memory", now(), None, text))
         self._open_board()
         if meeting is not None:
-            for text in meeting.risks([each.member.server.stage for each in self._setting.everybody]):
+            directory = self._keeper.directory
+            kept = directory is not None and directory.survival(1) == 1
+            for text in meeting.risks([each.member.server.stage for each in self._setting.everybody], kept=kept):
                 self._tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 

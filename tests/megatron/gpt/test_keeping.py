@@ -12,6 +12,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.keepers import Seat
 from recycle.runtime.launch.meeting import Hello, KeeperOffer
 from recycle.state.errors import StateError
+from recycle.state.redundancy import Redundancy
 
 GPT_2 = ModelOptions(12, 768, 12, 1024, vocabulary=50257, tied=True)
 PLENTY = 1 << 40
@@ -28,7 +29,7 @@ def test_a_version_has_parameters_and_two_moments():
 
 def described(folder, copies, hosts, memory=PLENTY):
     """A run of 3 x 4 servers, of which each host has as many, one behind the other; its setting, and who is where."""
-    run = Run(make_plan(paper_job(), (), Mode(), QUICK), ModelOptions(), 2, folder, copies=copies)
+    run = Run(make_plan(paper_job(), (), Mode(), QUICK), ModelOptions(), 2, folder, redundancy=Redundancy(1, copies))
     everybody = participants_of(View.of(run.plan).members, 1)
     hellos = [
         Hello(f"host{host}", "", f"10.0.0.{host}", {}, KeeperOffer(2000 + place, memory))
@@ -60,5 +61,5 @@ def test_memory_is_asked_for_on_every_host_before_a_run_starts(tmp_path):
     setting.direct(*described(tmp_path, 1, 2, memory=needed)[1:])
     with pytest.raises(RunError, match=r"what host0 keeps takes .* MiB, and it has .* MiB left"):
         setting.direct(*described(tmp_path, 1, 2, memory=needed - 1)[1:])
-    with pytest.raises(StateError, match="copies is 2, and this run has 1 host"):
+    with pytest.raises(StateError, match="copies=2: it takes 2 hosts, and this run has 1"):
         described(tmp_path, 2, 1)[0].direct(*described(tmp_path, 2, 1)[1:])

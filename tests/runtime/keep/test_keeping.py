@@ -1,10 +1,14 @@
 """Two peers of a stage put their parts with real keepers, and whoever comes after them gets the version from there."""
 
 import threading
+from contextlib import contextmanager
+from itertools import combinations
 
+import msgspec
 import pytest
 import torch
 
+from harness.bad_memory import flip
 from recycle.control.joinfile import new_token
 from recycle.control.view import View
 from recycle.job import Server
@@ -13,7 +17,9 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.keep.snapshot import Snapshot
 from recycle.state.client import KeeperClient
+from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address, listen, serve
+from recycle.state.redundancy import Redundancy
 from recycle.state.shelf import Shelf
 
 PEERS = [Server(0, 1), Server(1, 1)]
@@ -59,11 +65,12 @@ def same(found, expected):
 class Peer:
     """One server of the stage."""
 
-    def __init__(self, keepers, server, epoch=0, newest=0):
+    def __init__(self, keepers, server, epoch=0, newest=0, redundancy=None):
         self.stage, self.warnings, self.kept = Stage(newest), [], []
         self.view = View.among(ALL, epoch)
-        known = KnownKeepers(keepers, near=keepers[0].name)
-        self.keeping = Keeping(known, server, 2, self.stage, lambda: self.view, self.tell, self.tell_kept)
+        redundancy = redundancy or Redundancy(1, len(keepers))
+        known = KnownKeepers(keepers, redundancy, near=keepers[0].name)
+        self.keeping = Keeping(lambda: known, server, 2, self.stage, lambda: self.view, self.tell, self.tell_kept)
 
     def tell(self, kind, text):
         if kind == "warning":
@@ -85,11 +92,11 @@ class Peer:
             self.stage.newest += 1
 
 
-@pytest.fixture
-def keepers():
-    """Two hosts' keepers."""
+@contextmanager
+def serving(*names):
+    """Keepers of some hosts."""
     listeners, clients = [], []
-    for name in ("near", "far"):
+    for name in names:
         token = new_token()
         listeners.append(listen(token))
         threading.Thread(target=serve, args=([listeners[-1]], token, 1 << 26), daemon=True).start()
@@ -97,6 +104,23 @@ def keepers():
     yield clients
     for each in listeners:
         each.close()
+
+
+@pytest.fixture
+def keepers():
+    """Two hosts' keepers."""
+    with serving("near", "far") as clients:
+        yield clients
+
+
+class Lost:
+    """The keeper of a host that is gone."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def copies(self):
+        raise KeeperLost("no keeper can be reached")
 
 
 def test_what_both_have_put_is_the_version(keepers):
@@ -159,7 +183,7 @@ def test_a_bad_copy_falls_one_rung_and_the_last_one_to_another_version(keepers, 
         assert found is not None
         if part.version == 1 and part.number == 1 and shelf not in spoiled and len(spoiled) < len(bad):
             spoiled.add(shelf)
-            found.memory[12345] ^= 1
+            flip(found.segment, 12345)
         return found
 
     spoiled: set[Shelf] = set()
@@ -176,6 +200,54 @@ def test_a_bad_copy_falls_one_rung_and_the_last_one_to_another_version(keepers, 
         joiner.keeping.fetch(1)
     assert joiner.keeping.find_versions()[1] == (0,)
     assert same(joiner.keeping.fetch(0), Stage(0).state())
+
+
+@pytest.mark.parametrize("text", ["parity=3+1", "parity=4+2"])
+def test_with_parity_any_hosts_may_be_lost_and_no_bit_is(text):
+    redundancy = Redundancy.parse(text)
+    with serving(*(f"host{number}" for number in range(redundancy.pieces))) as keepers:
+        for server in PEERS:
+            # Of another host each, whose keeper has the first piece.
+            place = server.pipeline
+            Peer([*keepers[place:], *keepers[:place]], server, redundancy=redundancy).iterate(2)
+        for lost in combinations(range(redundancy.pieces), redundancy.spare):
+            left = [Lost(each.name) if place in lost else each for place, each in enumerate(keepers)]
+            joiner = Peer(left, PEERS[0], redundancy=redundancy)
+            assert joiner.keeping.find_versions()[1] == (0, 1)
+            assert same(joiner.keeping.fetch(1), Stage(1).state())
+        few = [Lost(each.name) if place <= redundancy.spare else each for place, each in enumerate(keepers)]
+        assert Peer(few, PEERS[0], redundancy=redundancy).keeping.find_versions()[1] == ()
+        sizes = {size for each in keepers for _, _, size in map(msgspec.structs.astuple, each.copies())}
+        total = sum(each.nbytes for each in Stage().state().values())
+        assert max(sizes) <= total / 2 / redundancy.needed + 1
+
+
+def test_a_bad_piece_is_left_out_and_too_many_are_another_version(monkeypatch):
+    redundancy = Redundancy(3, 5)
+    find, bad, spoiled = Shelf.find, set(), set()
+
+    def find_spoiled(shelf, part):
+        found = find(shelf, part)
+        if part.version == 1 and part.number == 0 and part.piece in bad and part not in spoiled:
+            spoiled.add(part)
+            flip(found.segment, 54321)
+        return found
+
+    monkeypatch.setattr(Shelf, "find", find_spoiled)
+    with serving(*(f"host{number}" for number in range(5))) as keepers:
+        for server in PEERS:
+            Peer(keepers, server, redundancy=redundancy).iterate(2)
+        bad.update({0, 3})
+        joiner = Peer(keepers, PEERS[0], redundancy=redundancy)
+        assert same(joiner.keeping.fetch(1), Stage(1).state())
+        assert [each.partition(" at ")[0] for each in joiner.warnings] == [
+            f"piece {number} of part 1 of 2 of version 1 of stage 1" for number in (1, 4)
+        ]
+        bad.add(1)
+        with pytest.raises(ConnectionLost, match="of part 1 of 2 of version 1 of stage 1 there are no 3 pieces"):
+            joiner.keeping.fetch(1)
+        assert joiner.keeping.find_versions()[1] == (0,)
+        assert same(joiner.keeping.fetch(0), Stage(0).state())
 
 
 def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):

@@ -1,0 +1,90 @@
+"""A segment: memory without a name, which processes hand each other, gone when the last has let go of it."""
+
+import os
+import threading
+from typing import Self
+
+from recycle.state.errors import KeeperLost
+
+
+class Segment:
+    """Memory that one process of a host has made and any other may get; for any number of threads.
+
+    It is read and written by calls and not mapped: that copies as fast, and nobody pays for the pages of a mapping.
+
+    Args:
+        handle: of the memory, which is closed with this.
+        size: in bytes.
+
+    Attributes:
+        size: as above.
+    """
+
+    def __init__(self, handle: int, size: int) -> None:
+        self.size = size
+        self._handle = handle
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @classmethod
+    def make(cls, size: int) -> Self:
+        """New memory.
+
+        Args:
+            size: in bytes.
+        """
+        handle = os.memfd_create("recycle")
+        os.ftruncate(handle, size)
+        return cls(handle, size)
+
+    @property
+    def handle(self) -> int:
+        """By which another process gets it."""
+        return self._handle
+
+    def write(self, start: int, piece: memoryview) -> None:
+        """Fill some of it.
+
+        Args:
+            start: from which byte on.
+            piece: with what.
+
+        Raises:
+            KeeperLost: it was closed.
+        """
+        with self._lock:
+            self._require_open()
+            while piece:
+                count = os.pwrite(self._handle, piece, start)
+                start, piece = start + count, piece[count:]
+
+    def read(self, start: int, piece: memoryview) -> None:
+        """Copy some of it.
+
+        Args:
+            start: from which byte on.
+            piece: to where.
+
+        Raises:
+            KeeperLost: it was closed, or is shorter.
+        """
+        with self._lock:
+            self._require_open()
+            while piece:
+                count = os.preadv(self._handle, [piece], start)
+                if not count:
+                    raise KeeperLost(f"a part ends after {start} bytes")
+                start, piece = start + count, piece[count:]
+
+    def close(self) -> None:
+        """Let go of it: no call that has begun reaches it after this."""
+        with self._lock:
+            if self._handle >= 0:
+                os.close(self._handle)
+            self._handle = -1
+
+    def _require_open(self) -> None:
+        if self._handle < 0:
+            raise KeeperLost("it was given up")
