@@ -121,6 +121,13 @@ LONGEST_RUN = 24 * 3600.0
     "its servers goes on from there, too.",
 )
 @click.option(
+    "--distributed-optimizer",
+    "distributed",
+    is_flag=True,
+    help="Have each server of a stage hold some shards of the optimizer's state, and not all of it; two servers hold "
+    "each shard, so that no death loses one.",
+)
+@click.option(
     "--store",
     envvar=VARIABLE,
     help="Where servers agree on who is alive: etcd://[USER:PASSWORD@]HOST:PORT,HOST:PORT,...[/NAME], or etcds:// "
@@ -159,6 +166,7 @@ def command(
     start_within: float,
     address: str | None,
     copies: int,
+    distributed: bool,
     store: str | None,
     unprotected: bool,
     exact: bool,
@@ -201,6 +209,11 @@ def command(
         )
     if copies and not protected:
         raise UserError(f"--keep-in-memory copies={copies}: a run without protection survives no failure; leave it off")
+    if copies and distributed:
+        raise UserError(
+            f"--keep-in-memory copies={copies}: it keeps stages whose servers all hold the same; leave it or "
+            "--distributed-optimizer out"
+        )
     if copies:
         job.require_standard(f"--keep-in-memory copies={copies}")
     host = choose_address(address, start)
@@ -249,6 +262,7 @@ def command(
             cluster=cluster,
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
             copies=copies,
+            distributed=distributed,
         )
         train_and_show(run, faults, meeting)
 

@@ -46,6 +46,7 @@ class Run(msgspec.Struct, frozen=True):
         waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
         copies: how many hosts' keepers hold each version in memory; 0 for none.
         cluster: where the store is in etcd; None where the run has a store of its own.
+        distributed: whether each peer of a stage holds some shards of the optimizer's state, and steps those.
     """
 
     plan: Plan
@@ -67,6 +68,7 @@ class Run(msgspec.Struct, frozen=True):
     waiting: Plan | None = None
     copies: int = 0
     cluster: EtcdCluster | None = None
+    distributed: bool = False
 
     @property
     def goes_on(self) -> bool:
@@ -107,6 +109,7 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
+        release |= {"distributed_optimizer": str(self.distributed)}
         release |= {"stages": str(self.plan.job.depth), "placement": placement_text(self.plan.job.chunks)}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
@@ -160,6 +163,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resume_from: Path | None
     restarts: int
     copies: int
+    distributed: bool
 
 
 def _path(kind: type, value: str) -> Path:
