@@ -57,6 +57,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     help="Ranks per server; it dies with any of them.",
 )
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
+@click.option(
+    "--distributed-optimizer",
+    "distributed",
+    is_flag=True,
+    help="Have each server of a stage hold shards of the optimizer's state, each with another one.",
+)
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option("--emulate", type=DURATION, help="Train nothing: servers sleep, a slot lasting this long.")
 @click.option(
@@ -175,6 +181,7 @@ def command(
     address: str | None,
     redundancy: Redundancy | None,
     racks: Racks,
+    distributed: bool,
     store: str | None,
     unprotected: bool,
     exact: bool,
@@ -215,6 +222,10 @@ def command(
         raise UserError(f"{asked}: it keeps servers of one rank; leave it or --tensor-parallel out")
     if redundancy is not None and not protected:
         raise UserError(f"{asked}: a run without protection survives no failure; leave it off")
+    if redundancy is not None and distributed:
+        raise UserError(
+            f"{asked}: it keeps stages whose servers all hold the same; leave it or --distributed-optimizer out"
+        )
     if redundancy is not None:
         job.require_standard(asked)
     elif racks:
@@ -266,6 +277,7 @@ def command(
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
             redundancy=redundancy,
             racks=racks,
+            distributed=distributed,
         )
         train_and_show(run, faults, meeting)
 

@@ -54,6 +54,7 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     The work goes back to the iteration in flight, or forward to the next one where every stage has a live server that
     has finished it already; it is the newest version that is held in every stage, by a server or by keepers. Who lacks
     it copies it from a peer, or where no peer has it, from keepers. Only a checkpoint that is newer comes before it.
+    Where servers hold some shards of their stage's optimizer only, together they must have all shards of the version.
 
     Args:
         job: what is trained.
@@ -104,6 +105,8 @@ def common_report(reports: Collection[Report]) -> Report:
         next((each.stop for each in reports if each.stop), ""),
         first.kept if len(reports) == 1 else (),
         closed=any(each.closed for each in reports),
+        shards=_common_shards(reports, max(versions, default=NOTHING)),
+        older_shards=_common_shards(reports, min(versions, default=NOTHING)),
     )
 
 
@@ -142,11 +145,24 @@ def _admitted(survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member
 def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[int]:
     """The versions that are held in every stage, by a server of it or by keepers."""
     held: list[set[int]] = [set() for _ in range(job.depth)]
+    parts: list[dict[int, set[int]]] = [{} for _ in range(job.depth)]
     for member, report in holders.items():
-        held[member.server.stage] |= report.versions
+        stage = member.server.stage
+        for version in report.versions:
+            shards = report.shards_of(version)
+            found = parts[stage].setdefault(version, set())
+            found.update(shards or ())
+            if shards is None or len(found) == job.pipelines:
+                held[stage].add(version)
         for versions, kept in zip(held, report.kept, strict=False):
             versions.update(kept)
     return frozenset(set.intersection(*held))
+
+
+def _common_shards(reports: Collection[Report], version: int) -> tuple[int, ...] | None:
+    """The shards of a version that all ranks of a server hold, each of its own part; None where that is all of them."""
+    shards = [frozenset(found) for each in reports if (found := each.shards_of(version)) is not None]
+    return tuple(sorted(frozenset.intersection(*shards))) if shards else None
 
 
 def _names(members: Iterable[Member]) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ class Halted(Event, frozen=True):
         stop: as in Report.
         kept: as in Report.
         closed: as in Report.
+        shards: as in Report.
+        older_shards: as in Report.
     """
 
     epoch: int
@@ -63,6 +65,8 @@ class Halted(Event, frozen=True):
     stop: str = ""
     kept: tuple[tuple[int, ...], ...] = ()
     closed: bool = False
+    shards: tuple[int, ...] | None = None
+    older_shards: tuple[int, ...] | None = None
 
 
 class Reported(Event, frozen=True):

@@ -166,8 +166,19 @@ class Machine:
         return ()
 
     def _halted(self, event: Halted) -> Actions:
-        held = (event.newest, event.oldest, event.checkpoint)
-        report = Report(str(self.me), event.epoch, *held, event.stop, event.kept, self._rank.number, event.closed)
+        report = Report(
+            str(self.me),
+            event.epoch,
+            event.newest,
+            event.oldest,
+            event.checkpoint,
+            event.stop,
+            event.kept,
+            self._rank.number,
+            event.closed,
+            event.shards,
+            event.older_shards,
+        )
         if self.state is State.JOINING:
             return (PublishReport(report),)
         self.state = State.GATHERING

@@ -35,6 +35,7 @@ Names = Annotated[tuple[MemberName, ...], msgspec.Meta(max_length=100_000)]
 KeptVersions = Annotated[
     tuple[Annotated[tuple[Number, ...], msgspec.Meta(max_length=100)], ...], msgspec.Meta(max_length=100_000)
 ]
+Shards = Annotated[tuple[Number, ...], msgspec.Meta(max_length=100_000)]
 Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
 
 
@@ -52,6 +53,8 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
             where there are none.
         rank: which rank of the server says so; what is true of all its ranks is true of the member.
         closed: whether it halted where nobody can be let in, because its state is not all that a joiner would need.
+        shards: of its stage's optimizer, those that it holds of the newest version; None where it holds all.
+        older_shards: those that it holds of the oldest version.
     """
 
     member: MemberName
@@ -63,6 +66,8 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     kept: KeptVersions = ()
     rank: Number = 0
     closed: bool = False
+    shards: Shards | None = None
+    older_shards: Shards | None = None
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
@@ -76,6 +81,10 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     def versions(self) -> frozenset[int]:
         """The versions that the member holds."""
         return frozenset({self.oldest, self.newest}) - {NOTHING}
+
+    def shards_of(self, version: int) -> Shards | None:
+        """The shards that the member holds of one of its versions; None where it holds all."""
+        return self.shards if version == self.newest else self.older_shards
 
 
 class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="death"):

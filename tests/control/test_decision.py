@@ -177,3 +177,54 @@ def test_nobody_is_let_in_while_a_survivor_is_where_its_state_is_not_all_that_th
     verdict = decide(JOB, Survey(VIEW, reports, {gone: death(gone)}, joiners))
     assert isinstance(verdict, Verdict)
     assert verdict.view.members == tuple(left)
+
+
+SHARDS = st.one_of(st.none(), st.sets(st.integers(0, JOB.pipelines - 1)).map(lambda each: tuple(sorted(each))))
+
+
+@given(st.data())
+def test_a_version_counts_where_the_servers_of_each_stage_have_all_shards_of_it(data: st.DataObject) -> None:
+    dead = data.draw(st.sets(st.sampled_from(MEMBERS), max_size=4))
+    left = [each for each in MEMBERS if each not in dead]
+    reports = {
+        each: Report(
+            str(each),
+            4,
+            *data.draw(st.sampled_from([(7, 6), (7, 7), (8, 7)])),
+            shards=data.draw(SHARDS),
+            older_shards=data.draw(SHARDS),
+        )
+        for each in left
+    }
+    outcome = decide(JOB, Survey(VIEW, reports, {each: death(each) for each in dead}, {}))
+
+    def has_all(stage: int, version: int) -> bool:
+        found: set[int] = set()
+        for each, one in reports.items():
+            if each.server.stage == stage and version in one.versions:
+                shards = one.shards if version == one.newest else one.older_shards
+                found |= set(range(JOB.pipelines) if shards is None else shards)
+        return found == set(range(JOB.pipelines))
+
+    common = [version for version in (6, 7, 8) if all(has_all(stage, version) for stage in range(JOB.depth))]
+    if common:
+        assert isinstance(outcome, Verdict)
+        assert outcome.step == max(common)
+    else:
+        assert isinstance(outcome, Lost)
+
+
+@given(st.lists(st.tuples(st.sampled_from([(7, 6), (7, 7), (8, 7)]), SHARDS, SHARDS), min_size=1, max_size=3))
+def test_a_server_holds_the_shards_that_all_its_ranks_hold(
+    held: list[tuple[tuple[int, int], tuple[int, ...] | None, tuple[int, ...] | None]],
+) -> None:
+    reports = [
+        Report(str(MEMBERS[0]), 4, *versions, rank=rank, shards=shards, older_shards=older)
+        for rank, (versions, shards, older) in enumerate(held)
+    ]
+    common = common_report(reports)
+    for version in common.versions:
+        every = set(range(JOB.pipelines))
+        parts = [every if (found := each.shards_of(version)) is None else set(found) for each in reports]
+        found = common.shards_of(version)
+        assert (every if found is None else set(found)) == set.intersection(*parts)

@@ -81,9 +81,11 @@ class Checkpointing:
             return
         view = network.view
         failures = torch.zeros(1)
-        if self._server == view.peers(self._server.stage)[0]:
+        writer = view.peers(self._server.stage)[0]
+        states = self._training.stage_states(network, writer)
+        if self._server == writer:
             try:
-                for stage, state in zip(self._stages, self._training.stage_states(), strict=True):
+                for stage, state in zip(self._stages, states, strict=True):
                     write_stage(self._run.checkpoints, step, shard(stage, self._rank.number), state)
             except RunFailed as error:
                 failures += 1

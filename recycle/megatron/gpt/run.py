@@ -49,6 +49,7 @@ class Run(msgspec.Struct, frozen=True):
         redundancy: how hosts' keepers hold each version in memory; None where they do not.
         racks: which hosts fail together.
         cluster: where the store is in etcd; None where the run has a store of its own.
+        distributed: whether each peer of a stage holds some shards of the optimizer's state, and steps those.
     """
 
     plan: Plan
@@ -71,6 +72,7 @@ class Run(msgspec.Struct, frozen=True):
     redundancy: Redundancy | None = None
     racks: Racks = Racks()
     cluster: EtcdCluster | None = None
+    distributed: bool = False
 
     @property
     def goes_on(self) -> bool:
@@ -111,6 +113,7 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
+        release |= {"distributed_optimizer": str(self.distributed)}
         release |= {"stages": str(self.plan.job.depth), "placement": placement_text(self.plan.job.chunks)}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
@@ -165,6 +168,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restarts: int
     redundancy: Redundancy | None
     racks: Racks
+    distributed: bool
 
 
 def _path(kind: type, value: str) -> Path:

@@ -1,7 +1,9 @@
 """One server's training of a GPT, from its model to its checkpoints."""
 
+import re
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.optimizers import steps_made
+from recycle.runtime.step.shard_steps import ShardRule
 from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import Method, TorchUpdate
 
@@ -74,8 +77,10 @@ class GptServer:
     @property
     def trainee(self) -> Trainee:
         """What recovery gets of it."""
-        training = self.training
-        return Trainee(training, connection=self, durable=self.checkpoints, followed=training, rank=self._rank)
+        training, shards = self.training, self.training.update.shards
+        # Who serves a joiner has only some shards, so that it gets its own in the pause in which it is let in.
+        followed = training if shards is None else None
+        return Trainee(training, self, self.checkpoints, followed, shards=shards, rank=self._rank)
 
     @property
     def view(self) -> View:
@@ -189,6 +194,7 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         keep,
         options.schedule.prepare,
         options.scale_rule,
+        _shard_rule(stages, job.pipelines) if run.distributed else None,
     )
     main = MainParameters(*(stage.parameters() for stage in stages))
     update = TorchUpdate(main, options.make_optimizer, job.pipelines, numbers, len(job.stages), method)
@@ -196,6 +202,23 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         for stage in stages:
             stage.config.grad_scale_func = update.loss_scale.apply
     return update
+
+
+def _shard_rule(stages: Sequence[MegatronStage], count: int) -> ShardRule:
+    """How the optimizer of a server's stages is cut, so that a shard's part of each layer can be told apart."""
+    names = (
+        f"{place} {_layer_of(name)}"
+        for place, stage in enumerate(stages)
+        for name, parameter in stage.model.named_parameters()
+        if parameter.requires_grad
+    )
+    return ShardRule(tuple(len(list(members)) for _, members in groupby(names)), count)
+
+
+def _layer_of(name: str) -> str:
+    """The layer that a parameter belongs to, or the module where it belongs to none."""
+    found = re.search(r"^(.*\blayers\.\d+)\.", name)
+    return found[1] if found else name.split(".")[0]
 
 
 def _summary(update: TorchUpdate) -> str:

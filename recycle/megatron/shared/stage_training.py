@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from recycle.job import Server
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import Tie, tie_of
 from recycle.plan.plan import Plan
@@ -13,7 +14,8 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
-from recycle.runtime.step.checkpoint import give_state, require_shapes, stage_state
+from recycle.runtime.recover.sharing import gather
+from recycle.runtime.step.checkpoint import give_state, named_state, require_shapes, stage_state
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
@@ -89,9 +91,22 @@ class StageTraining:
         """See Followable."""
         self.update.follow(parts)
 
-    def stage_states(self) -> list[dict[str, torch.Tensor]]:
-        """The newest version of each stage, by the names that it has for itself."""
-        return [stage_state(self.update.named(stage.model), self.update.optimizer) for stage in self._stages]
+    def stage_states(self, network: Network, writer: Server) -> list[dict[str, torch.Tensor]]:
+        """The newest version of each stage, by the names that it has for itself; all peers of the server come here.
+
+        Args:
+            network: of the view.
+            writer: the peer that needs it. Where the optimizer is in shards, others get only what all peers hold.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        shards = self.update.shards
+        states: Mapping[torch.Tensor, Mapping[str, torch.Tensor]] = self.update.optimizer.state
+        if shards is not None:
+            others = gather(shards, network, writer)
+            states = shards.whole_state(others) if network.server == writer else states
+        return [named_state(self.update.named(stage.model), states) for stage in self._stages]
 
     def take(self, step: int, folder: Path, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Take the version in a checkpoint.
@@ -109,7 +124,7 @@ class StageTraining:
             mine = {name: tensor for name, tensor in state.items() if name.rpartition("/")[2] in named}
             require_shapes(folder, named, mine)
             give_state(mine, named, self.update.optimizer)
-        self.update.adopt(step)
+        self.update.adopt(step, whole=True)
 
     # Its work.
 

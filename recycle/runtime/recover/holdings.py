@@ -1,9 +1,12 @@
 """What a member holds of its stage's state between two views, as it tells the others."""
 
+from collections.abc import Collection
+
 from recycle.control.messages import NOTHING
 from recycle.control.view import Member
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.restore import Restoration, restore_state
+from recycle.runtime.recover.sharing import share_out
 from recycle.runtime.step.trainee import Trainee
 
 
@@ -49,6 +52,18 @@ class Holdings:
         return not (self.empty or self._trainee.admits())
 
     @property
+    def shards(self) -> tuple[int, ...] | None:
+        """The shards of the newest version that are here; None where a server holds all of its stage."""
+        shards = self._trainee.shards
+        return None if shards is None else _unless_all(shards.held, shards.count)
+
+    @property
+    def older_shards(self) -> tuple[int, ...] | None:
+        """Those of the oldest version."""
+        shards = self._trainee.shards
+        return self.shards if shards is None or self.oldest == self.newest else _unless_all(shards.before, shards.count)
+
+    @property
     def done(self) -> bool:
         """Whether training has come to its end here."""
         return self._trainee.connection.done
@@ -66,4 +81,10 @@ class Holdings:
             ViewBroken: somebody is gone.
         """
         restore_state(self._trainee, self._member, network, restoration)
+        if self._trainee.shards is not None:
+            share_out(self._trainee.shards, network)
         self.empty = False
+
+
+def _unless_all(shards: Collection[int], count: int) -> tuple[int, ...] | None:
+    return None if len(shards) == count else tuple(sorted(shards))

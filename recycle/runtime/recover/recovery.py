@@ -203,6 +203,8 @@ class Recovery:
             self.stop,
             holdings.kept,
             holdings.closed,
+            holdings.shards,
+            holdings.older_shards,
         )
         self.tell(halted)
 

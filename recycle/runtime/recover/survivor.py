@@ -36,6 +36,7 @@ from recycle.runtime.recover.store_loss import StoreLoss
 from recycle.runtime.recover.view_plans import ViewPlans
 from recycle.runtime.recover.view_reports import ViewReports
 from recycle.runtime.step.trainee import Trainee
+from recycle.state.shards import HOLDERS
 
 # Seconds between two looks, at the end of training, whether somebody needs help to get there.
 LOOK = 0.1
@@ -224,6 +225,13 @@ class Survivor:
         return heard.unprotected > 0 or any(
             count == len(view.peers(stage)) for stage, count in enumerate(heard.leaving)
         )
+
+    @property
+    def takes_shards(self) -> bool:
+        """Whether so many servers of a stage leave that a shard of its optimizer may go too; all know the same."""
+        if self._trainee.shards is None or not self.is_parting:
+            return False
+        return max(self._rebuilding.notices.heard.leaving) >= HOLDERS
 
     def part(self) -> None:
         """Servers leave, and this may be one of them; all come here, before the same iteration.

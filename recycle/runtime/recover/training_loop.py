@@ -55,7 +55,8 @@ class TrainingLoop:
         save = heard.unprotected > 0 and not self._saved_unprotected
         self._saved_unprotected = heard.unprotected > 0
         admits, parting = heard.admit > 0 and heard.unprotected == 0, survivor.is_parting
-        loop.between(survivor.step, save=save or survivor.is_end, settle=admits or parting)
+        save = save or survivor.is_end or survivor.takes_shards
+        loop.between(survivor.step, save=save, settle=admits or parting)
         if survivor.step == loop.last:
             return
         if parting:

@@ -46,10 +46,22 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def stage_state(parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """What a stage's training goes on from, by name: its main parameters, and their optimizer's state."""
+    return named_state(parameters, optimizer.state)
+
+
+def named_state(
+    parameters: Mapping[str, torch.Tensor], states: Mapping[torch.Tensor, Mapping[str, torch.Tensor]]
+) -> dict[str, torch.Tensor]:
+    """The same, where the optimizer's state is not as the optimizer has it.
+
+    Args:
+        parameters: the main parameters, by name.
+        states: what an optimizer knows of each.
+    """
     state = {}
     for name, parameter in parameters.items():
         state[f"parameter/{name}"] = parameter.detach()
-        for key, value in optimizer.state.get(parameter, {}).items():
+        for key, value in states.get(parameter, {}).items():
             state[f"optimizer/{key}/{name}"] = value
     return state
 

@@ -1,6 +1,6 @@
 """What recovery knows of a server's training, as small protocols: not every training can do everything."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -60,6 +60,28 @@ class Followable(Versioned, Protocol):
 
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
         """Make the step that a peer of the stage made from these; the result is the same to the bit."""
+
+
+class Sharded(Protocol):
+    """The optimizer of a stage in shards, of which each peer holds some; the rest of a version is with all peers."""
+
+    @property
+    def count(self) -> int:
+        """How many shards there are."""
+
+    @property
+    def held(self) -> Collection[int]:
+        """Those of the newest version that are here."""
+
+    @property
+    def before(self) -> Collection[int]:
+        """Those of the oldest version that are here, where that is another one."""
+
+    def give(self, shard: int) -> Mapping[str, torch.Tensor]:
+        """A shard of the newest version, by name."""
+
+    def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Take a shard of the newest version from a peer of the stage."""
 
 
 class Durable(Protocol):
@@ -143,6 +165,7 @@ class Trainee(NamedTuple):
         followed: its versions again; None where who joins gets its state in the pause in which it is let in.
         admits: whether its state is, just now, all that somebody needs who is let in.
         kept: copies in memory; None where there are none.
+        shards: of its optimizer; None where each server holds all of its stage.
         rank: which of its server's ranks this is the training of.
     """
 
@@ -151,5 +174,6 @@ class Trainee(NamedTuple):
     durable: Durable | None = None
     followed: Followable | None = None
     kept: Kept | None = None
+    shards: Sharded | None = None
     rank: ServerRank = SOLE
     admits: Callable[[], bool] = lambda: True

@@ -15,7 +15,9 @@ from recycle.runtime.step.listener import StepFeed
 from recycle.runtime.step.loss_scale import LossScale, ScaleRule
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.optimizers import require_supported
+from recycle.runtime.step.shard_steps import ShardRule, ShardSteps
 from recycle.runtime.step.speculation import Speculation
+from recycle.runtime.step.steps import PeerSteps, WholeSteps
 from recycle.runtime.step.validation import GradientVerdict, Validation
 from recycle.runtime.step.versions import Versions
 
@@ -35,6 +37,7 @@ class Method(NamedTuple):
         keep: whether the state before the last step is kept, so that the step can be undone.
         prepare: called before each step with the optimizer and the iteration's number: sets learning rates.
         scale: how the scale of losses changes; None where they are not scaled.
+        shards: how the optimizer is cut into shards, of which each peer of a stage holds some; None where all hold all.
     """
 
     clip: float | None = None
@@ -43,11 +46,17 @@ class Method(NamedTuple):
     keep: bool = False
     prepare: Callable[[torch.optim.Optimizer, int], None] | None = None
     scale: ScaleRule | None = None
+    shards: ShardRule | None = None
 
     @property
     def validated(self) -> bool:
         """Whether something must be known of all stages before a step is surely right."""
         return self.clip is not None or self.addends > 0 or self.scale is not None
+
+    @property
+    def guesses(self) -> bool:
+        """Whether stages may step before that is known: not where all peers must be there to make the step again."""
+        return self.validated and self.staggered and self.shards is None
 
 
 class TorchUpdate:
@@ -75,6 +84,7 @@ class TorchUpdate:
     Attributes:
         loss_scale: what losses are multiplied by before they are differentiated; None where they are not.
         feed: tells who listens of every step, when it is surely right.
+        shards: those of the optimizer that this server holds; None where it holds all of its state.
         sums: the gradients of this iteration, and those that the last step was made with.
 
     Raises:
@@ -96,17 +106,18 @@ class TorchUpdate:
         self.loss_scale = None if method.scale is None else LossScale(method.scale)
         scale = [] if self.loss_scale is None else [self.loss_scale.state]
         self.versions = Versions([*self.main, *scale], self.optimizer)
-        self.sums = GradientSums(self.main, method.validated and method.staggered, method.addends)
+        self.sums = GradientSums(self.main, method.guesses, method.addends)
         self.feed = StepFeed()
+        self.shards = None if method.shards is None else ShardSteps(self.main, self.optimizer, method.shards)
+        self._steps: PeerSteps = self.shards or WholeSteps(self.main, self.optimizer)
         self._method = method
         self._pipelines = pipelines
         self._stages = stages
         self._tokens: Callable[[], int] = lambda: self._pipelines
         self._validation: Validation | None = None
-        guessing = method.validated and method.staggered
         if method.validated:
-            self._validation = Validation(stages, count, method.clip, guessing)
-        self._keeps = method.keep or guessing
+            self._validation = Validation(stages, count, method.clip, method.guesses)
+        self._keeps = method.keep or method.guesses
         self._verdict: GradientVerdict | None = None
         self._pending = False
 
@@ -162,6 +173,7 @@ class TorchUpdate:
             tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
         """
         self._network = network
+        self._steps.connect(network)
         self._after_reduction = after_reduction
         if tokens is not None:
             self._tokens = tokens
@@ -202,7 +214,11 @@ class TorchUpdate:
         self._verdict = None if guesses else self._validation.hear(guessed=False)
 
     def step(self) -> Redo:
-        """Update the parameters, and set the gradients to zero; unless it is known that nobody can."""
+        """Update the parameters, and set the gradients to zero; unless it is known that nobody can.
+
+        Raises:
+            ViewBroken: a peer is gone that has shards which only it was to step.
+        """
         if self._verdict is None:
             self._pending = self._validation is not None
             if self._pending:
@@ -233,6 +249,7 @@ class TorchUpdate:
         self._pending = False
         self.feed.undone()
         self.versions.undo()
+        self._steps.undo()
         self.main.copy_back()
         if self._validation is not None:
             self._validation.forget(self.versions.newest)
@@ -261,15 +278,24 @@ class TorchUpdate:
         self._validation.forget(self.versions.newest)
         self._begin(self.sums.bounds)
 
-    def adopt(self, step: int) -> None:
-        """The main parameters and the optimizer's state were replaced by those of a step."""
+    def adopt(self, step: int, *, whole: bool = False) -> None:
+        """The main parameters and the optimizer's state were replaced by those of a step.
+
+        Args:
+            step: which.
+            whole: whether all shards of the optimizer are in it, where it is in shards.
+        """
         self._pending = False
         self.versions.adopt(step)
+        self._steps.adopt(whole=whole)
         self.main.copy_back()
         self._begin()
 
     def drop(self) -> None:
-        """Forget all gradients of an iteration that was not finished."""
+        """Forget all gradients of an iteration that was not finished, and a step that lacks its peers' part."""
+        if self.versions.take_back():
+            self._steps.undo()
+            self.main.copy_back()
         self._begin()
 
     def _tell(self, factor: float) -> None:
@@ -279,6 +305,7 @@ class TorchUpdate:
 
     def _apply(self, factor: float) -> None:
         """Make a step with the reduced gradient times a factor; with 0, only count it."""
+        self._steps.begin()
         if self._keeps:
             self.versions.keep()
         if factor not in (0.0, 1.0):
@@ -288,7 +315,7 @@ class TorchUpdate:
         if factor:
             if self._method.prepare is not None:
                 self._method.prepare(self.optimizer, self.versions.newest)
-            self.main.step(self.optimizer)
+            self._steps.make()
             for parameter, bound in zip(self.main, self.sums.bounds, strict=False):
                 # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
                 self.optimizer.state[parameter]["bound"] = torch.tensor(bound)

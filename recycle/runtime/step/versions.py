@@ -27,9 +27,9 @@ class Versions:
         self.undone = 0
         self._parameters = list(parameters)
         self._optimizer = optimizer
-        self._names: list[tuple[int, str]] = []
+        self._fields: list[tuple[dict[str, torch.Tensor], str]] = []
         self.copies: list[torch.Tensor] = []
-        self._kept = False
+        self._kept = self._begun = False
 
     @property
     def oldest(self) -> int:
@@ -38,47 +38,52 @@ class Versions:
 
     def keep(self) -> None:
         """Copy the present state, for the optimizer is about to change it in place."""
-        names = [
-            (place, key)
-            for place, parameter in enumerate(self._parameters)
-            for key, value in self._optimizer.state.get(parameter, {}).items()
+        self._fields = [
+            (state, key)
+            for state in self._optimizer.state.values()
+            for key, value in state.items()
             if isinstance(value, torch.Tensor)
         ]
-        tensors = [each.data for each in self._parameters] + [self._state(*name) for name in names]
-        if names != self._names or len(self.copies) != len(tensors):
-            self._names = names
+        tensors = [each.data for each in self._parameters] + [state[key] for state, key in self._fields]
+        if [(each.shape, each.dtype) for each in self.copies] != [(each.shape, each.dtype) for each in tensors]:
             self.copies = [torch.empty_like(each) for each in tensors]
         if tensors:
             torch._foreach_copy_(self.copies, tensors)
-        self._kept = True
+        self._kept = self._begun = True
 
     def advance(self) -> None:
         """The optimizer has stepped."""
         self.newest += 1
+        self._begun = False
 
     def undo(self) -> None:
         """Go back to the version before the newest one."""
         assert self._kept, f"version {self.newest - 1} is not held"
-        for place, parameter in enumerate(self._parameters):
-            parameter.data, self.copies[place] = self.copies[place], parameter.data
-        stepped = set()
-        for copy, (place, key) in enumerate(self._names, len(self._parameters)):
-            state = self._optimizer.state[self._parameters[place]]
-            state[key], self.copies[copy] = self.copies[copy], state[key]
-            stepped.add(place)
-        for place, parameter in enumerate(self._parameters):
-            if place not in stepped:
-                # Before its first step, an optimizer knows nothing of a parameter.
-                self._optimizer.state.pop(parameter, None)
+        self._swap()
         self.newest -= 1
         self.undone += 1
-        self._kept = False
+
+    def take_back(self) -> bool:
+        """Where a step was begun that has not come to its end, make the state what it was; whether there was one."""
+        if not self._begun:
+            return False
+        self._swap()
+        return True
 
     def adopt(self, step: int) -> None:
         """The present state was replaced by that of a step."""
         self.newest = step
-        self._kept = False
+        self._kept = self._begun = False
 
-    def _state(self, place: int, key: str) -> torch.Tensor:
-        value: torch.Tensor = self._optimizer.state[self._parameters[place]][key]
-        return value
+    def _swap(self) -> None:
+        for place, parameter in enumerate(self._parameters):
+            parameter.data, self.copies[place] = self.copies[place], parameter.data
+        known = set()
+        for copy, (state, key) in enumerate(self._fields, len(self._parameters)):
+            state[key], self.copies[copy] = self.copies[copy], state[key]
+            known.add(id(state))
+        for parameter, state in list(self._optimizer.state.items()):
+            if id(state) not in known:
+                # Before its first step, an optimizer knows nothing of a parameter.
+                del self._optimizer.state[parameter]
+        self._kept = self._begun = False

@@ -1,0 +1,247 @@
+"""The distributed optimizer makes the same bits as one that is whole, whoever holds which shard."""
+
+import copy
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.join.handover import receive_state, send_state
+from recycle.runtime.launch.local import launch
+from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import Alone
+from recycle.runtime.recover.sharing import gather, share_out
+from recycle.runtime.step.checkpoint import give_state, named_state, stage_state
+from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.optimizers import make_optimizer
+from recycle.runtime.step.shard_steps import ShardRule, ShardSteps
+from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.state.shards import assign_shards
+
+SHAPES = [(100,), (64, 5), (7,), (33, 9), (130,)]
+LAYERS = (2, 1, 2)
+PEERS = 4
+
+
+def parameters():
+    source = torch.Generator().manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(shape, generator=source)) for shape in SHAPES]
+
+
+def optimizer(kind):
+    return lambda members: make_optimizer(kind, members, 0.01, 0.1, 0.9)
+
+
+def set_gradients(members, step):
+    source = torch.Generator().manual_seed(100 + step)
+    for each in members:
+        each.grad = torch.randn(each.shape, generator=source)
+
+
+class Reference:
+    """A whole optimizer."""
+
+    def __init__(self, kind="adamw"):
+        self.parameters = parameters()
+        self.optimizer = optimizer(kind)(self.parameters)
+        self.steps = 0
+
+    def step(self):
+        set_gradients(self.parameters, self.steps)
+        self.optimizer.step()
+        self.steps += 1
+
+
+def require_same_bits(found, expected):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def whole_state(members, states):
+    return {
+        f"{place} {key}": value.detach()
+        for place, each in enumerate(members)
+        for key, value in {"parameter": each, **states[each]}.items()
+    }
+
+
+class Sharded:
+    """The same as the reference, in shards."""
+
+    def __init__(self, kind):
+        self.parameters = parameters()
+        main = MainParameters(self.parameters)
+        self.optimizer = optimizer(kind)(list(main))
+        self.steps = ShardSteps(main, self.optimizer, ShardRule(LAYERS, PEERS))
+        self.named = {str(place): each for place, each in enumerate(self.parameters)}
+
+    def enter(self, network):
+        share_out(self.steps, network)
+        self.steps.connect(network)
+
+    def step(self, number):
+        self.steps.begin()
+        set_gradients(self.parameters, number)
+        self.steps.make()
+
+
+class Said(msgspec.Struct):
+    held: list[list[int]]
+    moments: int
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_shards_move_with_deaths_and_returns_and_change_no_bit(kind):
+    lives = [(0, 1, 2, 3), (0, 2, 3), (2, 3), (0, 1, 2, 3)]
+    said = {}
+
+    def body(process):
+        store, me = process.store(), Server(process.rank, 0)
+        reference, trained, held = Reference(kind), Sharded(kind), []
+        for epoch, live in enumerate(lives):
+            comes = epoch > 0 and process.rank not in lives[epoch - 1]
+            if comes:
+                trained = Sharded(kind)
+            if process.rank in live:
+                network = connect(store, View.among((Server(each, 0) for each in live), epoch), me)
+                # As in recovery: who comes back gets from a peer what all peers hold.
+                for other in {*live} - {*lives[max(epoch - 1, 0)]}:
+                    if process.rank == 2:
+                        send_state(network.link(Server(other, 0)), 0, stage_state(trained.named, trained.optimizer))
+                    elif process.rank == other:
+                        _, state = receive_state(network.link(Server(2, 0)))
+                        give_state(state, trained.named, trained.optimizer)
+                        trained.steps.adopt(whole=False)
+                trained.enter(network)
+                held.append(sorted(trained.steps.held))
+            for _ in range(3):
+                if process.rank in live:
+                    trained.step(reference.steps)
+                reference.step()
+        assert all(map(torch.equal, trained.parameters, reference.parameters))
+        others = gather(trained.steps, network, Server(1, 0))
+        if process.rank == 1:
+            expected = whole_state(reference.parameters, reference.optimizer.state)
+            require_same_bits(whole_state(trained.parameters, trained.steps.whole_state(others)), expected)
+        moments = sum(value.numel() for state in trained.optimizer.state.values() for value in state.values())
+        network.barrier()
+        process.report(msgspec.msgpack.encode(Said(held, moments)))
+
+    launch(PEERS, body, lambda rank, content: said.update({rank: msgspec.msgpack.decode(content, type=Said)}))
+    holders = [assign_shards(PEERS, live) for live in lives]
+    for rank in range(PEERS):
+        wanted = [
+            {shard for shard, each in enumerate(chosen) if rank in each}
+            for live, chosen in zip(lives, holders, strict=True)
+            if rank in live
+        ]
+        assert all(each <= {*held} for each, held in zip(wanted[1:], said[rank].held[1:], strict=True))
+    per_element = {"adamw": 2, "sgd": 1}[kind]
+    whole = per_element * sum(each.numel() for each in parameters())
+    # Two of four shards each, what is counted, and at most a few blocks more than that.
+    assert all(each.moments < 0.65 * whole for each in said.values())
+
+
+def network_of_one(group=None):
+    """As the last live peer of a stage sees it."""
+    view = View.among([Server(1, 0)])
+    return SimpleNamespace(peers=group or Alone(), view=view, server=Server(1, 0), rank=SimpleNamespace(is_first=True))
+
+
+class Broken(Alone):
+    """Peers of which one dies as soon as this is told."""
+
+    dies = False
+
+    def start_sum(self, tensor):
+        if not self.dies:
+            return super().start_sum(tensor)
+        tensor.fill_(7)
+        raise ConnectionLost("a peer is gone")
+
+
+def make_update(shards=True):
+    members = parameters()
+    rule = ShardRule(LAYERS, PEERS) if shards else None
+    update = TorchUpdate(
+        MainParameters(members), optimizer("adamw"), PEERS, [0], 1, Method(staggered=True, keep=True, shards=rule)
+    )
+    return update, {str(place): each for place, each in enumerate(members)}
+
+
+def full_state(update, named):
+    states = update.optimizer.state if update.shards is None else update.shards.whole_state({})
+    return {name: value.clone() for name, value in whole_state(named.values(), states).items()}
+
+
+def collect(update, step):
+    source = torch.Generator().manual_seed(step)
+    for each in update.main:
+        each.grad.add_(torch.randn(each.shape, generator=source))
+
+
+def train(update, steps):
+    for step in steps:
+        collect(update, step)
+        update.reduce()
+        update.step()
+
+
+def test_a_death_among_the_peers_leaves_no_half_of_a_step():
+    (update, named), group = make_update(), Broken()
+    update.connect(network_of_one(group))
+    before = full_state(update, named)
+    for step in range(3):
+        group.dies = True
+        with pytest.raises(ConnectionLost):
+            train(update, [step])
+        update.drop()
+        assert (update.versions.newest, update.versions.oldest) == (step, step)
+        require_same_bits(full_state(update, named), before)
+        group.dies = False
+        train(update, [step])
+        before = full_state(update, named)
+    update.undo()
+    train(update, [2])
+    require_same_bits(full_state(update, named), before)
+    quiet, its_names = make_update(shards=False)
+    quiet.connect(network_of_one())
+    train(quiet, range(3))
+    require_same_bits(before, full_state(quiet, its_names))
+
+
+def test_who_goes_back_holds_what_it_held_then():
+    update, named = make_update()
+    update.connect(network_of_one())
+    train(update, range(2))
+    shards = update.shards
+    shards.held = shards.before = frozenset({0, 1})
+    state = copy.deepcopy(shards.give(2))
+    shards.take(2, state)
+    assert shards.held == {0, 1, 2}
+    update.undo()
+    assert shards.held == {0, 1}
+    assert shards.give(2) == {}
+    assert stage_state(named, update.optimizer).keys() == {
+        f"{kind}/{name}" for name in named for kind in ("parameter", "optimizer/step")
+    }
+
+
+@pytest.mark.parametrize("from_shards", [False, True])
+def test_a_state_goes_from_shards_to_a_whole_optimizer_and_back(from_shards):
+    (first, names), (second, others) = make_update(from_shards), make_update(not from_shards)
+    first.connect(network_of_one())
+    second.connect(network_of_one())
+    train(first, range(3))
+    states = first.optimizer.state if first.shards is None else first.shards.whole_state({})
+    state = copy.deepcopy(named_state(names, states))
+    give_state(state, others, second.optimizer)
+    second.adopt(3, whole=True)
+    train(second, range(3, 5))
+    train(first, range(3, 5))
+    require_same_bits(full_state(second, others), full_state(first, names))

@@ -1,0 +1,113 @@
+"""With the distributed optimizer no death loses a shard, and all bits are those of a run whose servers hold it all."""
+
+import os
+import signal
+
+import msgspec
+import pytest
+import torch
+
+from recycle.faults.menu import Kind
+from recycle.job import Server
+from recycle.megatron.gpt.recut import shard
+from recycle.megatron.gpt.server import GptServer
+from recycle.plan.instruction import Op
+from recycle.runtime.step.checkpoint import folder_of, read_stage
+from recycle.runtime.step.shard_steps import ShardSteps
+from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_text():
+    with short_text():
+        yield
+
+
+class Exact(Trained):
+    """A run whose sums do not depend on who is alive."""
+
+    @staticmethod
+    def describe(folder, iterations, **options):
+        run = Trained.describe(folder, iterations, **options)
+        return msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, exact=True))
+
+    @property
+    def states(self):
+        folder = folder_of(self.run.checkpoints, self.run.iterations)
+        return [read_stage(folder, shard(stage, 0)) for stage in range(JOB.depth)]
+
+    def require_same_bits(self, reference):
+        assert self.error == "", self.story
+        for found, expected in zip(self.states, reference.states, strict=True):
+            assert found.keys() == expected.keys()
+            for name, tensor in expected.items():
+                assert torch.equal(found[name], tensor), f"{name}\n{self.story}"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run that nothing befalls, and whose servers hold all of their stages."""
+    return Exact(tmp_path_factory.mktemp("whole") / "run")
+
+
+def die_in(monkeypatch, name, server, epoch, step, after):
+    """Have a server die in a method of its shards, before it or after."""
+    method, entered = getattr(ShardSteps, name), ShardSteps.connect
+
+    def connect(shards, network):
+        shards.victim = network.server == server and network.view.epoch == epoch
+        entered(shards, network)
+
+    def called(shards, *arguments):
+        dies = shards.victim and any(state.get("step") == step for state in shards._optimizer.state.values())
+        result = method(shards, *arguments) if after or not dies else None
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    monkeypatch.setattr(ShardSteps, "connect", connect)
+    monkeypatch.setattr(ShardSteps, name, called)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_death_where_parameters_are_given_to_the_peers(tmp_path, whole, monkeypatch, after):
+    die_in(monkeypatch, "_spread", Server(1, 0), epoch=0, step=4, after=after)
+    run = Exact(tmp_path / "run", fault(Kind.KILL, "W2_1", 7, Op.REDUCE), distributed=True)
+    run.require_same_bits(whole)
+    assert [len(each.servers) for each in run.views] == [6, 5, 4]
+
+
+def test_deaths_and_returns(tmp_path, whole):
+    faults = [
+        fault(Kind.KILL, "W0_0", 2, Op.F),
+        fault(Kind.KILL, "W1_1", 4, Op.STEP),
+        fault(Kind.JOIN, "W0_0", 5),
+        fault(Kind.KILL, "W2_0", 8, Op.REDUCE),
+    ]
+    run = Exact(tmp_path / "run", *faults, distributed=True, checkpoint_every=4)
+    run.require_same_bits(whole)
+    assert ITERATIONS in run.steps
+
+
+def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole):
+    # Of three servers of a stage, two hold any shard.
+    faults = [fault(Kind.KILL, server, 6, Op.F) for server in ("W0_1", "W1_1")]
+    run = Exact(tmp_path / "run", *faults, distributed=True, checkpoint_every=4)
+    run.require_same_bits(whole)
+
+
+def test_servers_that_leave_together_take_no_shard_with_them(tmp_path, whole, monkeypatch):
+    iterate = GptServer.iterate
+
+    def leave_at_three(server, step):
+        if step == 3 and server._server in (Server(0, 0), Server(1, 0)):
+            os.kill(os.getpid(), signal.SIGTERM)
+        iterate(server, step)
+
+    monkeypatch.setattr(GptServer, "iterate", leave_at_three)
+    run = Exact(tmp_path / "run", distributed=True)
+    run.require_same_bits(whole)
+    assert [len(each.servers) for each in run.views] == [6, 4]
+    assert run.views[1].restore == "checkpoint"
