@@ -266,7 +266,10 @@ def _serve(
     """An agent's process; the worker is forked from it."""
     set_title(f"agent of {door.rank.of(member.server)}")
     work = partial(_work, run, text, make, faults, member, door)
-    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations, began, door.rank)
+    endpoint = door.endpoint
+    return run_agent(
+        member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, endpoint.relay
+    )
 
 
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
