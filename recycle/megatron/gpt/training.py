@@ -43,7 +43,7 @@ from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run
-from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -278,14 +278,17 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
     set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
     lost = partial(say_launcher_lost, door.endpoint, run.events)
-    send = connect_to_launcher(door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost)
+    # Who comes later may find that the run has lost its first process.
+    send = LauncherConnection(
+        door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost, required=not member.incarnation
+    )
 
     def survive() -> int:
         run_on_cpu()
         reporter: Reporter = SilentReporter()
         if door.rank.is_first:
             name = str(member.server) if member.incarnation == 0 else str(member)
-            file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
+            file = EventFile(run.events, name, f"{run.plan.job.name}, trained", ahead=send.ahead)
             reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
