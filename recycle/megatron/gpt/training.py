@@ -160,6 +160,7 @@ def attend_run(
     meeting: RollCall,
     say: Callable[[str], None],
     seat: Seat | None = None,
+    take_over: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
@@ -169,6 +170,7 @@ def attend_run(
         meeting: with the other processes.
         say: tells the user something.
         seat: where this process can have its host's keeper; None where nothing is kept.
+        take_over: called in one of the servers' processes when the first process shows nothing any more.
 
     Returns:
         The exit status: 0 if the run was kept, with this server or without it.
@@ -186,7 +188,7 @@ def attend_run(
     require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     member = View.of(run.plan).members[place]
-    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
+    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
     make = make_maker(run.plan)
     if seat is not None:
         serve_from(keeper_setting(run, seat), endpoint)
@@ -277,7 +279,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    lost = partial(say_launcher_lost, door.endpoint, run.events)
+    lost = partial(say_launcher_lost, door.endpoint, run.events, door.take_over)
     # Who comes later may find that the run has lost its first process.
     send = LauncherConnection(
         door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost, required=not member.incarnation
