@@ -34,7 +34,7 @@ from recycle.record.recording import DeathLine, EvaluationLine, InstantLine, Ite
 from recycle.record.reporting import Event, EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
-from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
@@ -223,7 +223,7 @@ def _serve(job: Job, plan: Plan, catalogue: Path | None, folder: Path, member: M
     def work() -> int:
         torch.set_num_threads(1)
         (folder / "workers" / str(member)).write_text(str(os.getpid()))
-        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "emulated")
         reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         trainee = EmulatedServer(Emulated(job, False, SLOT, ENDLESS), member.server, reporter)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.emulated_run import EmulatedRun
+from benchmarks.interrupted import until_interrupted
 from benchmarks.scale import MICRO_BATCHES
 
 
@@ -42,12 +43,13 @@ def main() -> int:
         EmulatedRun(pipelines, stages, MICRO_BATCHES, Path(temporary)) as run,
     ):
         run.await_whole(1)
-        end = time.monotonic() + 60 * arguments.minutes
-        while time.monotonic() < end:
-            time.sleep(min(30.0, end - time.monotonic()))
-            print(f"{end - time.monotonic():.0f} s left, {len(run.causes)} views", file=sys.stderr, flush=True)
-        causes = run.causes[1:]
-    print(f"{arguments.minutes:g} minutes beside {arguments.loops} busy processes, load {os.getloadavg()[0]:.1f}")
+        begin = time.monotonic()
+        with until_interrupted():
+            while (left := begin + 60 * arguments.minutes - time.monotonic()) > 0:
+                print(f"{left:.0f} s left, {len(run.causes)} views", file=sys.stderr, flush=True)
+                time.sleep(min(30.0, left))
+        minutes, causes = (time.monotonic() - begin) / 60, run.causes[1:]
+    print(f"{minutes:.1f} minutes beside {arguments.loops} busy processes, load {os.getloadavg()[0]:.1f}")
     print(f"{len(causes)} views were lost" + "".join(f"; {cause}" for cause in causes))
     return int(bool(causes))
 

@@ -50,7 +50,7 @@ from recycle.record.recording import SpanLine, ViewLine
 from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
-from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
@@ -150,7 +150,7 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, member: Member, d
         import torch
 
         torch.set_num_threads(1)
-        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "fidelity")
         reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         emulated = Emulated(job, plan.mode.optimizer == "staggered", 1 / MICROSECONDS, iterations)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.false_deaths import busy
+from benchmarks.interrupted import until_interrupted
 from harness.hosts import Host, hosts, missing
 from harness.started import TRAIN, Started, losses, torchrun, wait_until
 from recycle.control.durations import Durations
@@ -143,8 +144,9 @@ def main() -> int:
         print(why_not, file=sys.stderr)
         return 2
     trials: dict[str, list[Trial]] = {how: [] for how in arguments.how}
-    with tempfile.TemporaryDirectory() as temporary, busy(arguments.loops):
+    with until_interrupted(), tempfile.TemporaryDirectory() as temporary, busy(arguments.loops):
         undisturbed = Path(temporary) / "undisturbed"
+        print("a run that nothing befalls", file=sys.stderr, flush=True)
         run = Started([*TRAIN, *words(undisturbed, arguments.iterations, exact=arguments.exact)])
         assert run.ended(600) == 0, run.output
         expected = losses(undisturbed / "run")
@@ -158,6 +160,8 @@ def main() -> int:
             print(text, file=sys.stderr, flush=True)
     print("how   | good      | first instruction of the redo: median, worst | end: worst")
     for how, found in trials.items():
+        if not found:
+            continue
         firsts = [each.first for each in found]
         good = f"{sum(not each.problem for each in found)} of {len(found)}"
         middle, worst = statistics.median(firsts), max(firsts)

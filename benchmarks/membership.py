@@ -10,7 +10,8 @@ groups.
 
 A few processes stand for the members, each with a connection of its own, and go through them one by one: first all
 halt, then all hear of the verdict. Who leads is in a process of its own. So nothing is counted that members would not
-do in processes of their own, as threads that wait for each other would.
+do in processes of their own, as threads that wait for each other would. With etcd, hosts have relays, as many processes
+for all, and members are threads, because those of a host have to ask at the same time.
 """
 
 import argparse
@@ -19,21 +20,26 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier, Event
 from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.stores import STORES, Served, served
+from benchmarks.stores import STORES, Served, seconds_of, served
 from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
+from harness.relays import relays
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Verdict
+from recycle.control.relay import GatheringStore
+from recycle.control.relay_requests import name_of
+from recycle.control.relayed_store import RelayedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Job
@@ -47,33 +53,59 @@ class Change(NamedTuple):
 
     Attributes:
         seconds: until the last survivor had the verdict.
-        processor: seconds of it that the survivors used, all together.
+        processor: seconds of it that the survivors and their relays used, all together.
         server: the same of the store's process.
         costs: what it was for each of them.
+        asked: requests that the store has answered; 0 where it does not say.
     """
 
     seconds: float
     processor: float
     server: float
     costs: list[Cost]
+    asked: int
 
 
-def run_members(
-    members: Sequence[Member], job: Job, connect: Callable[[], Store], ready: Barrier, channel: Connection
-) -> None:
+class Seat(NamedTuple):
+    """Who a process is, and how it gets to the store.
+
+    Attributes:
+        members: for whom it stands.
+        connect: to the store.
+        relays: where the relay of each one's host listens; empty where there are none.
+    """
+
+    members: Sequence[Member]
+    connect: Callable[[], Store]
+    relays: Sequence[bytes]
+
+    def connections(self) -> list[Store]:
+        """One for each member."""
+        if self.relays:
+            return [RelayedStore(each, self.connect) for each in self.relays]
+        with ThreadPoolExecutor(64) as pool:
+            # At once: some names are looked up for seconds where no name server answers.
+            return list(pool.map(lambda _: self.connect(), self.members))
+
+
+def run_members(seat: Seat, job: Job, ready: Barrier, channel: Connection) -> None:
     """Be some members in one view change."""
-    with ThreadPoolExecutor(64) as pool:
-        # At once: some names are looked up for seconds where no name server answers.
-        connections = list(pool.map(lambda _: connect(), members))
-    bare = [BareMember(*each, DURATIONS) for each in zip(members, repeat(job), connections, strict=False)]
+    bare = [BareMember(*each, DURATIONS) for each in zip(seat.members, repeat(job), seat.connections(), strict=False)]
     for one in bare:
         one.begin()
-    ready.wait()
-    before = time.process_time()
-    for one in bare:
-        one.halt()
-    costs = [one.change_view() for one in bare]
+    with ThreadPoolExecutor(len(bare) if seat.relays else 1) as pool:
+        ready.wait()
+        before = time.process_time()
+        list(pool.map(BareMember.halt, bare))
+        costs = list(pool.map(BareMember.change_view, bare))
     channel.send_bytes(msgspec.json.encode((time.process_time() - before, costs)))
+
+
+def run_relays(names: Sequence[bytes], connect: Callable[[], GatheringStore], ready: Barrier, end: Event) -> None:
+    """Be the relays of some hosts."""
+    with relays(dict.fromkeys(names, connect)):
+        ready.wait()
+        end.wait()
 
 
 def measure(count: int, processes: int, victims: str, store: Served) -> Change:
@@ -93,26 +125,49 @@ def measure(count: int, processes: int, victims: str, store: Served) -> Change:
     context = multiprocessing.get_context("spawn")
     board = Board(store.connect(), TOKEN)
     board.verdicts.propose(verdict)
+    place = {each: view.members.index(each) // HOST for each in alive}
+    names = {host: name_of(f"{os.getpid()}/{host}", "") for host in set(place.values())} if store.has_relays else {}
+    end, there = context.Event(), context.Barrier(processes + 1)
+    relaying = [
+        context.Process(
+            target=run_relays, args=(list(names.values())[number::processes], store.connect, there, end), daemon=True
+        )
+        for number in range(processes if names else 0)
+    ]
+    for process in relaying:
+        process.start()
+    if relaying:
+        there.wait()
     ready = context.Barrier(processes + 2)
     channels, started = [], []
-    for some in (alive[:1], *(alive[1 + number :: processes] for number in range(processes))):
+    # Hosts stay together, where what is asked at the same time meets.
+    shares = [[each for each in alive[1:] if place[each] % processes == number] for number in range(processes)]
+    for some in (alive[:1], *shares):
         ours, theirs = context.Pipe(duplex=False)
-        arguments: tuple[Any, ...] = (some, job, store.connect, ready, theirs)
+        seat = Seat(some, store.connect, [names[place[each]] for each in some] if names else ())
+        arguments: tuple[Any, ...] = (seat, job, ready, theirs)
         process = context.Process(target=run_members, args=arguments, daemon=True)
         process.start()
         channels.append(ours)
         started.append(process)
     ready.wait()
-    server_before = store.processor()
+    server_before, relays_before, asked = store.processor(), _processor(relaying), store.requests()
     begin = time.monotonic()
     for member in dead:
         board.declare_dead(Death(str(member), "was lost with its host", "agent", begin), "agent")
     told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[float, list[Cost]]) for channel in channels]
     costs = [each for _, found in told for each in found]
-    server_used = store.processor() - server_before
-    for process in started:
+    server_used, relays_used = store.processor() - server_before, _processor(relaying) - relays_before
+    asked = store.requests() - asked
+    end.set()
+    for process in started + relaying:
         process.join()
-    return Change(max(each.decided for each in costs) - begin, sum(spent for spent, _ in told), server_used, costs)
+    seconds = max(each.decided for each in costs) - begin
+    return Change(seconds, sum(spent for spent, _ in told) + relays_used, server_used, costs, asked)
+
+
+def _processor(processes: Iterable[BaseProcess]) -> float:
+    return sum(seconds_of(each.pid) for each in processes if each.pid is not None)
 
 
 def main() -> int:
@@ -126,11 +181,15 @@ def main() -> int:
     print("members | all decided | processor: members, store | requests      | bytes read, view aside")
     for count in arguments.members:
         with served(arguments.store) as store:
-            seconds, processor, server, costs = measure(count, arguments.processes, arguments.victims, store)
+            change = measure(count, arguments.processes, arguments.victims, store)
+        seconds, processor, server, costs, total = change
         requests, read = sorted(each.requests for each in costs), sorted(each.read - each.view for each in costs)
         asked = f"{statistics.median(requests):.0f} ({requests[-1]})"
         got = f"{statistics.median(read):.0f} ({read[-1]}); the view {max(each.view for each in costs)}"
         print(f"{count:7} | {seconds * 1000:8.0f} ms | {processor:7.2f} s, {server:7.2f} s     | {asked:13} | {got}")
+        if total:
+            hosts = count // HOST - 1
+            print(f"        | through {hosts} relays: {total} requests to the store, {total / hosts:.1f} a host")
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.hosts import FAR, PIPELINES, STAGES, words
+from benchmarks.interrupted import until_interrupted
 from benchmarks.turns import family
 from harness.started import TRAIN, Started, losses, wait_until
 from recycle.record.recording import Line, ViewLine
@@ -81,17 +82,22 @@ def main() -> int:
         run = Started([*TRAIN, *words(folder, ENDLESS), "--restarts", str(arguments.crashes + 1)])
         try:
             run.wait_for("iteration 2/")
-            for number in range(arguments.crashes):
-                time.sleep(source.random())
-                server = f"W{source.randrange(PIPELINES)}_{source.randrange(STAGES)}"
-                times.append(crash(run, folder / "run", server))
-                text = f"{number + 1} of {arguments.crashes}: whole {times[-1]:.1f} s after the crash of {server}"
-                print(text, file=sys.stderr, flush=True)
+            with until_interrupted():
+                for number in range(arguments.crashes):
+                    time.sleep(source.random())
+                    server = f"W{source.randrange(PIPELINES)}_{source.randrange(STAGES)}"
+                    times.append(crash(run, folder / "run", server))
+                    text = f"{number + 1} of {arguments.crashes}: whole {times[-1]:.1f} s after the crash of {server}"
+                    print(text, file=sys.stderr, flush=True)
+            if not times:
+                return 1
+            print(f"whole again after {statistics.median(times):.1f} s, at worst {max(times):.1f} s", flush=True)
             run.process.send_signal(signal.SIGTERM)
             status = run.ended(PATIENCE)
         finally:
             run.kill()
         found = losses(folder / "run")
+        print(f"{max(found) + 1} iterations that nothing befalls, to compare", file=sys.stderr, flush=True)
         again = Started([*TRAIN, *words(undisturbed, max(found) + 1)])
         assert again.ended(3600) == 0, again.output
         expected = losses(undisturbed / "run")

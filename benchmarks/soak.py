@@ -37,7 +37,7 @@ from recycle.record.recording import IterationLine, Line, ViewLine
 from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
-from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
@@ -98,7 +98,7 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         from recycle.runtime.execute.injection import Injector
 
         torch.set_num_threads(1)
-        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
         file = EventFile(folder / "events", str(member), "soak")
         reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, reporter)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 from harness.etcd import etcd
 from recycle.control.etcd_store import EtcdStore
@@ -26,14 +27,25 @@ class Served(NamedTuple):
     Attributes:
         connect: makes a connection, in any process.
         processes: that serve it.
+        metrics: where each of them says what it has done; none for the run's own.
     """
 
     connect: Callable[[], Store]
     processes: Sequence[int]
+    metrics: Sequence[str] = ()
+
+    @property
+    def has_relays(self) -> bool:
+        """Whether the members of a host ask it through a relay."""
+        return bool(self.metrics)
+
+    def requests(self) -> int:
+        """How many requests it has answered, watches included; 0 where it does not say."""
+        return sum(_requests(each) for each in self.metrics)
 
     def processor(self) -> float:
         """Seconds of the processor that they have used."""
-        return sum(_used(each) for each in self.processes)
+        return sum(seconds_of(each) for each in self.processes)
 
 
 @contextmanager
@@ -42,7 +54,8 @@ def served(kind: str) -> Iterator[Served]:
     if kind == "etcd":
         with etcd(MEMBERS) as cluster:
             connect = partial(EtcdStore, cluster.cluster, "benchmark", PATIENCE)
-            yield Served(connect, [each.process.pid for each in cluster.members])
+            metrics = [f"http://{host}:{port}/metrics" for host, port in (each.address for each in cluster.members)]
+            yield Served(connect, [each.process.pid for each in cluster.members], metrics)
         return
     listener = listen()
     host, port = listener.getsockname()
@@ -60,6 +73,19 @@ def _serve(listener: socket.socket) -> None:
     del served
 
 
-def _used(process: int) -> float:
+def _requests(address: str) -> int:
+    with urlopen(address) as answer:
+        lines = answer.read().decode().splitlines()
+    # Watches are counted when they begin, and all else when it is answered.
+    counted = [
+        each
+        for each in lines
+        if each.startswith("grpc_server_started_total{") and ('service="etcdserverpb.KV"' in each or "Watch" in each)
+    ]
+    return sum(int(float(each.rpartition(" ")[2])) for each in counted)
+
+
+def seconds_of(process: int) -> float:
+    """Seconds of the processor that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -20,7 +20,7 @@ from recycle.control.events import (
     Rebuild,
 )
 from recycle.control.machine import Machine
-from recycle.control.store import Store
+from recycle.control.store import Entries, Store
 from recycle.control.view import Member, View
 from recycle.job import Job
 from recycle.runtime.recover.gathering import Gathering
@@ -80,15 +80,33 @@ class CountingStore:
         self._count(key, found)
         return found
 
-    def wait(self, key: str, timeout: float) -> bool:
+    def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        self.requests += 1
-        return self._store.wait(key, timeout)
+        found = self._store.wait(key, timeout)
+        self._count(key, found)
+        return found
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         self.requests += 1
         return self._store.add(key, amount)
+
+    def append(self, log: str, entry: bytes) -> None:
+        """See Store."""
+        self.requests += 1
+        self._store.append(log, entry)
+
+    def entries(self, log: str, after: int) -> Entries:
+        """See Store."""
+        self.requests += 1
+        entries = self._store.entries(log, after)
+        self.read += sum(len(entry) for _, entry in entries.found)
+        return entries
+
+    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
+        """See Store."""
+        self.requests += 1
+        return self._store.wait_entry(log, after, timeout)
 
     def delete(self, key: str) -> None:
         """See Store."""
@@ -148,10 +166,11 @@ class BareMember:
         return self._machine.view
 
     def halt(self) -> None:
-        """Wait for the alarm, and say what this member holds."""
+        """Hear the alarm, and say what this member holds."""
         epoch = self._machine.view.epoch
-        while (alarm := self._board.failures.wait_alarm(epoch, 60.0)) is None:
-            pass
+        alarm = None
+        while alarm is None:
+            _, alarm = self._board.failures.wait_call(epoch, 60.0)
         self._tell(Noticed("alarm", epoch, alarm.cause))
         self._tell(Halted("halted", epoch, 7, 6))
 
@@ -173,8 +192,8 @@ class BareMember:
 
     def _perform(self, action: Action) -> list[Event]:
         match action:
-            case RaiseAlarm(epoch, cause):
-                self._gathering.raise_alarm(epoch, cause)
+            case RaiseAlarm():
+                pass  # it is the one that was heard
             case PublishReport(report):
                 self._gathering.publish(report)
             case Propose(verdict):

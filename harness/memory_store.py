@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
+from recycle.control import counted_log
 from recycle.control.errors import StoreLost
+from recycle.control.store import Entries
 
 
 class _Contents:
@@ -45,13 +47,13 @@ class MemoryStore:
                 values[key] = desired
             return values.get(key, b"")
 
-    def wait(self, key: str, timeout: float) -> bool:
+    def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
         contents = self._contents
         with self._changing() as values:
             contents.changed.wait_for(lambda: contents.lost or key in values, timeout)
             self._require_alive()
-            return key in values
+            return values.get(key)
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""
@@ -59,6 +61,18 @@ class MemoryStore:
             total = int(values.get(key, b"0")) + amount
             values[key] = str(total).encode()
             return total
+
+    def append(self, log: str, entry: bytes) -> None:
+        """See Store."""
+        counted_log.append(self, log, entry)
+
+    def entries(self, log: str, after: int) -> Entries:
+        """See Store."""
+        return counted_log.entries(self, log, after)
+
+    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
+        """See Store."""
+        return counted_log.wait_entry(self, log, after, timeout)
 
     def delete(self, key: str) -> None:
         """See Store."""

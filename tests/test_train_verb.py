@@ -147,3 +147,10 @@ def test_what_cannot_be_used_is_one_line(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message) as caught:
         call("train", *arguments, "-o", tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["nosuch0", "203.0.113.1"])
+def test_a_server_cannot_join_at_an_address_that_this_machine_lacks(tmp_path, address):
+    with pytest.raises(UserError, match=f"address {address} cannot be used: .*; give --address .*: lo") as caught:
+        call("join", tmp_path, "--address", address)
+    assert "\n" not in str(caught.value)

@@ -23,7 +23,7 @@ ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
     "--address",
     default="127.0.0.1",
     show_default=True,
-    help="The address of this machine at which the run's other servers reach it.",
+    help="The address or interface of this machine at which the run's other servers reach it.",
 )
 def command(folder: Path, server: Server | None, address: str) -> None:
     """Bring a server back into the running training in the folder RUN.
@@ -39,8 +39,9 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import join_run
     from recycle.planner.source import plan_maker
+    from recycle.runtime.launch.start import choose_address
 
-    run = Run.read(folder)
-    status = join_run(run, server, plan_maker(run.plan.job, run.plan.mode), address)
+    host, run = choose_address(address, None), Run.read(folder)
+    status = join_run(run, server, plan_maker(run.plan.job, run.plan.mode), host)
     if status:
         raise RunFailed(f"{folder}: this server left the run before its end ({ENDS.get(status, f'status {status}')})")

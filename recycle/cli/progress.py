@@ -27,12 +27,15 @@ class TrainingProgress:
         plan: what is run at first.
         tokens: in an iteration.
         iterations: where training ends.
+        began: when the run began, on the monotonic clock in seconds; now if that is not known.
 
     Attributes:
         history: what has happened in the run so far.
     """
 
-    def __init__(self, console: "Console", plan: Plan, tokens: int, iterations: int) -> None:
+    def __init__(
+        self, console: "Console", plan: Plan, tokens: int, iterations: int, began: float | None = None
+    ) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.table import Column
 
@@ -53,7 +56,7 @@ class TrainingProgress:
         )
         self._task = self._progress.add_task("", total=iterations)
         self._seconds: list[float] = []
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
 
     def __enter__(self) -> "TrainingProgress":
         self._progress.start()

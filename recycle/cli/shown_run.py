@@ -1,5 +1,8 @@
 """A training run as the console shows it, from its start to its summary."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle.cli.console import make_console
@@ -14,6 +17,8 @@ from recycle.view.losses import draw_losses
 from recycle.wording import throughput_text, units
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from recycle.megatron.gpt.run import Run
     from recycle.runtime.launch.meeting import RollCall
 
@@ -24,12 +29,9 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     Raises:
         RunFailed: the run did not come to its end.
     """
-    from recycle.cli.progress import TrainingProgress
     from recycle.megatron.gpt.training import train
     from recycle.planner.source import plan_maker
-    from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.local import ProcessFailed
-    from recycle.runtime.launch.tensorboard import TensorBoard
     from recycle.runtime.net.gloo.releases import untried_release
 
     plan, output = run.plan, run.folder
@@ -46,11 +48,39 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput_text(plan.retention)}")
     if untried := untried_release():
         console.print(f"torch      {untried}", markup=False)
-    micro_batches = job.pipelines * job.micro_batches
-    tokens = run.model.sequence * run.model.micro_batch_size * micro_batches
+    with shown(run, console) as watch:
+        try:
+            train(run, watch, make, faults, meeting)
+        except ProcessFailed as failure:
+            write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
+            raise RunFailed(
+                f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
+                "and with --dead if a server is gone"
+            ) from failure
+    tell_where(console, output)
+
+
+@contextmanager
+def shown(run: "Run", console: "Console", began: float | None = None) -> Iterator[Callable[[Line], None]]:
+    """Show how a run goes, and at its end what happened; in the terminal, for TensorBoard, and as a picture.
+
+    Args:
+        run: which.
+        console: where to.
+        began: when it began, on the monotonic clock in seconds; now if that is not known.
+
+    Yields:
+        What takes all that is recorded.
+    """
+    from recycle.cli.progress import TrainingProgress
+    from recycle.record.totals import StepTotal, Totals
+    from recycle.runtime.launch.tensorboard import TensorBoard
+
+    plan, job, output = run.plan, run.plan.job, run.folder
+    tokens = run.model.sequence * run.model.micro_batch_size * job.pipelines * job.micro_batches
     board = TensorBoard(output / "tensorboard", tokens)
     curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
-    with TrainingProgress(console, plan, tokens, run.iterations) as progress:
+    with TrainingProgress(console, plan, tokens, run.iterations, began) as progress:
         progress.say(f"starting {len(plan.programs)} servers, each with its part of the model and the text")
 
         def note(total: StepTotal) -> None:
@@ -64,13 +94,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
             totals.add(event)
 
         try:
-            train(run, watch, make, faults, meeting)
-        except ProcessFailed as failure:
-            write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
-            raise RunFailed(
-                f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
-                "and with --dead if a server is gone"
-            ) from failure
+            yield watch
         finally:
             totals.finish()
             progress.summarise()
@@ -79,6 +103,10 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
             if drawn:
                 title = f"{job.name}, {describe_dead(plan.dead)} dead" if plan.dead else job.name
                 write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
+
+
+def tell_where(console: "Console", output: Path) -> None:
+    """Say where everything is to be found."""
     console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
     page = output / "run.html"
     console.print(

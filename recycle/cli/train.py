@@ -315,6 +315,7 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
         RunFailed: it did not come to its end.
         UserError: there is no run.
     """
+    from recycle.cli.stand_in import StandIn
     from recycle.megatron.gpt.training import attend_run
     from recycle.planner.source import plan_maker
     from recycle.runtime.launch.keepers import Seat
@@ -323,7 +324,11 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
         make_console(error=True).print(f"recycle: {text}", markup=False)
 
     seat = Seat(folder, meeting.address, resumes=goes_on) if keeps else None
-    status = attend_run(folder, lambda plan: plan_maker(plan.job, plan.mode), meeting, say, seat)
+    stand_in = StandIn(folder)
+    try:
+        status = attend_run(folder, lambda plan: plan_maker(plan.job, plan.mode), meeting, say, seat, stand_in.wake)
+    finally:
+        stand_in.end()
     if status:
         raise RunFailed(f"process {meeting.start.rank} ended with {status}: see what the first process says")
 

@@ -48,6 +48,7 @@ def run_agent(
     durations: Durations,
     began: Callable[[int], None] = lambda _: None,
     rank: ServerRank = SOLE,
+    relay: Callable[[], None] | None = None,
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
@@ -64,6 +65,8 @@ def run_agent(
         durations: how often to look, and after which silence another member is dead.
         began: called with the worker's process once it is there.
         rank: of the server that the worker is; its death is the server's.
+        relay: what the process runs through which the host's members ask the store, beside the agent that speaks for
+            the host; None where they ask it themselves.
 
     Returns:
         The worker's exit status, or minus the number of the signal that killed it.
@@ -72,7 +75,7 @@ def run_agent(
     others = _adopted()
     worker = _fork(body, lifeline)
     began(worker)
-    agent = _Agent(Participant(member, rank), connect, token, durations)
+    agent = _Agent(Participant(member, rank), connect, token, durations, relay)
     exited = os.pidfd_open(worker)
     ends = [exited]
     while not agent.wait(ends):
@@ -141,7 +144,15 @@ def _end_children(others: set[int]) -> None:
 class _Agent:
     """What the agent tells the others, as long as there is a store."""
 
-    def __init__(self, giver: Participant, connect: Callable[[], Store], token: str, durations: Durations) -> None:
+    def __init__(
+        self,
+        giver: Participant,
+        connect: Callable[[], Store],
+        token: str,
+        durations: Durations,
+        relay: Callable[[], None] | None,
+    ) -> None:
+        self._relay = relay
         self._giver = giver
         self._connect = connect
         self._token = token
@@ -175,6 +186,8 @@ class _Agent:
         sign = sign_of_agent(self._giver, self._count)
         if self._speaker is None and self._host.listen():
             self._speaker = Speaker(self._host, host_name(), self._durations, self._giver.rank.size)
+            if self._relay is not None:
+                self._fork_relay(self._relay)
         try:
             board = self._reach()
             if self._speaker is None:
@@ -238,6 +251,24 @@ class _Agent:
     def _is_in_view(self) -> bool:
         verdict = self._reach().verdicts.newest()
         return verdict is not None and self._giver.member in verdict.view.members
+
+    def _fork_relay(self, relay: Callable[[], None]) -> None:
+        """Start it in a process that ends with this one, or with what else the worker leaves."""
+        parent = os.getpid()
+        if os.fork():
+            return
+        try:
+            die_with_parent()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+            # Where it stayed open here, nobody else could speak for the host.
+            self._host.close()
+            if os.getppid() == parent:
+                relay()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
     def _reach(self) -> Board:
         if self._board is None:

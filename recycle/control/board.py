@@ -8,16 +8,17 @@ from collections.abc import Collection
 
 from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
+from recycle.control.failure_board import STRANGE, FailureBoard
 from recycle.control.log import Log
-from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
-from recycle.control.participant import Participant, participants_of
+from recycle.control.messages import Death, Description, JoinRequest, Opening, Verdict
+from recycle.control.participant import participants_of
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Server
 
-STRANGE, RESTORED = 0.1, 5.0
-"""Seconds between two looks where a stranger has written over something, and until nobody restores it any more."""
+RESTORED = 5.0
+"""Seconds until nobody restores any more what a stranger has written over."""
 
 
 class Board:
@@ -109,10 +110,7 @@ class VerdictBoard:
 
     def opening(self, timeout: float = 0.0) -> Opening | None:
         """With whom the run begins, after it was said or a time in seconds is over."""
-        opening = self._sealed.read(keys.OPENING, Opening)
-        if opening is None and timeout and self._sealed.plain.wait(keys.OPENING, timeout):
-            opening = self._sealed.read(keys.OPENING, Opening)
-        return opening
+        return self._sealed.read(keys.OPENING, Opening, timeout)
 
     def propose(self, verdict: Verdict) -> Verdict:
         """Try to begin an epoch; gives the verdict that counts, which may be somebody else's and of a later epoch.
@@ -160,7 +158,7 @@ class VerdictBoard:
             The verdict of the next epoch if it came with that, and the one before was read over this connection.
         """
         key = keys.turn(epoch, leader)
-        sealed = self._sealed.plain.get(key) if self._sealed.plain.wait(key, timeout) else None
+        sealed = self._sealed.plain.wait(key, timeout)
         if not sealed or self._read_last is None or self._read_last[1].epoch != epoch:
             return None
         told = self._sealed.find(key, sealed, Verdict)
@@ -207,92 +205,6 @@ class VerdictBoard:
         return newest
 
 
-class FailureBoard:
-    """Alarms, what halted members hold, and who is dead.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
-
-    def raise_alarm(self, epoch: int, cause: str, source: str) -> Alarm:
-        """Raise the alarm of an epoch; gives the one that was raised first."""
-        raised = self._sealed.write_once(keys.alarm(epoch), Alarm(epoch, source, cause))
-        self._sealed.plain.set(keys.call(epoch), b"")
-        return raised
-
-    def alarm(self, epoch: int) -> Alarm | None:
-        """The alarm of an epoch, if one was raised."""
-        return self._sealed.read(keys.alarm(epoch), Alarm)
-
-    def wait_call(self, epoch: int, timeout: float) -> bool:
-        """Wait until there is an alarm, or somebody asks to be let in; whether that is before some seconds are over.
-
-        Who raised an alarm may have died before it called: so the alarm has to be looked at when the time is over, too.
-        The connection is busy for that long.
-        """
-        return self._sealed.plain.wait(keys.call(epoch), timeout)
-
-    def wait_alarm(self, epoch: int, timeout: float) -> Alarm | None:
-        """The same as alarm, after it was raised or a time in seconds is over. The connection is busy for that long."""
-        if not self._sealed.plain.wait(keys.alarm(epoch), timeout):
-            return None
-        alarm = self.alarm(epoch)
-        if alarm is None:
-            time.sleep(min(timeout, STRANGE))  # a stranger's; nobody can wait for another one in its place
-        return alarm
-
-    def log(self, epoch: int) -> Log[Report | Death]:
-        """What was told in an epoch."""
-        return Log(self._sealed, keys.log(epoch), Report | Death)  # type: ignore[arg-type]  # a union is a form too
-
-    def publish_report(self, report: Report) -> None:
-        """Tell who leads what this member holds."""
-        self.log(report.epoch).append(report)
-
-    def publish_death(self, death: Death) -> Death:
-        """Declare a member dead; gives what was said first."""
-        return self._sealed.write_once(keys.death(death.member), death)
-
-    def tell_death(self, epoch: int, death: Death) -> None:
-        """Tell who leads in an epoch that a member is dead; if it was the leader, all who wait for it."""
-        self.log(epoch).append(death)
-        # It may also have died when it had begun this epoch, before it rang for it.
-        for waited in (epoch - 1, epoch):
-            self._sealed.plain.set(keys.turn(waited, Member.parse(death.member)), b"")
-
-    def unheard(self, verdict: Verdict) -> tuple[Death, ...]:
-        """The deaths of members of a view of which its proposer may not have heard.
-
-        Who is declared dead is told in the log of an epoch before it is looked whether there is a newer view. So what
-        the proposer has missed is in the log when its verdict is read.
-        """
-        log = self.log(verdict.epoch - 1)
-        told = log.read(range(verdict.heard + 1, log.count() + 1)).values()
-        if not (told or verdict.joined):
-            return ()
-        deaths = {each.member: each for each in told if isinstance(each, Death)}
-        # Those who joined were in no view when they died.
-        found = [deaths.get(name) for name in verdict.members if name not in verdict.joined]
-        found += [self.death(Member.parse(name)) for name in verdict.joined]
-        return tuple(each for each in found if each is not None)
-
-    def tell_gone(self, participant: Participant) -> None:
-        """Nothing of a rank runs any more, nor anything that it has started."""
-        self._sealed.write(keys.gone(participant), True)
-
-    def wait_gone(self, participant: Participant, timeout: float) -> bool:
-        """Whether that was said of a rank of a dead member, after it was or a time in seconds is over."""
-        key = keys.gone(participant)
-        return self._sealed.plain.wait(key, timeout) and self._sealed.read(key, bool) is True
-
-    def death(self, member: Member) -> Death | None:
-        """How a member died, if it was declared dead."""
-        return self._sealed.read(keys.death(member), Death)
-
-
 class JoinBoard:
     """Who asks to be admitted, and who serves it.
 
@@ -322,19 +234,24 @@ class JoinBoard:
         self._log(request.epoch).append(request)
         self._sealed.plain.set(keys.call(request.epoch), b"")
 
-    def asked(self, epoch: int) -> int:
-        """A number that changes with every request; to look at it costs less than to look at all requests."""
-        return self._log(epoch).count()
+    def asked(self, epoch: int, read: int = 0) -> int:
+        """A number that changes with every request; to look at it costs less than to look at all requests.
+
+        Args:
+            epoch: which.
+            read: the number behind which it may have changed.
+        """
+        return self._log(epoch).read(read).last
 
     def requests(self, epoch: int) -> tuple[JoinRequest, ...]:
         """How the requests of an epoch stand that were made with the run's token; any others are of no account."""
         return self.read_requests(epoch)[1]
 
     def read_requests(self, epoch: int) -> tuple[int, tuple[JoinRequest, ...]]:
-        """The same behind how many were read: fewer than ``asked`` says while one is counted and not stored yet."""
-        log = self._log(epoch)
-        told = log.read(range(1, log.count() + 1)).values()
-        return len(told), tuple({(each.member, each.rank): each for each in told if each is not None}.values())
+        """The same behind what ``asked`` says then; less while one is counted and not stored yet."""
+        page = self._log(epoch).read()
+        told = [entry for _, entry in page.found]
+        return page.whole, tuple({(each.member, each.rank): each for each in told if each is not None}.values())
 
     def _log(self, epoch: int) -> Log[JoinRequest]:
         return Log(self._sealed, keys.requests(epoch), JoinRequest)
@@ -345,8 +262,7 @@ class JoinBoard:
 
     def wait_offer(self, epoch: int, member: Member, attempt: int, timeout: float, rank: int = 0) -> bool:
         """Wait until somebody has said so, or a time in seconds is over. The connection is busy for that long."""
-        key = keys.offer(epoch, member, attempt, rank)
-        return self._sealed.plain.wait(key, timeout) and (self._sealed.read(key, bool) or False)
+        return self._sealed.read(keys.offer(epoch, member, attempt, rank), bool, timeout) is True
 
 
 class PlanBoard:

@@ -3,7 +3,7 @@
 import time
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from itertools import islice
@@ -11,6 +11,7 @@ from itertools import islice
 from recycle.control.errors import StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_gateway import PATIENCE, Gateway, Json, Watch
+from recycle.control.store import Entries
 
 LONGEST_WATCH = 1.0
 """Seconds until it is looked whether a watch has missed something: at a member that is lost, it hears nothing."""
@@ -49,13 +50,19 @@ class EtcdStore:
         self._near = near
         self._prefix = f"{cluster.prefix}{prefix}/" if prefix else cluster.prefix
         self._gateway = Gateway(cluster, patience, near)
-        self._watch: tuple[str, Watch] | None = None
+        self._watch: tuple[Mapping[str, str], Watch] | None = None
         self._mark = _text(cluster.mark.encode())
         self._require_open(self._gateway.call("kv/range", {"key": self._mark}))
 
     def set(self, key: str, value: bytes) -> None:
         """See Store."""
-        self._gateway.call("kv/put", {"key": self._name(key), "value": _text(value)})
+        self.set_many({key: value})
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """The same for some keys, in few requests."""
+        for batch in _batches(list(values)):
+            puts = [{"request_put": {"key": self._name(key), "value": _text(values[key])}} for key in batch]
+            self._gateway.call("kv/txn", {"success": puts})
 
     def get(self, key: str) -> bytes | None:
         """See Store."""
@@ -92,17 +99,9 @@ class EtcdStore:
         self._require_open(mark)
         return _value(found) or b""
 
-    def wait(self, key: str, timeout: float) -> bool:
+    def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        deadline = time.monotonic() + timeout
-        while True:
-            found = self._find(key)
-            if _value(found) is not None:
-                return True
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._await_event(key, int(found["header"]["revision"]), min(left, LONGEST_WATCH))
+        return _value(self._await({"key": self._name(key)}, {}, timeout))
 
     def add(self, key: str, amount: int) -> int:
         """See Store; the amount is 0 or 1."""
@@ -127,6 +126,29 @@ class EtcdStore:
             counted = found["kvs"][0]["create_revision"]
             found = self._gateway.call("kv/range", {"key": name, "revision": counted})
         return _count(found)
+
+    def append(self, log: str, entry: bytes) -> None:
+        """See Store."""
+        self.set(self.entry_key(log), entry)
+
+    def entry_key(self, log: str) -> str:
+        """A key for a new entry of a log; it is appended when a value is set there for the first time."""
+        return f"{log}/{uuid.uuid4().hex}"
+
+    def entries(self, log: str, after: int) -> Entries:
+        """See Store."""
+        # Revisions number all that is written, one after the other.
+        order = {"sort_order": "ASCEND", "sort_target": "CREATE", "min_create_revision": str(after + 1)}
+        answer = self._gateway.call("kv/range", {**self._below_key(log), **order})
+        found = [(int(each["create_revision"]), b64decode(each.get("value", ""))) for each in answer.get("kvs", ())]
+        last = found[-1][0] if found else after
+        return Entries(found, last, last)
+
+    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
+        """See Store."""
+        return "kvs" in self._await(
+            self._below_key(log), {"min_create_revision": str(after + 1), "limit": "1"}, timeout
+        )
 
     def delete(self, key: str) -> None:
         """See Store."""
@@ -171,10 +193,30 @@ class EtcdStore:
         """The range of all keys."""
         return {"key": self._name(""), "range_end": _text(self._prefix[:-1].encode() + b"0")}  # 0 comes after /
 
-    def _await_event(self, key: str, revision: int, timeout: float) -> None:
-        """Wait until a key may have been set after a revision, or a time in seconds is over."""
+    def _below_key(self, key: str) -> dict[str, str]:
+        """The range of the keys below one."""
+        return {"key": self._name(f"{key}/"), "range_end": self._name(f"{key}0")}
+
+    def _await(self, span: Mapping[str, str], wanted: Mapping[str, str], timeout: float) -> Json:
+        """Wait until there is something in a range of keys, or a time in seconds is over; gives what was found.
+
+        Args:
+            span: the range, or a key.
+            wanted: what else counts.
+            timeout: in seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self._gateway.call("kv/range", {**span, **wanted})
+            left = deadline - time.monotonic()
+            if "kvs" in found or left <= 0:
+                return found
+            self._await_event(span, int(found["header"]["revision"]), min(left, LONGEST_WATCH))
+
+    def _await_event(self, span: Mapping[str, str], revision: int, timeout: float) -> None:
+        """Wait until something may have been set in a range after a revision, or a time in seconds is over."""
         try:
-            watch = self._watching(key, revision)
+            watch = self._watching(span, revision)
             if not watch.wait(timeout):
                 return
         except (OSError, HTTPException):
@@ -182,16 +224,16 @@ class EtcdStore:
             time.sleep(min(timeout, 0.05))
         self._stop_watching()
 
-    def _watching(self, key: str, revision: int) -> Watch:
-        """A watch of a key; the same as the last time, as long as it is where requests are answered."""
+    def _watching(self, span: Mapping[str, str], revision: int) -> Watch:
+        """A watch of a range; the same as the last time, as long as it is where requests are answered."""
         if self._watch is not None:
             watched, watch = self._watch
-            if watched == key and watch.member == self._gateway.member:
+            if watched == span and watch.member == self._gateway.member:
                 return watch
             self._stop_watching()
-        request = {"key": self._name(key), "start_revision": str(revision + 1), "filters": ["NODELETE"]}
+        request = {**span, "start_revision": str(revision + 1), "filters": ["NODELETE"]}
         watch = self._gateway.open_watch(request)
-        self._watch = key, watch
+        self._watch = span, watch
         return watch
 
     def _stop_watching(self) -> None:

@@ -1,7 +1,9 @@
 """A log in the store: members append to it, and whoever needs it reads it from the beginning, in one order for all."""
 
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Generic, NamedTuple, TypeVar
 
 from recycle.control.sealed_store import SealedStore
 
@@ -11,11 +13,9 @@ _T = TypeVar("_T")
 class Log(Generic[_T]):
     """What was appended under one name.
 
-    An entry is counted first and stored then. Who dies between the two leaves a hole, which nobody may wait for.
-
     Args:
         sealed: the store.
-        name: of the log, and the beginning of its entries' keys.
+        name: of the log.
         form: what its entries are.
     """
 
@@ -26,36 +26,39 @@ class Log(Generic[_T]):
 
     def append(self, entry: _T) -> None:
         """Add an entry at the end."""
-        self._sealed.write(self._key(self._sealed.plain.add(self._name, 1)), entry)
+        self._sealed.plain.append(self._name, self._sealed.seal(self._name, entry))
 
-    def count(self) -> int:
-        """How many entries there are, holes included; they are numbered from 1."""
-        return self._sealed.plain.add(self._name, 0)
+    def read(self, after: int = 0) -> "Page[_T]":
+        """The entries behind a number."""
+        stored = self._sealed.plain.entries(self._name, after)
+        found = [(number, self._sealed.find(self._name, entry, self._form)) for number, entry in stored.found]
+        return Page(found, stored.whole, stored.last)
 
-    def wait(self, number: int, timeout: float) -> bool:
-        """Wait for an entry, and say whether it is there. The connection is busy for that long.
+    def wait(self, after: int, timeout: float) -> None:
+        """Wait for an entry behind a number that is the ``last`` of a page, or 0.
+
+        The connection is busy for that long.
 
         Args:
-            number: of the entry.
+            after: the number.
             timeout: in seconds.
         """
-        return self._sealed.plain.wait(self._key(number), timeout)
+        self._sealed.plain.wait_entry(self._name, after, timeout)
 
-    def read(self, numbers: Iterable[int]) -> dict[int, _T | None]:
-        """Some entries by their number, without those that are holes; None for one that lacks the run's seal."""
-        wanted = list(numbers)
-        stored = self._sealed.plain.get_many([self._key(number) for number in wanted])
-        return {
-            number: self._entry(number, found)
-            for number, found in zip(wanted, stored, strict=True)
-            if found is not None
-        }
 
-    def _entry(self, number: int, sealed: bytes) -> _T | None:
-        return self._sealed.find(self._key(number), sealed, self._form)
+class Page(NamedTuple, Generic[_T]):
+    """A part of a log.
 
-    def _key(self, number: int) -> str:
-        return f"{self._name}/{number}"
+    Attributes:
+        found: number and entry of each, in order; None for one that lacks the run's seal. Those that were appended in
+            one step have the same number.
+        whole: up to which number no other entry will come.
+        last: the largest number that is known of.
+    """
+
+    found: list[tuple[int, _T | None]]
+    whole: int
+    last: int
 
 
 class LogReader(Generic[_T]):
@@ -63,18 +66,17 @@ class LogReader(Generic[_T]):
 
     Args:
         log: which.
+
+    Attributes:
+        heard: up to which number every entry was given.
     """
 
     def __init__(self, log: Log[_T]) -> None:
+        self.heard = 0
         self._log = log
-        self._next = 1
-        # By their numbers, in order.
-        self._missing: dict[int, None] = {}
-
-    @property
-    def heard(self) -> int:
-        """Up to which number every entry was given."""
-        return next(iter(self._missing), self._next) - 1
+        self._last = 0
+        # Those behind a hole, or in the midst of what was appended in one step: number, and place among its equals.
+        self._ahead: set[tuple[int, int]] = set()
 
     def news(self, timeout: float = 0.0) -> Iterator[_T]:
         """The entries that were not given before, after the next one is there or a time in seconds is over.
@@ -82,13 +84,17 @@ class LogReader(Generic[_T]):
         An entry behind a hole ends no wait, but it is given.
         """
         if timeout:
-            self._log.wait(self._next, timeout)
-        end = self._log.count() + 1
-        self._missing |= dict.fromkeys(range(self._next, end))
-        self._next = end
-        if not self._missing:
-            return
-        for number, entry in self._log.read(self._missing).items():
-            del self._missing[number]
-            if entry is not None:
-                yield entry
+            self._log.wait(self._last, timeout)
+        page = self._log.read(self.heard)
+        self._last = page.last
+        for number, group in groupby(page.found, key=itemgetter(0)):
+            entries = list(enumerate(entry for _, entry in group))
+            for place, entry in entries:
+                is_new = (number, place) not in self._ahead
+                if number <= page.whole and place == len(entries) - 1:
+                    self.heard = number
+                    self._ahead = {each for each in self._ahead if each[0] > number}
+                else:
+                    self._ahead.add((number, place))
+                if is_new and entry is not None:
+                    yield entry

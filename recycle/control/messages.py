@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 import msgspec
 
+from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
 from recycle.control.view import Member, View
 from recycle.job import Job
@@ -95,12 +96,14 @@ class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="death"
         reason: how it died, as a person would say it after its name.
         noticed: by its agent, by missing heartbeats, because it did not answer an alarm, or told by itself.
         time: of its last sign of life, on the monotonic clock of the machine that noticed.
+        clock: the name of that clock.
     """
 
     member: MemberName
     reason: Line
     noticed: Literal["agent", "heartbeat", "answer", "itself"]
     time: float
+    clock: Line = msgspec.field(default_factory=clock_name)
 
     def __post_init__(self) -> None:
         Member.parse(self.member)

@@ -29,9 +29,15 @@ class SealedStore:
         self._token = token
         self._has_warned = False
 
-    def read(self, key: str, form: type[_T]) -> _T | None:
-        """What is stored, or None where nothing is that has the run's seal."""
-        return self.find(key, self.plain.get(key), form)
+    def read(self, key: str, form: type[_T], timeout: float = 0.0) -> _T | None:
+        """What is stored, or None where nothing is that has the run's seal.
+
+        Args:
+            key: where.
+            form: what it must be.
+            timeout: seconds to wait for it. The connection is busy for that long.
+        """
+        return self.find(key, self.plain.wait(key, timeout) if timeout else self.plain.get(key), form)
 
     def write(self, key: str, content: object) -> None:
         """Store something, whatever is there."""

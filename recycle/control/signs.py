@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
 from recycle.control.messages import MemberName, Number, seal, unseal
 from recycle.control.participant import Participant
@@ -53,8 +54,7 @@ class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def host_name() -> str:
     """What all processes of this host call it, and those of no other one."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
+    return f"{clock_name()}/{Path('/proc/self/ns/net').stat().st_ino}"
 
 
 class HostSocket:

@@ -3,6 +3,22 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
+
+class Entries(msgspec.Struct, frozen=True):
+    """What was appended to a log.
+
+    Attributes:
+        found: number and content of each, in order. Those that were appended in one step have the same number.
+        whole: up to which number no other entry will come.
+        last: the largest number that is known of.
+    """
+
+    found: list[tuple[int, bytes]]
+    whole: int
+    last: int
+
 
 class Store(Protocol):
     """One connection to the store. Every method raises StoreLost when the store does not answer any more."""
@@ -28,8 +44,8 @@ class Store(Protocol):
             What is there afterwards; empty if nothing is.
         """
 
-    def wait(self, key: str, timeout: float) -> bool:
-        """Wait until a key exists, and say whether it does. The connection is busy for that long.
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        """Wait until a key exists; gives its value, or None if it does not. The connection is busy for that long.
 
         Args:
             key: which key.
@@ -38,6 +54,21 @@ class Store(Protocol):
 
     def add(self, key: str, amount: int) -> int:
         """Add 1 to a counter, which starts at 0, or 0 to look at it; gives the sum."""
+
+    def append(self, log: str, entry: bytes) -> None:
+        """Add an entry at the end of a log, which is empty at first."""
+
+    def entries(self, log: str, after: int) -> Entries:
+        """The entries of a log whose numbers are greater than one; that of the first is greater than 0."""
+
+    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
+        """Wait until a log has entries behind a number, and say whether it has. The connection is busy for that long.
+
+        Args:
+            log: which log.
+            after: the ``last`` of what was read, or 0.
+            timeout: in seconds.
+        """
 
     def delete(self, key: str) -> None:
         """Delete a key, if it exists."""

@@ -11,7 +11,9 @@ from datetime import timedelta
 import torch
 from torch.distributed import DistError, DistStoreError, PrefixStore, Store, TCPStore
 
+from recycle.control import counted_log
 from recycle.control.errors import ControlError, StoreLost
+from recycle.control.store import Entries
 
 LOOPBACK = "127.0.0.1"
 _NO_VALUE = b"\0no value"
@@ -120,7 +122,7 @@ class TorchStore:
             return b""
         return found
 
-    def wait(self, key: str, timeout: float) -> bool:
+    def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
         end = time.monotonic() + timeout
         with self._reached():
@@ -129,15 +131,27 @@ class TorchStore:
                 try:
                     self.torch_store.wait([key], timedelta(seconds=left))
                 except DistStoreError:
-                    return False
-                if self.torch_store.check([key]):
-                    return True
-        return False
+                    return None
+                if (found := self.get(key)) is not None:
+                    return found
+        return None
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         with self._reached():
             return self.torch_store.add(key, amount)
+
+    def append(self, log: str, entry: bytes) -> None:
+        """See Store."""
+        counted_log.append(self, log, entry)
+
+    def entries(self, log: str, after: int) -> Entries:
+        """See Store."""
+        return counted_log.entries(self, log, after)
+
+    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
+        """See Store."""
+        return counted_log.wait_entry(self, log, after, timeout)
 
     def delete(self, key: str) -> None:
         """See Store."""

@@ -1,12 +1,13 @@
 """Following a run that is going on: what its processes have written since one last looked."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from recycle.errors import PlanFileError, UserError
-from recycle.record.recording import Line
+from recycle.record.recording import Alignment, Line
 
 
 class RecordingFollower:
@@ -19,6 +20,7 @@ class RecordingFollower:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[Path, int] = {}
+        self._alignments: dict[Path, Alignment] = defaultdict(Alignment)
         self._decoder = msgspec.json.Decoder(Line)
 
     def look(self) -> Iterator[Line]:
@@ -41,6 +43,7 @@ class RecordingFollower:
             whole = content[: content.rfind(b"\n") + 1]
             self._read[file] = start + len(whole)
             try:
-                yield from map(self._decoder.decode, whole.splitlines())
+                align = self._alignments[file].align
+                yield from (align(self._decoder.decode(line)) for line in whole.splitlines())
             except msgspec.DecodeError as error:
                 raise PlanFileError(f"{file}: behind byte {start}: {error}") from error

@@ -12,6 +12,7 @@ from recycle.kinds import RECORDING, mistaken
 from recycle.record.recording import (
     FORMAT,
     VERSION,
+    Alignment,
     DeathLine,
     InstantLine,
     Line,
@@ -28,8 +29,8 @@ from recycle.wording import throughput_text
 def load_recording(path: Path) -> Timeline:
     """Read a recording, or all recordings of a run's directory (``events/*.jsonl``, or ``*.jsonl``) as one time line.
 
-    Servers write the times of a clock that they share; here the first span starts at 0. A last line without an end is
-    left out: it is what a killed server leaves.
+    Servers write times of their machine's clock, which are moved to the launcher's; here the first span starts at 0. A
+    last line without an end is left out: it is what a killed server leaves.
 
     Raises:
         UserError: it cannot be read.
@@ -63,7 +64,7 @@ def load_lines(path: Path) -> Iterator[Line]:
 
 
 def decode_lines(content: bytes, source: str) -> Iterator[Line]:
-    """The lines of a recording's content; the first is its head.
+    """The lines of a recording's content, with times of the launcher's clock; the first is its head.
 
     Args:
         content: what the file holds.
@@ -72,7 +73,7 @@ def decode_lines(content: bytes, source: str) -> Iterator[Line]:
     Raises:
         PlanFileError: it is no recording of this version; the message names the line.
     """
-    decoder = msgspec.json.Decoder(Line)
+    decoder, alignment = msgspec.json.Decoder(Line), Alignment()
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
@@ -88,7 +89,7 @@ def decode_lines(content: bytes, source: str) -> Iterator[Line]:
             raise PlanFileError(f"{source}: line {number}: {error}") from error
         if number == 1 and not isinstance(line, RunLine):
             raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
-        yield line
+        yield alignment.align(line)
 
 
 def timeline_of(lines: Iterable[Line]) -> Timeline:

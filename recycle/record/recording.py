@@ -3,7 +3,7 @@
 Each kind of line states one fact and is the only struct for it. Servers and instructions are in their text forms.
 """
 
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import msgspec
 
@@ -41,11 +41,13 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
         name: the server, with the number of its life if it is not the first, or ``launcher``.
         pid: its number on its host.
         host: the name of that.
+        ahead: by how much the clock of its times is ahead of the launcher's, which all are read by.
     """
 
     name: str
     pid: int
     host: str
+    ahead: float = 0.0
 
 
 class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -189,8 +191,7 @@ class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type"
 
     def moved(self, origin: float) -> Self:
         """The same with times from another origin."""
-        times = ("noticed", "agreed", "rebuilt", "restored", "resumed", "redone")
-        return msgspec.structs.replace(self, **{name: getattr(self, name) - origin for name in times})
+        return _moved(self, origin)
 
 
 class CopyLine(msgspec.Struct, frozen=True, tag="copy", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -232,3 +233,27 @@ Line = (
     | RecoveryLine
     | CopyLine
 )
+
+TIMES = ("start", "end", "time", "noticed", "agreed", "rebuilt", "restored", "resumed", "redone")
+"""Fields that are times of a clock, in whichever line."""
+
+_L = TypeVar("_L", bound=Line)
+
+
+class Alignment:
+    """Moves the lines of one recording, in their order, to the launcher's clock."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def align(self, line: Line) -> Line:
+        """A line with times of that clock."""
+        if isinstance(line, ProcessLine):
+            self._ahead = line.ahead
+        return _moved(line, self._ahead) if self._ahead else line
+
+
+def _moved(line: _L, origin: float) -> _L:
+    # How a death was noticed is no time, and has the name of one.
+    times = {name: value for name in TIMES if isinstance(value := getattr(line, name, None), float)}
+    return msgspec.structs.replace(line, **{name: value - origin for name, value in times.items()})

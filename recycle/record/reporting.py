@@ -42,12 +42,13 @@ class EventFile:
         name: of the process: a server's, or the launcher's.
         title: what is run.
         failed: the servers that are dead from the start, if this is the file that says so.
+        ahead: by how many microseconds this machine's clock is ahead of the launcher's.
 
     Raises:
         UserError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, name: str, title: str, failed: Sequence[Server] = ()) -> None:
+    def __init__(self, folder: Path, name: str, title: str, failed: Sequence[Server] = (), ahead: float = 0.0) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = (folder / f"{name}.jsonl").open("ab")
@@ -55,7 +56,7 @@ class EventFile:
             raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from error
         self._failed = failed
         head = RunLine(FORMAT, VERSION, title, UNIT, "measured")
-        self._write([head, ProcessLine(name, os.getpid(), socket.gethostname())])
+        self._write([head, ProcessLine(name, os.getpid(), socket.gethostname(), ahead)])
 
     def write(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """Add what was executed and an event; both are on their way to disk when this returns."""

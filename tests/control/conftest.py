@@ -11,8 +11,11 @@ import pytest
 
 from harness.etcd import etcd, missing
 from harness.memory_store import MemoryStore
+from harness.relays import relays
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
+from recycle.control.relay_requests import name_of
+from recycle.control.relayed_store import RelayedStore
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore, listen, serve
 
@@ -31,13 +34,19 @@ def keys(cluster: EtcdCluster) -> EtcdCluster:
     return msgspec.structs.replace(cluster, run=uuid.uuid4().hex)
 
 
-@pytest.fixture(params=["memory", "torch", "etcd"])
+@pytest.fixture(params=["memory", "torch", "etcd", "relayed"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "memory":
         yield MemoryStore()
         return
     if request.param == "etcd":
         yield EtcdStore(request.getfixturevalue("keys"))
+        return
+    if request.param == "relayed":
+        keys = request.getfixturevalue("keys")
+        name = name_of(keys.run, "")
+        with relays({name: lambda: EtcdStore(keys)}):
+            yield RelayedStore(name, lambda: EtcdStore(keys))
         return
     listener = listen()
     host, port = listener.getsockname()

@@ -210,8 +210,7 @@ class Simulated:
 
     def entries(self, epoch: int) -> dict[int, Event]:
         """What an epoch's log has to say, by the numbers of the entries."""
-        log = self.world.board.failures.log(epoch)
-        found = log.read(range(1, log.count() + 1))
+        found = dict(self.world.board.failures.log(epoch).read().found)
         return {number: self._event(entry) for number, entry in found.items() if entry is not None}
 
     def _event(self, entry: Report | Death) -> Event:

@@ -78,9 +78,10 @@ def test_what_the_proposer_of_a_view_has_not_heard_is_found_by_its_members(board
     board.failures.tell_death(3, late)
     board.failures.tell_death(3, outside)
     board.failures.publish_death(joiner)
-    proposed = Verdict(4, (str(A), str(B), str(C)), 0, joined=(str(C),), heard=1)
+    numbers = [number for number, _ in board.failures.log(3).read().found]
+    proposed = Verdict(4, (str(A), str(B), str(C)), 0, joined=(str(C),), heard=numbers[0])
     assert board.failures.unheard(proposed) == (late, joiner)
-    assert board.failures.unheard(Verdict(4, (str(A), str(B)), 0, heard=3)) == ()
+    assert board.failures.unheard(Verdict(4, (str(A), str(B)), 0, heard=numbers[2])) == ()
 
 
 def test_all_leave_together_when_the_last_one_has_reached_the_end(store: Store, board: Board) -> None:
@@ -165,16 +166,17 @@ def test_of_many_who_propose_one_wins_and_all_are_told(store: Store, board: Boar
 
 @pytest.mark.parametrize("caller", ["alarm", "joiner"])
 def test_an_alarm_and_a_joiner_end_the_wait_for_a_call(store: Store, board: Board, caller: str) -> None:
-    assert not board.failures.wait_call(2, 0.01)
+    assert board.failures.wait_call(2, 0.01) == (False, None)
     with ThreadPoolExecutor(1) as pool:
         called = pool.submit(Board(store.clone(), TOKEN).failures.wait_call, 2, 60)
         if caller == "alarm":
             board.failures.raise_alarm(2, "cause", "source")
         else:
             board.joining.request(JoinRequest("W0_0#1", 2, 1, "asking"))
-        assert called.result()
-    assert (board.failures.alarm(2) is not None) == (caller == "alarm")
-    assert not board.failures.wait_call(3, 0.01)
+        alarm = Alarm(2, "source", "cause") if caller == "alarm" else None
+        assert called.result() == (True, alarm)
+    assert board.failures.alarm(2) == alarm
+    assert board.failures.wait_call(3, 0.01) == (False, None)
 
 
 def test_a_store_that_comes_back_empty_takes_the_epoch_of_the_run(board: Board) -> None:

@@ -42,14 +42,14 @@ def test_nothing_is_lost_and_nobody_is_told_when_the_leader_dies(three: Etcd) ->
 def test_a_wait_at_a_member_that_has_fallen_silent_still_ends(three: Etcd) -> None:
     waiting = EtcdStore(three.cluster, near="127.0.0.1")
     thread = threading.Thread(target=lambda: heard.append(waiting.wait("a", 60)))
-    heard: list[bool] = []
-    assert not waiting.wait("a", 0.2)
+    heard: list[bytes | None] = []
+    assert waiting.wait("a", 0.2) is None
     (member,) = [each for each in three.members if each.address == waiting._gateway.member]
     thread.start()
     member.pause()
     EtcdStore(three.cluster).set("a", b"1")
     thread.join(60)
-    assert heard == [True]
+    assert heard == [b"1"]
 
 
 @needs_etcd
@@ -64,6 +64,9 @@ def test_without_a_majority_every_request_says_so_within_its_patience(three: Etc
         lambda: store.compare_set("a", b"", b"1"),
         lambda: store.wait("a", 1),
         lambda: store.add("n", 1),
+        lambda: store.append("log", b"1"),
+        lambda: store.entries("log", 0),
+        lambda: store.wait_entry("log", 0, 1),
         lambda: store.delete("a"),
         lambda: store.delete_all(lambda _: True),
     ):
@@ -124,7 +127,7 @@ def test_who_has_not_the_password_gets_one_line_with_a_remedy() -> None:
         hosts = served.url.partition("://")[2]
         store = EtcdStore(EtcdCluster.parse(f"etcd://trainer:se%3Acr%40t@{hosts}/run"))
         store.set("a", b"1")
-        assert store.wait("a", 1)
+        assert store.wait("a", 1) == b"1"
         for who, said in (
             ("", "it asks for a user and a password; give etcd://USER:PASSWORD@"),
             ("trainer:wrong@", "user 'trainer' or the password is wrong"),
@@ -153,7 +156,7 @@ def test_connections_are_encrypted_and_certificates_looked_at(tmp_path) -> None:
         await_answer(EtcdCluster.parse(trusted))
         store = EtcdStore(EtcdCluster.parse(trusted))
         store.set("a", b"1")
-        assert store.wait("a", 1)
+        assert store.wait("a", 1) == b"1"
         for url in (served.url, served.url.replace("etcds", "etcd"), f"{served.url}?ca={certificate}"):
             with pytest.raises(StoreLost, match=r"see whether"):
                 EtcdStore(EtcdCluster.parse(url), patience=0.5)

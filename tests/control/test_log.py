@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
+from recycle.control.etcd_store import EtcdStore
 from recycle.control.log import Log, LogReader
+from recycle.control.relayed_store import RelayedStore
 from recycle.control.sealed_store import SealedStore
-from recycle.control.store import Store
+from recycle.control.store import Entries, Store
 
 NAME = "log"
 
@@ -46,6 +48,8 @@ def test_the_wait_ends_with_the_next_entry(store: Store, sealed: SealedStore) ->
 
 
 def test_a_hole_ends_no_reading_and_is_read_when_it_is_filled(store: Store, sealed: SealedStore) -> None:
+    if isinstance(store, EtcdStore | RelayedStore):
+        pytest.skip("etcd counts and stores in one step")
     log = log_of(sealed)
     reader = LogReader(log)
     log.append(1)
@@ -53,7 +57,7 @@ def test_a_hole_ends_no_reading_and_is_read_when_it_is_filled(store: Store, seal
     log.append(3)
     assert list(reader.news(60)) == [1, 3]
     assert reader.heard == 1
-    sealed.write(f"{NAME}/{number}", 2)
+    store.set(f"{NAME}/{number}", sealed.seal(NAME, 2))
     assert list(reader.news(0.01)) == [2]
     assert reader.heard == 3
 
@@ -63,7 +67,7 @@ def test_what_lacks_the_seal_is_passed_over(store: Store, sealed: SealedStore) -
     log_of(sealed).append(2)
     reader = LogReader(log_of(sealed))
     assert list(reader.news()) == [2]
-    assert reader.heard == 2
+    assert list(reader.news()) == []
 
 
 def test_what_was_not_taken_is_given_again_and_was_not_heard(sealed: SealedStore) -> None:
@@ -72,9 +76,20 @@ def test_what_was_not_taken_is_given_again_and_was_not_heard(sealed: SealedStore
         log.append(entry)
     reader = LogReader(log)
     assert next(reader.news()) == 1
-    assert reader.heard == 1
+    heard = reader.heard
+    assert [entry for number, entry in log.read().found if number > heard] == [2, 3]
     assert list(reader.news()) == [2, 3]
-    assert reader.heard == 3
+    assert reader.heard == log.read().last
+
+
+def test_what_was_appended_in_one_step_is_heard_when_all_of_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed = SealedStore(MemoryStore(), "token")
+    together = Entries([(4, sealed.seal(NAME, 1)), (4, sealed.seal(NAME, 2)), (7, sealed.seal(NAME, 3))], 7, 7)
+    monkeypatch.setattr(MemoryStore, "entries", lambda *_: together)
+    reader = LogReader(log_of(sealed))
+    assert (next(reader.news()), reader.heard) == (1, 0)
+    assert (next(reader.news()), reader.heard) == (2, 4)
+    assert (list(reader.news())[-1], reader.heard) == (3, 7)
 
 
 def test_writers_at_once_lose_nothing(store: Store) -> None:
@@ -99,15 +114,15 @@ def test_a_reader_gets_every_entry_once_whatever_writers_do(steps: list[str]) ->
     reader, given_out, holes, written = LogReader(log), list[int](), list[int](), set[int]()
     for step in [*steps, "read"]:
         if step == "append":
-            log.append(log.count() + 1)
-            written.add(log.count())
+            log.append(store.add(NAME, 0) + 1)
+            written.add(store.add(NAME, 0))
         elif step == "hole":
             holes.append(store.add(NAME, 1))
         elif step == "fill" and holes:
             number = holes.pop()
-            sealed.write(f"{NAME}/{number}", number)
+            store.set(f"{NAME}/{number}", sealed.seal(NAME, number))
             written.add(number)
         elif step == "read":
             given_out += reader.news()
-            assert reader.heard == min(holes, default=log.count() + 1) - 1
+            assert reader.heard == min(holes, default=store.add(NAME, 0) + 1) - 1
     assert sorted(given_out) == sorted(written)

@@ -47,12 +47,13 @@ def test_of_many_who_compare_and_set_one_wins(store: Store) -> None:
 
 
 def test_wait_ends_when_another_connection_sets_the_key(store: Store) -> None:
-    assert not store.wait("a", 0.01)
+    assert store.wait("a", 0.01) is None
     other = store.clone()
-    timer = threading.Timer(0.05, other.set, ("a", b"1"))
+    timer = threading.Timer(0.05, other.set, ("a", b""))
     timer.start()
-    assert store.wait("a", 30)
-    assert store.wait("a", 0.01)
+    assert store.wait("a", 30) == b""
+    other.set("a", b"1")
+    assert store.wait("a", 0.01) == b"1"
     timer.join()
 
 
@@ -68,7 +69,7 @@ def test_who_looks_for_a_missing_key_ends_nobodys_wait_for_it(store: Store) -> N
 
     looker = threading.Thread(target=look_and_then_set)
     looker.start()
-    assert store.wait("a", 30)
+    assert store.wait("a", 30) == b"1"
     assert found.is_set()
     looker.join()
 
@@ -88,6 +89,31 @@ def test_some_keys_are_read_at_once_whether_they_are_there_or_not(store: Store) 
     assert store.get_many([]) == []
 
 
+def test_a_log_gives_what_comes_behind_a_number_in_the_order_of_all(store: Store) -> None:
+    assert store.entries("log", 0).found == []
+    for entry in (b"1", b"", b"3"):
+        store.append("log", entry)
+    store.append("log2", b"another")
+    read = store.clone().entries("log", 0)
+    numbers, entries = zip(*read.found, strict=True)
+    assert entries == (b"1", b"", b"3")
+    assert list(numbers) == sorted(numbers)
+    assert read.whole == read.last == numbers[-1]
+    assert [entry for _, entry in store.entries("log", numbers[0]).found] == [b"", b"3"]
+    assert (store.entries("log", read.last).found, store.entries("log", read.last).last) == ([], read.last)
+
+
+def test_the_wait_for_an_entry_ends_with_the_next_one(store: Store) -> None:
+    for number in range(3):
+        last = store.entries("log", 0).last
+        store.wait_entry("log", last, 0.01)
+        timer = threading.Timer(0.05, store.clone().append, ("log", b"x"))
+        timer.start()
+        while len(store.entries("log", 0).found) == number:
+            store.wait_entry("log", last, 30)
+        timer.join()
+
+
 def test_keys_can_be_deleted_one_by_one_and_by_their_name(store: Store) -> None:
     for key in ("b/2", "a/1", "b/1", "b/3"):
         store.set(key, b"x")
@@ -105,6 +131,9 @@ def each_request(store: Store) -> list:
         lambda: store.compare_set("a", b"", b"1"),
         lambda: store.wait("b", 1),
         lambda: store.add("n", 1),
+        lambda: store.append("log", b"1"),
+        lambda: store.entries("log", 0),
+        lambda: store.wait_entry("log", 0, 1),
         lambda: store.delete("a"),
         lambda: store.get_many(["a"]),
         lambda: store.delete_all(lambda _: True),
@@ -120,7 +149,7 @@ def test_a_lost_memory_store_says_so_to_every_request() -> None:
             request()
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(11))
 def test_a_lost_torch_store_says_so_to_the_first_request(number: int, served_apart) -> None:
     store, kill = served_apart
     store.set("a", b"1")

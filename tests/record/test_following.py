@@ -3,7 +3,8 @@ import pytest
 
 from recycle.errors import PlanFileError
 from recycle.record.following import RecordingFollower
-from recycle.record.recording import InstantLine, RunLine
+from recycle.record.reading import load_lines
+from recycle.record.recording import DeathLine, InstantLine, ProcessLine, RecoveryLine, RunLine, SpanLine
 
 HEAD = RunLine("recycle run", 1, "a run", "us", "measured")
 
@@ -35,6 +36,22 @@ def test_every_line_comes_once_and_a_line_that_is_being_written_when_it_is_whole
         file.write(rest)
     append(events / "W0_1.jsonl", HEAD)
     assert list(follower.look()) == [said("two"), HEAD]
+
+
+def test_times_of_several_clocks_are_moved_to_the_launchers(tmp_path, events):
+    here, there = ProcessLine("W0_0", 1, "host1"), ProcessLine("W0_1", 1, "host2", ahead=100.0)
+    death = DeathLine("W1_1", 0, 104.0, "was killed", "agent", 1)
+    recovery = RecoveryLine("W0_1", 1, 3, *(float(each) for each in range(105, 111)))
+    append(events / "W0_0.jsonl", HEAD, here, said("one"))
+    append(events / "W0_1.jsonl", HEAD, there, SpanLine("W0_1", "compute", "0F0.1", 102.0, 103.0))
+    follower = RecordingFollower(tmp_path)
+    first = list(follower.look())
+    append(events / "W0_1.jsonl", death, recovery)
+    assert first + list(follower.look()) == [
+        *(HEAD, here, said("one"), HEAD, there, SpanLine("W0_1", "compute", "0F0.1", 2.0, 3.0)),
+        *(msgspec.structs.replace(death, time=4.0), recovery.moved(100.0)),
+    ]
+    assert set(load_lines(tmp_path)) == {*first, msgspec.structs.replace(death, time=4.0), recovery.moved(100.0)}
 
 
 def test_a_recording_that_another_run_has_begun_anew_is_named(tmp_path, events):

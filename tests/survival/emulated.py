@@ -30,7 +30,7 @@ from recycle.record.reporting import Event, EventFile, FileReporter, Reporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.supervisor import FIRED, Supervisor
 from recycle.runtime.recover.plans import Plans
@@ -342,7 +342,7 @@ class Scenario:
         torch.set_num_threads(1)
         (self.folder / "workers").mkdir(exist_ok=True)
         (self.folder / "workers" / str(member)).write_text(str(os.getpid()))
-        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
 
         def survive() -> int:
             file = EventFile(self.folder / "events", str(member), "emulated")

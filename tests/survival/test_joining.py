@@ -23,12 +23,14 @@ from recycle.megatron.gpt.training import join_run
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
 from tests.survival.emulated import Once
-from tests.survival.trained import MODEL, Trained, fault, make
+from tests.survival.trained import DURATIONS, MODEL, Trained, fault, make
 
 pytestmark = pytest.mark.timeout(150)
 ITERATIONS = 40
 KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
 JOINER = Server(1, 0)
+# Where others use the machine, nobody else is missed, and nobody has to answer before the silence is noticed.
+LONG_SILENCE = msgspec.structs.replace(DURATIONS, silence=8.0, hang=20.0, answer=60.0, transfer=120.0)
 COMMAND = "import sys, recycle.megatron.gpt.training; from recycle.cli import main; sys.argv[0] = 'recycle'; main()"
 
 
@@ -224,7 +226,9 @@ def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_return
 
     when_ready(folder, ready)
     try:
-        run = Trained(folder, KILL, on_event=watch, iterations=ITERATIONS, text=text, host=host.here)
+        run = Trained(
+            folder, KILL, on_event=watch, iterations=ITERATIONS, text=text, host=host.here, durations=LONG_SILENCE
+        )
     finally:
         for joiner in joiners:
             joiner.kill()

@@ -94,7 +94,8 @@ class Protection(NamedTuple):
                 set_title(place.of(server))
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
-            status = run_agent(member, worker, endpoint.connect, endpoint.token, DURATIONS, workers.append, place)
+            connect, token = endpoint.connect_alone, endpoint.token
+            status = run_agent(member, worker, connect, token, DURATIONS, workers.append, place, endpoint.relay)
             workers.clear()
             if status == REFUSED:
                 refused.append(status)
@@ -124,7 +125,7 @@ class Protection(NamedTuple):
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, self.by_rank)
         if self.hosted is not None:
-            self.hosted.leave(status, endpoint.address)
+            self.hosted.leave(status, endpoint, self.by_rank)
         return status
 
 

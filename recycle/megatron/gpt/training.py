@@ -43,7 +43,7 @@ from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.outcome import end_with_run
-from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -160,6 +160,7 @@ def attend_run(
     meeting: RollCall,
     say: Callable[[str], None],
     seat: Seat | None = None,
+    take_over: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
@@ -169,6 +170,7 @@ def attend_run(
         meeting: with the other processes.
         say: tells the user something.
         seat: where this process can have its host's keeper; None where nothing is kept.
+        take_over: called in one of the servers' processes when the first process shows nothing any more.
 
     Returns:
         The exit status: 0 if the run was kept, with this server or without it.
@@ -186,7 +188,7 @@ def attend_run(
     require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     member = View.of(run.plan).members[place]
-    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
+    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
     make = make_maker(run.plan)
     if seat is not None:
         serve_from(keeper_setting(run, seat), endpoint)
@@ -271,7 +273,10 @@ def _serve(
     """An agent's process; the worker is forked from it."""
     set_title(f"agent of {door.rank.of(member.server)}")
     work = partial(_work, run, text, make, faults, member, door)
-    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, run.durations, began, door.rank)
+    endpoint = door.endpoint
+    return run_agent(
+        member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, endpoint.relay
+    )
 
 
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
@@ -279,15 +284,18 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    lost = partial(say_launcher_lost, door.endpoint, run.events)
-    send = connect_to_launcher(door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost)
+    lost = partial(say_launcher_lost, door.endpoint, run.events, door.take_over)
+    # Who comes later may find that the run has lost its first process.
+    send = LauncherConnection(
+        door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost, required=not member.incarnation
+    )
 
     def survive() -> int:
         run_on_cpu()
         reporter: Reporter = SilentReporter()
         if door.rank.is_first:
             name = str(member.server) if member.incarnation == 0 else str(member)
-            file = EventFile(run.events, name, f"{run.plan.job.name}, trained")
+            file = EventFile(run.events, name, f"{run.plan.job.name}, trained", ahead=send.ahead)
             reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))

@@ -13,6 +13,7 @@ from recycle.control.errors import StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.job import Server
 from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.outcome import ranks_at_end
 from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -64,7 +65,7 @@ def part(meeting: RollCall, status: int, endpoint: Endpoint, servers: Sequence[S
     """
     meeting.leave(status)
     if meeting.start.rank == 0:
-        meeting.dismiss()
+        meeting.dismiss(ranks_at_end(endpoint, servers))
     else:
         end_for_first(meeting, endpoint, servers)
 

@@ -2,13 +2,17 @@
 
 import os
 import signal
+from collections.abc import Sequence
 
 from recycle.control.agent import die_with_parent
 from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.job import Server
 from recycle.runtime.launch.meeting import RollCall, await_store
+from recycle.runtime.launch.outcome import ranks_at_end
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.start import Start
 from recycle.runtime.launch.title import set_title
+from recycle.runtime.net.endpoint import Endpoint
 
 PATIENCE = 600.0
 """Seconds that processes wait for the store."""
@@ -44,14 +48,15 @@ class HostedStore:
         """What torch has to be told so that it takes this store for torchrun's."""
         return self._start.variables() | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
 
-    def leave(self, status: int, address: str) -> None:
+    def leave(self, status: int, endpoint: Endpoint, servers: Sequence[Server]) -> None:
         """At the end of this process; the first one waits a moment for the others, which may still need the store.
 
         Args:
             status: with which exit status.
-            address: of this machine.
+            endpoint: of the run's store.
+            servers: of all processes, by rank.
         """
-        meeting = RollCall(self._start, address, patience=1.0)
+        meeting = RollCall(self._start, endpoint.address, patience=1.0)
         meeting.leave(status)
         if self._start.rank == 0:
-            meeting.dismiss()
+            meeting.dismiss(ranks_at_end(endpoint, servers))

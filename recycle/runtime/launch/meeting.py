@@ -31,8 +31,9 @@ from recycle.version import __version__
 LOOK = 0.1
 """Seconds between two looks."""
 
-FAREWELL = 3.0
-"""Seconds that the first process waits at the end for the others: those whose hosts are dead never come."""
+FAREWELL, GRACE = 3.0, 1.0
+"""Seconds that the first process waits at the end for those who came to it, and for all others: these were lost before,
+and who still runs looks for the end twice in that time."""
 
 
 class KeeperOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,17 +179,22 @@ class RollCall:
         with suppress(ControlError, StoreLost):
             self._write("admission", Welcome("", ("", 0), reason))
 
-    def dismiss(self) -> None:
-        """After the end of the run, wait a moment for the others; nobody waits for hosts that are dead."""
+    def dismiss(self, expected: Collection[int]) -> None:
+        """After the end of the run, wait a moment for the others; nobody waits for hosts that are dead.
+
+        Args:
+            expected: the ranks of those who came to the end.
+        """
         ends: dict[int, int] = {}
-        deadline = time.monotonic() + FAREWELL
+        everybody, begin = range(self.start.count), time.monotonic()
         with suppress(ControlError, StoreLost):
-            while len(ends) < self.start.count and time.monotonic() < deadline:
+            while len(ends) < self.start.count:
+                passed = time.monotonic() - begin
+                if passed > FAREWELL or (passed > GRACE and ends.keys() >= set(expected)):
+                    break
                 time.sleep(LOOK)
-                for rank in range(self.start.count):
-                    found = self._reach().get(f"left/{rank}")
-                    if found is not None:
-                        ends[rank] = msgspec.json.decode(found, type=int)
+                told = self._reach().get_many([f"left/{rank}" for rank in everybody])
+                ends = {rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told) if each is not None}
             if self.start.job and self.start.served:
                 self._check_in_for(self._hopeless(ends))
 
@@ -253,7 +259,7 @@ class RollCall:
     def first_has_left(self) -> bool:
         """Whether the first process has, at the end of the run, within a moment."""
         with suppress(ControlError, StoreLost):
-            return self._reach().wait("left/0", FAREWELL)
+            return self._reach().wait("left/0", FAREWELL) is not None
         return False
 
     # All.
@@ -268,7 +274,7 @@ class RollCall:
     def _wait(self, key: str) -> bytes | None:
         store, deadline = self._reach(), time.monotonic() + self._patience
         # In short waits, between which a signal is heard.
-        while not store.wait(key, min(1.0, self._patience)):
+        while store.wait(key, min(1.0, self._patience)) is None:
             if time.monotonic() > deadline:
                 return None
         return store.get(key)

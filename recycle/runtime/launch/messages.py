@@ -24,6 +24,18 @@ class HelloMessage(msgspec.Struct, frozen=True, tag="hello"):
     pid: int
 
 
+class WelcomeMessage(msgspec.Struct, frozen=True, tag="welcome"):
+    """What the launcher answers the first message with.
+
+    Attributes:
+        clock: the name of the clock of its machine.
+        time: in seconds, that this clock shows.
+    """
+
+    clock: str
+    time: float
+
+
 class ReportMessage(msgspec.Struct, frozen=True, tag="report"):
     """What was found or what has happened.
 
@@ -70,7 +82,7 @@ class EndMessage(msgspec.Struct, frozen=True, tag="end"):
     """Nothing more comes from this process."""
 
 
-Message = HelloMessage | ReportMessage | ErrorMessage | FailureMessage | EndMessage
+Message = HelloMessage | WelcomeMessage | ReportMessage | ErrorMessage | FailureMessage | EndMessage
 
 Send = Callable[[Message], None]
 

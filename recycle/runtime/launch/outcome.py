@@ -1,13 +1,14 @@
 """How a run has ended, as far as the store tells it to those who do not train."""
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container, Sequence
 from contextlib import suppress
 
 from recycle.control.agent import DONE, STOPPED
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
 from recycle.control.view import Member
+from recycle.job import Server
 from recycle.runtime.net.endpoint import Endpoint
 
 
@@ -26,6 +27,23 @@ def was_kept(board: Board) -> bool | None:
     if board.end.is_reached(verdict.view):
         return True
     return None if any(board.failures.death(each) is None for each in verdict.view.members) else False
+
+
+def ranks_at_end(endpoint: Endpoint, servers: Sequence[Server]) -> Collection[int]:
+    """Who is in the last view, as far as anybody knows.
+
+    Args:
+        endpoint: of the run's store.
+        servers: of all processes, by rank.
+
+    Returns:
+        Their ranks.
+    """
+    with suppress(StoreLost):
+        verdict = Board(endpoint.connect(), endpoint.token).verdicts.newest()
+        if verdict is not None:
+            return [rank for rank, server in enumerate(servers) if server in verdict.view.servers]
+    return range(len(servers))
 
 
 def is_over(board: Board) -> bool:

@@ -3,20 +3,21 @@
 It is apart from the store, so that a lost store keeps nobody from seeing how the run goes on.
 """
 
-import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import NamedTuple
 
 import msgspec
 
+from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
-from recycle.runtime.launch.messages import HelloMessage, Message, Send, decode, encode
+from recycle.runtime.launch.messages import HelloMessage, Message, WelcomeMessage, decode, encode
 
 LONGEST_HELLO = 200
 """Bytes of the first message; nobody's name is longer."""
@@ -24,6 +25,9 @@ LONGEST_HELLO = 200
 
 LONGEST_SILENCE = 10_000
 """Milliseconds for which the launcher may not acknowledge what was sent."""
+
+
+MICROSECONDS = 1e6
 
 
 class Received(NamedTuple):
@@ -94,15 +98,14 @@ class ReportInbox:
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             sender = message = decode(connection.recv_bytes(LONGEST_HELLO))
+            connection.send_bytes(encode(WelcomeMessage(clock_name(), time.monotonic())))
             while isinstance(sender, HelloMessage):
                 self._received.put(Received(sender, message))
                 message = decode(connection.recv_bytes())
 
 
-def connect_to_launcher(
-    address: tuple[str, int], token: str, name: str, pid: int, lost: Callable[[], None] = lambda: None
-) -> Send:
-    """A function that sends messages to the launcher, and does nothing once the launcher is gone.
+class LauncherConnection:
+    """Sends messages to the launcher, and does nothing once the launcher is gone.
 
     Args:
         address: where it listens.
@@ -110,29 +113,75 @@ def connect_to_launcher(
         name: of the member that speaks.
         pid: of this process.
         lost: called once, when the launcher is gone.
+        required: whether it must be there now; a run goes on without it.
+
+    Attributes:
+        ahead: by how many microseconds this machine's clock is ahead of the launcher's; 0 where that is the same one,
+            or is not known.
 
     Raises:
         ControlError: it cannot be reached, or the token is of another run.
     """
-    try:
-        connection = Client(address, authkey=token.encode())
-        # A host that has lost the network takes nothing and says nothing; training must not wait for it.
-        with socket.socket(fileno=os.dup(connection.fileno())) as below:
-            below.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LONGEST_SILENCE)
-        connection.send_bytes(encode(HelloMessage(name, pid)))
-    except (OSError, EOFError, AuthenticationError) as error:
-        raise ControlError(
-            f"the launcher at {address[0]}:{address[1]} does not let this process in ({error}); take the address and "
-            "the token from the folder of a run that is going on"
-        ) from error
 
-    def send(message: Message) -> None:
-        if connection.closed:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        token: str,
+        name: str,
+        pid: int,
+        lost: Callable[[], None] = lambda: None,
+        *,
+        required: bool = True,
+    ) -> None:
+        self.ahead = 0.0
+        self._lost = lost
+        self._connection: Connection | None = None
+        try:
+            self._connection = _reach(address, token.encode())
+            self.ahead = _introduce(self._connection, HelloMessage(name, pid))
+        except (OSError, EOFError, AuthenticationError) as error:
+            if isinstance(error, OSError) and not required:
+                self._leave()
+                return
+            raise ControlError(
+                f"the launcher at {address[0]}:{address[1]} does not let this process in ({error}); take the address "
+                "and the token from the folder of a run that is going on"
+            ) from error
+
+    def __call__(self, message: Message) -> None:
+        """Send a message."""
+        if self._connection is None:
             return  # training does not depend on being watched
         try:
-            connection.send_bytes(encode(message))
+            self._connection.send_bytes(encode(message))
         except OSError:
-            connection.close()
-            lost()
+            self._leave()
 
-    return send
+    def _leave(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._lost()
+
+
+def _reach(address: tuple[str, int], key: bytes) -> Connection:
+    with socket.create_connection(address, LONGEST_SILENCE / 1000) as reached:
+        # A host that has lost the network takes nothing and says nothing; training must not wait for it.
+        reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LONGEST_SILENCE)
+        reached.settimeout(None)
+        connection = Connection(reached.detach())
+    answer_challenge(connection, key)
+    deliver_challenge(connection, key)
+    return connection
+
+
+def _introduce(connection: Connection, hello: HelloMessage) -> float:
+    """Say who speaks; gives by how many microseconds this machine's clock is ahead."""
+    begin = time.monotonic()
+    connection.send_bytes(encode(hello))
+    if not connection.poll(LONGEST_SILENCE / 1000):
+        return 0.0
+    welcome, end = decode(connection.recv_bytes()), time.monotonic()
+    if not isinstance(welcome, WelcomeMessage) or welcome.clock == clock_name():
+        return 0.0
+    return ((begin + end) / 2 - welcome.time) * MICROSECONDS

@@ -1,6 +1,7 @@
 """What one process says for all."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from recycle.control.errors import StoreLost
@@ -18,12 +19,14 @@ def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
         return True
 
 
-def say_launcher_lost(endpoint: Endpoint, events: Path) -> None:
+def say_launcher_lost(endpoint: Endpoint, events: Path, take_over: Callable[[], None]) -> None:
     """Say that the first process shows nothing any more, once for all that are left.
 
     Args:
         endpoint: of the store.
         events: the folder where everything is to be found.
+        take_over: called in the one process that says so.
     """
     if is_first_to_say(endpoint, "launcher"):
         sys.stderr.write(f"recycle: the first process is gone; the run goes on, and writes to {events}\n")
+        take_over()

@@ -11,7 +11,7 @@ from recycle.control.participant import Participant, participants_of
 from recycle.control.view import SOLE, ServerRank, View
 from recycle.errors import UserError
 from recycle.faults.menu import Faults
-from recycle.job import Job
+from recycle.job import Job, Server
 from recycle.runtime.launch.keepers import KeeperSetting
 from recycle.runtime.launch.meeting import Hello, RollCall
 from recycle.runtime.net.endpoint import Endpoint
@@ -25,11 +25,13 @@ class RunAccess(NamedTuple):
         endpoint: of the store.
         watch: where the launcher listens.
         rank: which of its server's the process is.
+        take_over: called when the launcher is gone, and this process is the one to say so.
     """
 
     endpoint: Endpoint
     watch: tuple[str, int]
     rank: ServerRank = SOLE
+    take_over: Callable[[], None] = lambda: None
 
 
 class Setting(NamedTuple):
@@ -73,6 +75,11 @@ class Setting(NamedTuple):
     def everybody(self) -> tuple[Participant, ...]:
         """Who begins, by the rank in the order of which they are started apart."""
         return participants_of(self.view.members, self.ranks)
+
+    @property
+    def servers(self) -> list[Server]:
+        """Theirs, in the same order."""
+        return [each.member.server for each in self.everybody]
 
     @property
     def own(self) -> tuple[Participant, ...]:

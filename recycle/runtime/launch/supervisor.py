@@ -31,7 +31,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
-from recycle.runtime.launch.outcome import is_over, lives_elsewhere, was_kept
+from recycle.runtime.launch.outcome import is_over, lives_elsewhere, ranks_at_end, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -113,7 +113,7 @@ class Supervisor:
                 self._tell(InstantLine("warning", now(), None, text))
             if setting.meeting is not None:
                 setting.meeting.leave(0)
-                setting.meeting.dismiss()
+                setting.meeting.dismiss(ranks_at_end(setting.endpoint(self._port, self._token), setting.servers))
         finally:
             self._keeper.end(over=self._board is not None and is_over(self._board))
             self._fork_server.end()
@@ -164,7 +164,7 @@ class Supervisor:
         if meeting is not None:
             directory = self._keeper.directory
             kept = directory is not None and directory.survival(1) == 1
-            for text in meeting.risks([each.member.server.stage for each in self._setting.everybody], kept=kept):
+            for text in meeting.risks([each.stage for each in self._setting.servers], kept=kept):
                 self._tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 

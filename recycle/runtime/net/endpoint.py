@@ -1,9 +1,14 @@
 """Where a run's store is."""
 
+import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
+from recycle.control.relay import run_relay
+from recycle.control.relay_requests import name_of
+from recycle.control.relayed_store import RelayedStore
 from recycle.control.store import Store
 from recycle.control.tcp_store import LOOPBACK, TorchStore
 
@@ -33,7 +38,7 @@ class Endpoint(NamedTuple):
         return frozenset([self.port] if self.cluster is None else [port for _, port in self.cluster.members])
 
     def connect(self, patience: float = 30.0) -> Store:
-        """A connection to the store.
+        """A connection to the store; to etcd, through this host's relay while there is one.
 
         Args:
             patience: how long to try, in seconds; etcd's own changes take time, so there it is fixed.
@@ -42,5 +47,29 @@ class Endpoint(NamedTuple):
             StoreLost: it does not answer.
         """
         if self.cluster is not None:
-            return EtcdStore(self.cluster, self.prefix, near=self.address)
+            return RelayedStore(self._name(), self._opener(self.cluster))
         return TorchStore(self.host, self.port, patience, self.prefix)
+
+    def connect_alone(self) -> Store:
+        """The same through no relay: for who has to tell of a host whatever becomes of its other processes.
+
+        Raises:
+            StoreLost: it does not answer.
+        """
+        if self.cluster is not None:
+            return self._opener(self.cluster)()
+        return self.connect()
+
+    @property
+    def relay(self) -> Callable[[], None] | None:
+        """What a process runs to be this host's relay while it lives; None where the store needs none."""
+        if self.cluster is None:
+            return None
+        opener = self._opener(self.cluster)
+        return lambda: asyncio.run(run_relay(self._name(), opener))
+
+    def _name(self) -> bytes:
+        return name_of(self.token, self.prefix)
+
+    def _opener(self, cluster: EtcdCluster) -> Callable[[], EtcdStore]:
+        return lambda: EtcdStore(cluster, self.prefix, near=self.address)

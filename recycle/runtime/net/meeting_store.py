@@ -84,7 +84,7 @@ class MeetingStore(Meeting):
         for key in keys:
             with self._lock:
                 there = self._store.wait(key, limit.total_seconds())
-            if not there:
+            if there is None:
                 raise DistStoreError(f"nobody has set {key} within {limit}")
 
 

@@ -70,6 +70,8 @@ class AlarmWatch:
         # In which epoch somebody has called who did not raise an alarm.
         self._visited = -1
         self._joiners = Watchlist[Member](durations.silence)
+        # Whether the others were called to what was seen last.
+        self._called = False
         self._halted = False
         self._stopped = False
         self._thread = threading.Thread(target=self._watch, name="alarm watch", daemon=True)
@@ -127,6 +129,11 @@ class AlarmWatch:
         if self.noticed:
             raise Interrupted(self.cause)
 
+    def heard(self, epoch: int) -> str:
+        """Why an epoch is over, if an alarm says so to which all are called; empty otherwise."""
+        with self._changed:
+            return self.cause if self.noticed and self._called and epoch == self._epoch else ""
+
     def before(self, _: int, __: Instruction) -> None:
         """See Hooks."""
         self.check()
@@ -143,7 +150,8 @@ class AlarmWatch:
         epoch = self._epoch
         if self.noticed or epoch < 0 or epoch != self._visited:
             return
-        known, joins = self._asked == (epoch, board.joining.asked(epoch)), self._joins
+        asked, read = self._asked
+        known, joins = asked == epoch and board.joining.asked(epoch, read) == read, self._joins
         if known and not joins:
             return
         if not known:
@@ -186,11 +194,14 @@ class AlarmWatch:
         failures, beat = board.failures, self._durations.beat
         if epoch == self._visited:
             # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
+            self._called = True
             return failures.wait_alarm(epoch, beat)
-        called = failures.wait_call(epoch, CALM * beat)
-        alarm = failures.alarm(epoch)
+        called, alarm = failures.wait_call(epoch, CALM * beat)
+        if alarm is None:
+            alarm = failures.alarm(epoch)
         if called and alarm is None:
             self._visited = epoch
+        self._called = called
         return alarm
 
     def _look(self, board: Board) -> None:

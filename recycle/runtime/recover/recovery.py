@@ -235,7 +235,9 @@ class Recovery:
         """Carry out an action; gives what comes of it."""
         match action:
             case RaiseAlarm(epoch, cause):
-                self._reports.cause = self._gathering.raise_alarm(epoch, cause).cause
+                # Whom all are called to hear need not be said again by everybody.
+                heard = self._alarm_watch.heard(epoch)
+                self._reports.cause = heard or self._gathering.raise_alarm(epoch, cause).cause
             case PublishReport(report):
                 self._gathering.publish(report)
             case Propose(verdict):

@@ -2,6 +2,7 @@
 
 import time
 
+from recycle.control.clock import clock_name
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
 from recycle.plan.plan import Plan
@@ -66,7 +67,7 @@ class ViewReports:
             return
         for each in verdicts:
             for death in each.deaths:
-                self._reporter.tell(_line(death, each.epoch))
+                self._reporter.tell(_line(death, each.epoch, self.times.noticed))
         causes = "; ".join(
             f"{Member.parse(death.member).server} {death.reason}" for each in verdicts for death in each.deaths
         )
@@ -138,11 +139,11 @@ def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
     )
 
 
-def _line(death: Death, epoch: int) -> DeathLine:
+def _line(death: Death, epoch: int, heard: float) -> DeathLine:
+    """A death as it is recorded; of one that another machine noticed, the time is when this one heard of it."""
     member = Member.parse(death.member)
-    return DeathLine(
-        str(member.server), member.incarnation, death.time * MICROSECONDS, death.reason, death.noticed, epoch
-    )
+    when = death.time if death.clock == clock_name() else heard
+    return DeathLine(str(member.server), member.incarnation, when * MICROSECONDS, death.reason, death.noticed, epoch)
 
 
 def now() -> float:

@@ -57,7 +57,15 @@ def test_the_first_process_lets_all_others_in_and_waits_for_their_leave(store):
     assert other.admission.digest == digest_of("token")
     assert other.admission.watch == ("127.0.0.1", 5)
     first.leave(0)
-    first.dismiss()
+    first.dismiss([0, 1])
+
+
+def test_nobody_waits_at_the_end_for_who_was_lost_before(store, monkeypatch):
+    monkeypatch.setattr(meetings, "FAREWELL", float("inf"))
+    monkeypatch.setattr(meetings, "GRACE", 0.0)
+    first = meeting(store, 0)
+    first.leave(0)
+    first.dismiss([0])
 
 
 def test_mixed_releases_are_refused_on_both_sides(store, monkeypatch):

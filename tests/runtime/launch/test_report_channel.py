@@ -2,13 +2,15 @@
 
 import os
 import socket
-from multiprocessing.connection import Client
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Client, Listener
 
 import pytest
 
 from recycle.control.errors import ControlError
-from recycle.runtime.launch.messages import FailureMessage, HelloMessage, ReportMessage, encode
-from recycle.runtime.launch.report_channel import ReportInbox, connect_to_launcher
+from recycle.runtime.launch.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage, encode
+from recycle.runtime.launch.report_channel import LauncherConnection, ReportInbox
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -33,7 +35,7 @@ STILL_THERE = ReportMessage(b"still there")
 
 
 def test_what_is_told_arrives_in_order_with_who_told_it(inbox):
-    send = connect_to_launcher(inbox.address, "token", "W0_1#2", 77)
+    send = LauncherConnection(inbox.address, "token", "W0_1#2", 77)
     messages = [ReportMessage(b"first"), ReportMessage(b"\xff second"), FailureMessage("third")]
     for each in messages:
         send(each)
@@ -43,8 +45,8 @@ def test_what_is_told_arrives_in_order_with_who_told_it(inbox):
 
 def test_without_the_token_nobody_is_let_in(inbox):
     with pytest.raises(ControlError, match=r"does not let this process in .*; take the address and the token from"):
-        connect_to_launcher(inbox.address, "another", "W0_1#0", 1)
-    connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+        LauncherConnection(inbox.address, "another", "W0_1#0", 1)
+    LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
     assert next_report(inbox).sender.name == "W0_0#0"
     assert inbox.take(0) is None
 
@@ -61,14 +63,14 @@ def test_noise_and_whoever_hangs_up_at_once_do_no_harm(inbox):
     with Client(inbox.address, authkey=b"token") as member:
         member.send_bytes(encode(STILL_THERE))  # without having said who it is
         member.send_bytes(encode(STILL_THERE))
-    connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+    LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
     assert next_report(inbox).message == STILL_THERE
     assert inbox.take(0) is None
 
 
 def test_who_connects_and_says_nothing_keeps_nobody_out(inbox):
     with socket.create_connection(inbox.address):
-        connect_to_launcher(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+        LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
         assert next_report(inbox).message == STILL_THERE
 
 
@@ -86,6 +88,7 @@ def test_what_is_told_is_never_unpickled(inbox, tmp_path):
     harm = Harm(tmp_path / "harm")
     with Client(inbox.address, authkey=b"token") as member:
         member.send_bytes(encode(HelloMessage("W0_0#0", 1)))
+        member.recv_bytes()
         member.send(harm)
         # The inbox hangs up when it has read that.
         with pytest.raises((EOFError, ConnectionError)):
@@ -93,8 +96,34 @@ def test_what_is_told_is_never_unpickled(inbox, tmp_path):
     assert not harm.path.exists()
 
 
+def test_how_far_a_clock_is_ahead_of_another_machines_is_known(inbox):
+    assert LauncherConnection(inbox.address, "token", "W0_0#0", 1).ahead == 0.0
+    begin = time.monotonic()
+
+    def be_elsewhere():
+        with another.accept() as member:
+            member.recv_bytes()
+            # Its machine was started an hour later.
+            member.send_bytes(encode(WelcomeMessage("another clock", time.monotonic() - 3600)))
+
+    with Listener(("127.0.0.1", 0), authkey=b"token") as another, ThreadPoolExecutor(1) as pool:
+        pool.submit(be_elsewhere)
+        ahead = LauncherConnection(another.address, "token", "W0_0#0", 1).ahead / 1e6
+    assert abs(ahead - 3600) <= time.monotonic() - begin
+
+
+def test_who_comes_later_goes_on_without_a_launcher_that_is_gone(inbox):
+    inbox.close()
+    lost = []
+    send = LauncherConnection(inbox.address, "token", "W0_0#1", 1, lambda: lost.append(1), required=False)
+    send(STILL_THERE)
+    assert lost == [1]
+    with pytest.raises(ControlError, match="does not let this process in"):
+        LauncherConnection(inbox.address, "token", "W0_0#0", 1)
+
+
 def test_training_does_not_depend_on_who_watches(inbox):
-    send = connect_to_launcher(inbox.address, "token", "W0_0#0", 1)
+    send = LauncherConnection(inbox.address, "token", "W0_0#0", 1)
     inbox.close()
     for _ in range(3):
         send(ReportMessage(b"x" * 1_000_000))

@@ -19,7 +19,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.reporting import EventFile, FileReporter
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.report_channel import connect_to_launcher
+from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import Setting
 from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
@@ -130,7 +130,7 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
 
     def work(member, door):
         torch.set_num_threads(1)  # others' threads would have been lost in the fork
-        send = connect_to_launcher(door.watch, door.endpoint.token, str(member), os.getpid())
+        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
 
         def survive():
             file = EventFile(folder / "events", str(member), "test")

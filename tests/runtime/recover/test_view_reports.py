@@ -51,6 +51,16 @@ def test_who_died_in_a_view_that_never_began_is_told_with_the_next_one():
     assert view.cause == "W1_0 was killed at 1 s; W1_1 was killed at 2 s"
 
 
+def test_the_time_of_a_death_on_another_clock_is_when_it_was_heard_of():
+    listener = Listener()
+    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    view_reports.notice(9.0)
+    elsewhere = Death("W1_0#0", "was killed", "agent", 1.0, clock="of another machine")
+    view_reports.decide(Verdict(1, EVERYBODY[:2], step=7, deaths=(elsewhere, death("W1_1#0", 2)), plan=FIRST))
+    view_reports.tell_view(paper_plan())
+    assert [each.time for each in listener.lines[:2]] == [9e6, 2e6]
+
+
 def test_who_came_in_such_a_view_and_is_still_there_is_told_as_well():
     came = ("W1_0#0", "W1_1#0")
     _, (_, view) = told(verdict(1, joined=came), verdict(2, "W1_1#0"))

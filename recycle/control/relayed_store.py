@@ -1,0 +1,183 @@
+"""The store as the members of a host ask for it: through the host's relay, and without it while there is none."""
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.relay_requests import (
+    HEAD,
+    Add,
+    Answer,
+    Append,
+    CompareSet,
+    Delete,
+    Get,
+    Open,
+    ReadLog,
+    Request,
+    Result,
+    Set,
+    WaitEntry,
+    WaitKey,
+)
+from recycle.control.store import Entries, Store
+
+AGAIN = 1.0
+"""Seconds until a relay that was not there is looked for again."""
+
+SLOW = 15.0
+"""Seconds without an answer after which a relay is stopped, and not the store that it asks."""
+
+
+class RelayedStore:
+    """A connection to a store of which the members of a host ask together; see Store.
+
+    Where the relay ends, what it had not answered is asked again without it. So requests may be carried out twice,
+    which the store has to allow for.
+
+    Args:
+        name: where the relay listens, in the kernel's abstract names.
+        connect: to the store itself, or raises StoreLost.
+
+    Raises:
+        StoreLost: there is no store.
+        ControlError: the store lets nobody in.
+    """
+
+    def __init__(self, name: bytes, connect: Callable[[], Store]) -> None:
+        self._name = name
+        self._connect = connect
+        self._socket: socket.socket | None = None
+        self._looked = float("-inf")
+        self._own: Store | None = None
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Answer)
+        self._ask(Open(), lambda store: None)
+
+    def set(self, key: str, value: bytes) -> None:
+        """See Store."""
+        self._ask(Set(key, value), lambda store: store.set(key, value))
+
+    def get(self, key: str) -> bytes | None:
+        """See Store."""
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        found = self._ask(Get(tuple(keys)), lambda store: store.get_many(keys))
+        assert isinstance(found, list)
+        return found
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """See Store."""
+        request = CompareSet(key, expected, desired)
+        found = self._ask(request, request.ask)
+        assert isinstance(found, bytes)
+        return found
+
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        found = self._ask(WaitKey(key, timeout), lambda store: store.wait(key, timeout), timeout)
+        assert found is None or isinstance(found, bytes)
+        # The time may have been over before the relay has looked.
+        return self.get(key) if found is None else found
+
+    def add(self, key: str, amount: int) -> int:
+        """See Store."""
+        request = Add(key, amount)
+        found = self._ask(request, request.ask)
+        assert isinstance(found, int)
+        return found
+
+    def append(self, log: str, entry: bytes) -> None:
+        """See Store."""
+        self._ask(Append(log, entry), lambda store: store.append(log, entry))
+
+    def entries(self, log: str, after: int) -> Entries:
+        """See Store."""
+        request = ReadLog(log, after)
+        found = self._ask(request, request.ask)
+        assert isinstance(found, Entries)
+        return found
+
+    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
+        """See Store."""
+        found = self._ask(WaitEntry(log, after, timeout), lambda store: store.wait_entry(log, after, timeout), timeout)
+        return bool(found)
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        request = Delete(key)
+        self._ask(request, request.ask)
+
+    def delete_all(self, outlived: Callable[[str], bool]) -> None:
+        """See Store."""
+        self._directly(lambda store: store.delete_all(outlived))
+
+    def clone(self) -> "RelayedStore":
+        """See Store."""
+        return RelayedStore(self._name, self._connect)
+
+    def __del__(self) -> None:
+        self._leave()
+
+    def _ask(self, request: Request, itself: Callable[[Store], Result], timeout: float = 0.0) -> Result:
+        """Ask the relay; where there is none, the store itself."""
+        answer = self._ask_relay(request, timeout + SLOW)
+        if answer is None:
+            return self._directly(itself)
+        if answer.lost:
+            raise StoreLost(answer.lost)
+        if answer.refusal:
+            raise ControlError(answer.refusal)
+        return answer.result
+
+    def _directly(self, ask: Callable[[Store], Result]) -> Result:
+        if self._own is None:
+            self._own = self._connect()
+        return ask(self._own)
+
+    def _ask_relay(self, request: Request, patience: float) -> Answer | None:
+        if self._socket is None and time.monotonic() - self._looked < AGAIN:
+            return None
+        try:
+            self._socket = self._socket or self._find_relay()
+            self._socket.settimeout(patience)
+            message = self._encoder.encode(request)
+            self._socket.sendall(len(message).to_bytes(HEAD) + message)
+            return self._decoder.decode(self._receive(self._socket, int.from_bytes(self._receive(self._socket, HEAD))))
+        except OSError:
+            self._leave()
+            self._looked = time.monotonic()
+            return None
+
+    def _find_relay(self) -> socket.socket:
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            found.settimeout(SLOW)
+            found.connect(self._name)
+        except OSError:
+            found.close()
+            raise
+        # It is asked from here on.
+        self._own = None
+        return found
+
+    def _receive(self, sender: socket.socket, size: int) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            part = sender.recv(size - len(received))
+            if not part:
+                raise ConnectionError("the relay has ended")
+            received += part
+        return bytes(received)
+
+    def _leave(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+            self._socket = None

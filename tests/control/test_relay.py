@@ -1,0 +1,170 @@
+"""A relay over a store: it has the store's contract (test_store.py), asks less, and is missed by nobody."""
+
+import contextlib
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from harness.memory_store import MemoryStore
+from harness.relays import relays
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.relay import Relay
+from recycle.control.relay_requests import name_of
+from recycle.control.relayed_store import RelayedStore
+
+MEMBERS = 8
+EVERYBODY = range(MEMBERS)
+
+
+class Counting(MemoryStore):
+    """Counts its requests; each waits until it may be answered."""
+
+    def __init__(self, of: "Counting | None" = None) -> None:
+        super().__init__(of and of._contents)
+        self.asked: Counter[str] = of.asked if of else Counter()
+        self.may_go: threading.Event = of.may_go if of else threading.Event()
+
+    def clone(self) -> "Counting":
+        return Counting(self)
+
+    def _count(self, name: str) -> None:
+        self.asked[name] += 1
+        assert self.may_go.wait(60)
+
+    def set_many(self, values: dict[str, bytes]) -> None:
+        self._count("set")
+        for key, value in values.items():
+            super().set(key, value)
+
+    def entry_key(self, log: str) -> str:
+        return f"{log}/{self.add(log, 1)}"
+
+    def get_many(self, keys: list[str]) -> list[bytes | None]:
+        self._count("get")
+        return super().get_many(keys)
+
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        self._count("wait")
+        return super().wait(key, timeout)
+
+
+@pytest.fixture
+def contents() -> Counting:
+    made = Counting()
+    made.may_go.set()
+    return made
+
+
+@pytest.fixture
+def name() -> bytes:
+    return name_of(uuid.uuid4().hex, "")
+
+
+def through(name: bytes) -> RelayedStore:
+    """A connection that has nothing but the relay, once that is there."""
+
+    def connect() -> Counting:
+        raise StoreLost("there is nothing but the relay")
+
+    while True:
+        with contextlib.suppress(StoreLost):
+            return RelayedStore(name, connect)
+
+
+def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
+    name: bytes, contents: Counting, eventually: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, arrived = Relay._answer, []
+
+    async def note(relay: Relay, request: object) -> object:
+        arrived.append(request)
+        return await answer(relay, request)
+
+    monkeypatch.setattr(Relay, "_answer", note)
+    with relays({name: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
+        members = [through(name) for _ in EVERYBODY]
+        arrived.clear()
+        waiting = [pool.submit(each.wait, "verdict", 60) for each in members]
+        eventually(lambda: len(arrived) == MEMBERS)
+        contents.set("verdict", b"1")
+        assert [each.result() for each in waiting] == [b"1"] * MEMBERS
+        # A wait may be over once before there was something.
+        assert contents.asked["wait"] <= 2
+        for request, kind in ((lambda each: each.append("log", b"x"), "set"), (lambda each: each.get("a"), "get")):
+            arrived.clear()
+            contents.asked.clear()
+            contents.may_go.clear()
+            # The first one is asked at once, and all others when it is answered.
+            first = pool.submit(request, members[0])
+            eventually(lambda: contents.asked.total() == 1)
+            others = [pool.submit(request, each) for each in members[1:]]
+            eventually(lambda: len(arrived) == MEMBERS)
+            contents.may_go.set()
+            for each in (first, *others):
+                each.result()
+            assert contents.asked == {kind: 2}
+        assert len(members[0].entries("log", 0).found) == MEMBERS
+
+
+def test_who_comes_after_the_answer_asks_anew(name: bytes, contents: Counting) -> None:
+    with relays({name: contents.clone}):
+        one, other = through(name), through(name)
+        for number in range(5):
+            one.set("a", str(number).encode())
+            assert other.get("a") == other.wait("a", 10) == str(number).encode()
+            other.delete("a")
+            assert one.get("a") is None
+            assert one.wait("a", 0.01) is None
+
+
+def test_nobody_misses_a_relay_that_has_ended_nor_waits_for_one_that_is_not_there(
+    name: bytes, contents: Counting, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    store = RelayedStore(name, contents.clone)
+    store.set("a", b"1")
+    with ThreadPoolExecutor(1) as pool:
+        with relays({name: contents.clone}):
+            other = through(name)
+            assert other.get("a") == b"1"
+            near = RelayedStore(name, contents.clone)
+            contents.asked.clear()
+            waited = pool.submit(near.wait, "b", 60)
+            eventually(lambda: contents.asked["wait"] == 1)
+        contents.set("b", b"2")
+        assert waited.result() == b"2"
+    assert near.get("a") == b"1"
+    with pytest.raises(StoreLost, match="nothing but the relay"):
+        other.get("a")
+
+
+def test_another_relay_takes_the_name_of_one_that_has_ended(name: bytes, contents: Counting) -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(contextlib.ExitStack())
+        first.enter_context(relays({name: contents.clone}))
+        # It does not get the name before the first one has ended.
+        stack.enter_context(relays({name: contents.clone}))
+        first.close()
+        assert through(name).get("a") is None
+
+
+def test_a_store_that_is_lost_or_refuses_says_so_through_the_relay(
+    name: bytes, contents: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Counting, values: dict[str, bytes]) -> None:
+        raise ControlError("too large")
+
+    with relays({name: contents.clone}):
+        store = through(name)
+        with monkeypatch.context() as patch:
+            patch.setattr(Counting, "set_many", refuse)
+            with pytest.raises(ControlError, match="too large"):
+                store.set("a", b"1")
+        store.set("a", b"1")
+        contents.lose()
+        for request in (lambda: store.get("a"), lambda: store.wait("a", 1), lambda: store.add("n", 1)):
+            with pytest.raises(StoreLost, match="taken away"):
+                request()
