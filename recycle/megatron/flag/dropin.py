@@ -24,9 +24,10 @@ from recycle.megatron.flag.protected import ProtectedExecution, ProtectedTrainin
 from recycle.megatron.flag.protection import Protection
 from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
-from recycle.megatron.flag.schedule import PlanSchedule, this_server
+from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.server_answers import meet_own_ranks
+from recycle.megatron.flag.server_ranks import ServerRanks
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.unprotected import UnprotectedExecution
@@ -69,7 +70,9 @@ class DropIn:
         # Once: a catalogue stays open.
         source = cache(partial(plan_source, arguments, make))
         self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
-        server = this_server()
+        self._layout = layout = layout_of(arguments)
+        self._here = here = ThisRank.find(layout)
+        server = here.server
         self._data = ScriptData(server.pipeline, plan.job.micro_batches)
         self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
@@ -86,6 +89,7 @@ class DropIn:
                 minutes=float(arguments.distributed_timeout_minutes),
                 code=code,
                 ending=self._ending,
+                layout=layout,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
@@ -94,8 +98,9 @@ class DropIn:
             server,
             self._data,
             steps=lambda: int(arguments.curr_iteration),
-            seed=arguments.seed,
-            execution=self._protected or UnprotectedExecution(plan, server, store),
+            # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
+            seed=arguments.seed + here.pipeline,
+            execution=self._protected or UnprotectedExecution(plan, here, layout, store),
             evaluation=self._protected,
         )
 
@@ -147,8 +152,15 @@ class DropIn:
         replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
 
     def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
-        job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
-        return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
+        through, mine = self._layout.pipelines, self._here.pipeline
+        return OtherData(
+            loader,
+            self._plan.job.pipelines * through,
+            self._plan.job.micro_batches,
+            first,
+            repeats=self._arguments.dataloader_type == "cyclic",
+            home=lambda pipeline: pipeline * through + mine,
+        )
 
     def _take_over_steps(self, training: Any) -> None:
         from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
@@ -314,14 +326,19 @@ def stepping_of(arguments: Any, optimizer: Any, staggered: bool) -> Stepping:
     )
 
 
+def layout_of(arguments: Any) -> ServerRanks:
+    """How the ranks of a server divide its work, by Megatron's arguments."""
+    return ServerRanks.of(lambda name: getattr(arguments, name, None))
+
+
 def plan_source(arguments: Any, make: Make) -> Source:
     """Where plans come from that some arguments of Megatron's ask for.
 
     Raises:
         UserError: a catalogue cannot be used.
     """
-    pipelines = arguments.data_parallel_size
-    micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
+    micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * arguments.data_parallel_size)
+    pipelines = arguments.data_parallel_size // layout_of(arguments).pipelines
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
     fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))]
     return Source(read_flags(arguments), shape, fused, make)

@@ -55,8 +55,8 @@ class Vote:
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
-        update = LiveGradients(self._stage, network, plan.job.depth)
         execution = self._execution
+        update = LiveGradients(self._stage, network, plan.job.depth, execution.same_parameters)
         self._worker = Worker(plan, [self._stage], update, network, execution.recorder, hooks, notices)
 
     def train(self, step: int) -> None:

@@ -72,6 +72,11 @@ EXECUTION = (
     # What ends an iteration.
     Hook(
         "megatron.core.distributed.finalize_model_grads",
+        "_allreduce_non_tensor_model_parallel_grads",
+        "model, config, tp_group",
+    ),
+    Hook(
+        "megatron.core.distributed.finalize_model_grads",
         "finalize_model_grads",
         "model, num_tokens, pg_collection, force_all_reduce",
     ),
