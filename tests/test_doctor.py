@@ -87,6 +87,16 @@ def test_with_experts_a_server_is_their_whole_group(run):
     assert "32 ranks are no multiple of 24, the 6 that compute together with their experts" in err
 
 
+def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run):
+    words = ("--context-parallel-size", 3, "--cp-comm-type", "a2a", "--transformer-impl", "transformer_engine")
+    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *words)
+    assert status == 0
+    assert "2 pipelines x 4 stages x 9 micro-batches; 6 ranks per server, 48 in all" in out
+    assert "read only  --context-parallel-size: its layers need CUDA" in out
+    (found,) = json.loads(run("doctor", "--json", "--ranks", 48, *GOOD, *words)[1])["read_only"]
+    assert found["flag"] == "--context-parallel-size"
+
+
 def test_a_host_with_all_peers_is_named_with_the_remedy(run):
     good = [each for each in GOOD if not each.startswith("--tensor")]
     good.remove("2")
@@ -124,7 +134,8 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank: plans are for one"),
         ("--pipeline-model-parallel-layout Et|(tt|)*6L", "--pipeline-model-parallel-layout: plans are for one"),
         ("--fp8-format hybrid", "--fp8-format: layers keep rounded weights"),
-        ("--context-parallel-size 3", "--context-parallel-size: "),
+        ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
+        ("--context-parallel-size 3 --transformer-impl transformer_engine", "--cp-comm-type: ranks send to each other"),
         ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
         ("--overlap-param-gather", "--overlap-param-gather: "),

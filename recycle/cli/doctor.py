@@ -15,7 +15,7 @@ from recycle.megatron.flag.left_out import LEFT_OUT
 from recycle.megatron.flag.option_table import Unread, choose_release, find_unread
 from recycle.megatron.flag.planning import Source
 from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
-from recycle.megatron.flag.refusals import Refusal, not_own, refusals, unsplit
+from recycle.megatron.flag.refusals import Refusal, not_own, read_only, refusals, unsplit
 from recycle.plan.plan import Plan
 
 RANKS_PER_HOST = 8
@@ -193,6 +193,7 @@ def as_fields(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price
         "split": not diagnosis.fused,
         "refused": advised(diagnosis.refused),
         "fused": advised(diagnosis.fused),
+        "read_only": advised(list(read_only(line.setting))),
         "left_out": list(line.left_out),
         "unread": [each._asdict() for each in diagnosis.unread],
         "unprotected": diagnosis.unprotected,
@@ -224,6 +225,8 @@ def report(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) 
         for each in found:
             console.print(f"{kind:10} {line.option(each.name)}: {each.advice.reason}", markup=False)
             console.print(f"           change: {each.advice.remedy}", markup=False)
+    for each in read_only(line.setting):
+        console.print(f"read only  {line.option(each.name)}: {each.advice.reason}; {each.advice.remedy}", markup=False)
     for option in line.left_out:
         console.print(f"left out   {option}: {LEFT_OUT[option]}", markup=False)
     for unread in diagnosis.unread:

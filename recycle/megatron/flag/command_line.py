@@ -147,6 +147,7 @@ def megatron_parser() -> argparse.ArgumentParser:
     parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
     parser.add_argument(RAMP_UP, nargs=3, type=int)
     parser.add_argument(BALANCE, nargs="+", default="aux_loss")
+    parser.add_argument("--cp-comm-type", nargs="+", default=["p2p"])
     for name, option in ROUNDED.items():
         parser.add_argument(option, dest=name)
     return parser

@@ -70,8 +70,7 @@ class DropIn:
         # Once: a catalogue stays open.
         source = cache(partial(plan_source, arguments, make))
         self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
-        self._layout = layout = layout_of(arguments)
-        self._here = here = ThisRank.find(layout)
+        self._here = here = ThisRank.find(layout_of(arguments))
         server = here.server
         self._data = ScriptData(server.pipeline, plan.job.micro_batches)
         self._ending = Ending(arguments)
@@ -89,7 +88,7 @@ class DropIn:
                 minutes=float(arguments.distributed_timeout_minutes),
                 code=code,
                 ending=self._ending,
-                layout=layout,
+                layout=here.layout,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
@@ -100,7 +99,7 @@ class DropIn:
             steps=lambda: int(arguments.curr_iteration),
             # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
             seed=arguments.seed + here.pipeline,
-            execution=self._protected or UnprotectedExecution(plan, here, layout, store),
+            execution=self._protected or UnprotectedExecution(plan, here, store),
             evaluation=self._protected,
         )
 
@@ -152,7 +151,7 @@ class DropIn:
         replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
 
     def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
-        through, mine = self._layout.pipelines, self._here.pipeline
+        through, mine = self._here.layout.pipelines, self._here.pipeline
         return OtherData(
             loader,
             self._plan.job.pipelines * through,

@@ -68,11 +68,6 @@ RULES = (
         (1,),
         Advice("plans are for one model chunk per server, interleaved schedules are not planned", "leave it out"),
     ),
-    Rule(
-        ("context_parallel_size",),
-        (1,),
-        Advice("context parallelism needs layers of Transformer Engine", "only 1 works"),
-    ),
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
     _off("moe_router_enable_expert_bias", BALANCE),
     Rule(("moe_token_dispatcher_type",), ("allgather", "alltoall"), DISPATCH),
@@ -142,12 +137,32 @@ UNSPLIT = (
     ),
 )
 
+CONTEXT = (
+    Rule(
+        ("transformer_impl",),
+        ("transformer_engine",),
+        Advice("context parallelism needs layers of Transformer Engine", "use --transformer-impl transformer_engine"),
+    ),
+    Rule(
+        ("cp_comm_type",),
+        (["a2a"], "a2a", ["all_gather"], "all_gather"),
+        Advice("ranks send to each other in pairs, which a failure does not end", "use --cp-comm-type a2a"),
+    ),
+)
+"""What a split of sequences over ranks needs."""
+
+READ_ONLY = (
+    Rule(("context_parallel_size",), (1,), Advice("its layers need CUDA", "try a death before you rely on it")),
+)
+"""What was read in Megatron's code and has never been run here."""
+
 NOT_OWN = (
     Rule(
-        ("expert_model_parallel_size", "context_parallel_size"),
-        (1,),
-        Advice("parameters of one stage are summed over different ranks", "leave it out"),
+        ("num_experts",),
+        (),
+        Advice("what experts report is not taken back with a step", "leave it out"),
     ),
+    Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence", "leave it out")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
     Rule(
         ("optimizer",),
@@ -191,7 +206,14 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
 
 def refusals(settings: Settings) -> Iterator[Refusal]:
     """What has to be changed before any plan can run; nothing if all is well."""
-    return _broken(RULES, settings)
+    yield from _broken(RULES, settings)
+    if settings("context_parallel_size") not in (None, 1):
+        yield from _broken(CONTEXT, settings)
+
+
+def read_only(settings: Settings) -> Iterator[Refusal]:
+    """What of the settings nobody has run here; nothing if all was."""
+    return _broken(READ_ONLY, settings)
 
 
 def unsplit(settings: Settings) -> Iterator[Refusal]:

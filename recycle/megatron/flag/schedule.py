@@ -12,7 +12,7 @@ from recycle.control.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.flag.requirements import only, require_micro_batches, require_supported
 from recycle.megatron.flag.script_data import ScriptData
-from recycle.megatron.flag.server_ranks import ServerRanks
+from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
 from recycle.megatron.shared.world import Place
 from recycle.plan.plan import Plan
@@ -163,15 +163,20 @@ class ThisRank(NamedTuple):
     Attributes:
         server: to which it belongs.
         rank: which of the server's it is.
-        pipeline: in which of the pipelines through its server it is.
+        layout: how the ranks of a server divide its work.
     """
 
     server: Server
     rank: ServerRank
-    pipeline: int
+    layout: ServerRanks
+
+    @property
+    def pipeline(self) -> int:
+        """In which of the pipelines through its server it is."""
+        return self.layout.pipeline(self.rank.number)
 
     @classmethod
-    def find(cls, layout: ServerRanks) -> Self:
+    def find(cls, layout: ServerRanks = ONE_RANK) -> Self:
         """This rank.
 
         Args:
@@ -179,8 +184,9 @@ class ThisRank(NamedTuple):
         """
         _, rank = layout.place(torch.distributed.get_rank())
         home, pipeline = divmod(parallel_state.get_data_parallel_rank(), layout.pipelines)
-        assert pipeline == layout.pipeline(rank.number), f"rank {rank} is in pipeline {pipeline} of its server"
-        return cls(Server(home, parallel_state.get_pipeline_model_parallel_rank()), rank, pipeline)
+        here = cls(Server(home, parallel_state.get_pipeline_model_parallel_rank()), rank, layout)
+        assert pipeline == here.pipeline, f"{rank} is in pipeline {pipeline} of its server"
+        return here
 
 
 def stock_schedule(depth: int) -> Callable[..., list[Any]]:

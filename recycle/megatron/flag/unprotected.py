@@ -12,7 +12,6 @@ from recycle.control.view import View
 from recycle.megatron.flag.gradients import WholeGradients
 from recycle.megatron.flag.loss_reports import LossExchange
 from recycle.megatron.flag.schedule import ThisRank
-from recycle.megatron.flag.server_ranks import ServerRanks
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
@@ -30,11 +29,10 @@ class UnprotectedExecution:
     Args:
         plan: a lowered plan.
         here: this rank.
-        layout: how the ranks of a server divide its work.
         store: where the ranks find each other.
     """
 
-    def __init__(self, plan: Plan, here: ThisRank, layout: ServerRanks, store: torch.distributed.Store) -> None:
+    def __init__(self, plan: Plan, here: ThisRank, store: torch.distributed.Store) -> None:
         self._plan = plan
         self._server = server = here.server
         self._network: Network | None = None
@@ -42,7 +40,7 @@ class UnprotectedExecution:
         if server in plan.programs:
             self._network = connect(store, View.of(plan), server, rank=here.rank)
         if plan.dead and server.stage == plan.job.depth - 1:
-            self._losses = LossExchange(parallel_state.get_data_parallel_group(), layout.pipelines)
+            self._losses = LossExchange(parallel_state.get_data_parallel_group(), here.layout.pipelines)
 
     def begin(self, stage: MegatronStage) -> None:
         """See Execution."""

@@ -136,6 +136,8 @@ TRAINER = (
     Hook("megatron.training.utils", "print_rank_last", "message"),
     Hook("megatron.core.parallel_state", "get_data_parallel_rank", "with_context_parallel, partial_data_parallel"),
     Hook("megatron.core.parallel_state", "get_expert_data_parallel_rank", "partial_expert_data_parallel"),
+    # Read there: what layers with experts report beside the loss.
+    Hook("megatron.core.transformer.moe.moe_utils", "get_moe_layer_wise_logging_tracker", ""),
     # Called there, before a schedule is done again.
     Hook("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.zero_grad_buffer", "self"),
     # Replaced there, for servers that come back: what they take over is known, and they take it over before they train.
