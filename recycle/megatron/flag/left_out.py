@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
-LEFT_OUT = {"--overlap-grad-reduce": "gradients are summed as a whole when a stage has all of its own"}
+LEFT_OUT = {
+    "--overlap-grad-reduce": "gradients are summed as a whole when a stage has all of its own",
+    "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",
+}
 """Why, by option; all are switches."""
 
 NEEDED_BY = {"--overlap-grad-reduce": "--overlap-param-gather"}
