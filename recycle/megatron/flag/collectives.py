@@ -180,7 +180,7 @@ class Collectives:
         """What every rank of a group puts in; arguments as above."""
         places = range(len(servers))
         rows = self._meet(servers, numbers, lambda: self._gather(servers, numbers, tensor, places))
-        return _rank_by_rank(numbers, rows, tensor)
+        return _rank_by_rank(numbers, rows, tensor, len(servers))
 
     def reduce_alive(
         self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor, how: Any
@@ -198,8 +198,8 @@ class Collectives:
         Raises:
             ViewBroken: somebody is gone.
         """
-        rows = self._gather(servers, numbers, tensor, self._seats[servers].counted)
-        return _rank_by_rank(numbers, rows, tensor)
+        counted = self._seats[servers].counted
+        return _rank_by_rank(numbers, self._gather(servers, numbers, tensor, counted), tensor, len(counted))
 
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""
@@ -356,7 +356,8 @@ def hand_over(group: ReplaceableGroup, carrier: Carrier) -> None:
         group: it; it is known whose ranks are in it.
         carrier: carries them out.
     """
-    group.hand_over(group.servers, Calls(carrier, group.rank(), group.size()).carry_out)
+    calls = Calls(carrier, group.rank(), group.size(), exchanges=len(group.servers) == 1)
+    group.hand_over(group.servers, calls.carry_out)
 
 
 def several(numbers: Numbers) -> Numbers:
@@ -370,9 +371,10 @@ def _reduction_over(numbers: Numbers, rows: list[torch.Tensor], tensor: torch.Te
     return reduction_of(how)(torch.stack([rows[number].reshape(tensor.shape) for number in numbers]))
 
 
-def _rank_by_rank(numbers: Numbers, rows: list[torch.Tensor], tensor: torch.Tensor) -> list[torch.Tensor]:
-    planes = [rows[number].reshape(-1, *tensor.shape) for number in numbers or [0]]
-    return [row for ranks in zip(*planes, strict=True) for row in ranks]
+def _rank_by_rank(numbers: Numbers, rows: list[torch.Tensor], tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+    planes = [rows[number].reshape(count, *tensor.shape) for number in numbers or [0]]
+    # Each has bytes of its own, which may be taken for another type.
+    return [row.clone() for ranks in zip(*planes, strict=True) for row in ranks]
 
 
 def _first_of(servers: Iterable[Server], stage: int) -> Server | None:

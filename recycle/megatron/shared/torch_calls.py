@@ -25,11 +25,13 @@ class Calls(NamedTuple):
         carrier: carries them out.
         rank: of this process in the group.
         size: how many ranks the group has.
+        exchanges: whether what each has for each other one is carried too: only where no rank is ever played by a peer.
     """
 
     carrier: Carrier
     rank: int
     size: int
+    exchanges: bool = False
 
     def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> None:
         """Carry out a call.
@@ -37,7 +39,7 @@ class Calls(NamedTuple):
         Raises:
             RunError: nobody knows what it would mean when members are dead.
         """
-        action = ACTIONS.get(name)
+        action = ACTIONS.get(name) or (EXCHANGES.get(name) if self.exchanges else None)
         if action is None:
             raise RunError(
                 f"torch.distributed: {name} is not carried through failures; do without what needs it, or train with "
@@ -117,7 +119,10 @@ ACTIONS: Mapping[str, Callable[..., None]] = {
     "all_gather_single": _all_gather_single,
     "gather": _gather,
     "scatter": _scatter,
+    "barrier": _barrier,
+}
+
+EXCHANGES: Mapping[str, Callable[..., None]] = {
     "reduce_scatter_single": _reduce_scatter_single,
     "all_to_all_single": _all_to_all_single,
-    "barrier": _barrier,
 }

@@ -212,7 +212,6 @@ UNSUPPORTED = {
     "reduce_scatter_single": lambda tensor: dist.reduce_scatter_single(tensor[:1], tensor),
     "reduce_scatter": lambda tensor: dist.reduce_scatter(tensor[:1], list(tensor.split(1))),
     "all_to_all_single": lambda tensor: dist.all_to_all_single(torch.zeros(4), tensor),
-    "a reduction by AVG": lambda tensor: dist.all_reduce(tensor, ReduceOp.AVG),
     "a reduction by BAND": lambda tensor: dist.all_reduce(tensor, ReduceOp.BAND),
 }
 
