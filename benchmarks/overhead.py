@@ -21,7 +21,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from benchmarks.equivalence import job, plan
 from benchmarks.pairs import judge
-from recycle.megatron.flag.schedule import PlanSchedule, this_server
+from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step, load_text
@@ -44,13 +44,14 @@ def body(member: LocalProcess, pairs: int) -> None:
     parallel_state.initialize_model_parallel(1, of.depth)
     model_parallel_cuda_manual_seed(0)
     config = transformer_config(OPTIONS, of.depth)
-    server = this_server()
+    here = ThisRank.find()
+    server = here.server
     model = build_stage(OPTIONS, config, server.stage, of.depth, ProcessGroupCollection.use_mpu_process_groups())
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
     config.no_sync_func = model.no_sync
     config.finalize_model_grads_func = finalize_model_grads
     fused, data = plan(of, Mode("fused", "global")), ScriptData(server.pipeline, of.micro_batches)
-    execution = UnprotectedExecution(fused, server, store)
+    execution = UnprotectedExecution(fused, here, store)
     schedules = [get_forward_backward_func(), PlanSchedule(fused, server, data, count().__next__, 0, execution)]
     text = load_text(None, OPTIONS)
     batches = [text.samples(MicroBatch(0, server.pipeline, number)) for number in range(of.micro_batches)]

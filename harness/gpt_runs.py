@@ -18,8 +18,9 @@ from harness.examples import paper_job
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.megatron.flag.gradients import LiveGradients
-from recycle.megatron.flag.schedule import PlanSchedule, this_rank, this_server
+from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.server_ranks import ServerRanks
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
@@ -156,10 +157,10 @@ def token_forward_step(data_iterator, model):
 class LiveExecution:
     """Executes a plan where the dead take part in nothing, and nobody else dies; an Execution."""
 
-    def __init__(self, plan, server, store):
+    def __init__(self, plan, here, store):
         self.plan = plan
-        self.server = server
-        self.network = connect(store, View.of(plan), server, rank=this_rank())
+        self.server = here.server
+        self.network = connect(store, View.of(plan), here.server, rank=here.rank)
 
     def begin(self, stage):
         self.stage = stage
@@ -190,7 +191,8 @@ def train_by_stock(
         world = dist.PrefixStore("world", store)
         dist.init_process_group("gloo", store=world, rank=member.rank, world_size=member.count)
         parallel_state.initialize_model_parallel(tensor_parallel, job.depth)
-        assert this_server() == server
+        here = ThisRank.find(ServerRanks(tensor_parallel, 1, tensor_parallel))
+        assert here.server == server
         model_parallel_cuda_manual_seed(0)
         transformer = transformer_config(options, job.depth, tensor_parallel, **config)
         groups = ProcessGroupCollection.use_mpu_process_groups()
@@ -207,7 +209,7 @@ def train_by_stock(
         forward_backward = get_forward_backward_func()
         script_data = ScriptData(server.pipeline, job.micro_batches)
         if plan is not None:
-            execution = (LiveExecution if failed else UnprotectedExecution)(plan, server, store)
+            execution = (LiveExecution if failed else UnprotectedExecution)(plan, here, store)
             forward_backward = PlanSchedule(plan, server, script_data, count().__next__, 0, execution)
         main = FullPrecision(model)
         losses = {}

@@ -16,6 +16,7 @@ GOOD = (
     *("--micro-batch-size", "1", "--global-batch-size", "18", "--transformer-impl", "local"),
     *("--no-gradient-accumulation-fusion", "--distributed-backend", "gloo", "--recycle-budget", "100ms"),
 )
+FLEX = ("--moe-token-dispatcher-type", "flex")
 
 
 def test_a_job_that_works_is_planned_and_its_failures_are_priced(run):
@@ -49,17 +50,51 @@ def test_what_decides_is_said_for_programs(run):
     assert [report[key] for key in keys] == [True, True, False, True, [], []]
     assert report["exposed_stages"] == [0, 3]
     assert json.loads(run(*words, "--use-tp-pp-dp-mapping")[1])["survives_host"] is True
-    report = json.loads(run(*words, "--sequence-parallel", "--context-parallel-size", "1", "--num-experts", "8")[1])
+    report = json.loads(run(*words, "--sequence-parallel", "--context-parallel-size", "1", *FLEX)[1])
     assert report["split"] is False
     assert report["runs"] is report["survives_process"] is report["survives_host"] is False
     (refused,) = report["refused"]
-    assert refused["flag"] == "--num-experts"
-    assert refused["remedy"] == "leave it out"
+    assert refused["flag"] == "--moe-token-dispatcher-type"
+    assert refused["remedy"] == "use alltoall"
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD)[1])
     assert (report["runs"], report["survives_process"]) == (True, True)
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--sequence-parallel")[1])
+    assert (report["runs"], report["survives_process"], report["split"]) == (True, True, False)
+    report = json.loads(run("doctor", "--json", "--ranks", 8, *GOOD)[1])
     assert (report["runs"], report["survives_process"]) == (True, False)
-    assert report["unprotected"].startswith("sequence_parallel: its gradients of norms are summed by the ranks")
+    assert report["unprotected"] == "with one pipeline there are no peers"
+
+
+def test_what_changes_no_result_is_left_out_and_not_refused(run):
+    status, out, _ = run("doctor", "--ranks", 24, *GOOD, "--overlap-grad-reduce")
+    assert status == 0
+    assert "left out   --overlap-grad-reduce: gradients are summed as a whole" in out
+    assert json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--overlap-grad-reduce")[1])["left_out"]
+
+
+def test_with_experts_a_server_is_their_whole_group(run):
+    experts = ("--num-experts", "6", "--expert-model-parallel-size", "3")
+    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *experts)
+    assert status == 0
+    assert "2 pipelines x 4 stages x 3 micro-batches; 6 ranks per server, 48 in all" in out
+    assert "experts among 6 ranks, which are lost together, of 3 of Megatron's 6 pipelines" in " ".join(out.split())
+    # Each of them split as the other layers are not.
+    whole = ("--expert-tensor-parallel-size", "1")
+    report = json.loads(run("doctor", "--json", "--ranks", 48, *GOOD, *experts, *whole)[1])
+    assert report["plan"]["shape"] == {"pipelines": 2, "stages": 4, "micro_batches": 3}
+    status, _, err = run("doctor", "--ranks", 32, *GOOD, *experts)
+    assert status == 2
+    assert "32 ranks are no multiple of 24, the 6 that compute together with their experts" in err
+
+
+def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run):
+    words = ("--context-parallel-size", 3, "--cp-comm-type", "a2a", "--transformer-impl", "transformer_engine")
+    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *words)
+    assert status == 0
+    assert "2 pipelines x 4 stages x 9 micro-batches; 6 ranks per server, 48 in all" in out
+    assert "read only  --context-parallel-size: its layers need CUDA" in out
+    (found,) = json.loads(run("doctor", "--json", "--ranks", 48, *GOOD, *words)[1])["read_only"]
+    assert found["flag"] == "--context-parallel-size"
 
 
 def test_a_host_with_all_peers_is_named_with_the_remedy(run):
@@ -99,10 +134,11 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank: plans are for one"),
         ("--pipeline-model-parallel-layout Et|(tt|)*6L", "--pipeline-model-parallel-layout: plans are for one"),
         ("--fp8-format hybrid", "--fp8-format: layers keep rounded weights"),
-        ("--context-parallel-size 3", "--context-parallel-size: "),
-        ("--num-experts 8", "--num-experts: "),
-        ("--expert-model-parallel-size 2", "--expert-model-parallel-size: "),
-        ("--overlap-grad-reduce", "--overlap-grad-reduce: "),
+        ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
+        ("--context-parallel-size 3 --transformer-impl transformer_engine", "--cp-comm-type: ranks send to each other"),
+        ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
+        ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
+        ("--overlap-param-gather", "--overlap-param-gather: "),
         ("--rampup-batch-size 2 2 100", "--rampup-batch-size: "),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),

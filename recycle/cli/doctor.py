@@ -11,10 +11,11 @@ from recycle.cli.parameters import Count
 from recycle.job import Server
 from recycle.megatron.flag.command_line import CommandLine, read_command_line
 from recycle.megatron.flag.flags import owns_steps
+from recycle.megatron.flag.left_out import LEFT_OUT
 from recycle.megatron.flag.option_table import Unread, choose_release, find_unread
 from recycle.megatron.flag.planning import Source
 from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
-from recycle.megatron.flag.refusals import Refusal, not_own, refusals, unsplit
+from recycle.megatron.flag.refusals import Refusal, not_own, read_only, refusals, unsplit
 from recycle.plan.plan import Plan
 
 RANKS_PER_HOST = 8
@@ -135,8 +136,8 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str) -> Dia
         list(unsplit(line.setting)),
         list(find_unread(line.arguments, release)),
         release,
-        unprotected(line.shape, line.flags.dead, line.setting),
-        exposed_stages(servers, hosts_of(servers, line.ranks[0], per_host)),
+        unprotected(line.shape, line.flags.dead),
+        exposed_stages(servers, hosts_of(servers, line.server_ranks.size, per_host)),
         per_host,
     )
 
@@ -154,9 +155,13 @@ def price(whole: Plan, plan: Plan, stage: int) -> Price:
 def works(line: CommandLine) -> Iterator[str]:
     """What of the job's settings is known to work."""
     settings: Any = line.settings
-    yield f"data parallel {line.shape.pipelines}"
+    ranks, pipelines = line.server_ranks, line.shape.pipelines * line.server_ranks.pipelines
+    yield f"data parallel {pipelines}"
     yield f"pipeline parallel {line.shape.stages}"
     yield f"tensor parallel {settings.tensor_model_parallel_size}"
+    if ranks.pipelines > 1:
+        among = f"{ranks.pipelines} of Megatron's {pipelines} pipelines"
+        yield f"experts among {ranks.size} ranks, which are lost together, of {among}"
     if not settings.untie_embeddings_and_output_weights:
         yield "tied embeddings"
     for name, words in (("bf16", "bf16"), ("fp16", "fp16"), ("calculate_per_token_loss", "per-token loss")):
@@ -188,13 +193,15 @@ def as_fields(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price
         "split": not diagnosis.fused,
         "refused": advised(diagnosis.refused),
         "fused": advised(diagnosis.fused),
+        "read_only": advised(list(read_only(line.setting))),
+        "left_out": list(line.left_out),
         "unread": [each._asdict() for each in diagnosis.unread],
         "unprotected": diagnosis.unprotected,
         "exposed_stages": diagnosis.exposed,
         "works": list(works(line)),
         "plan": {
             "shape": line.shape._asdict(),
-            "ranks": line.ranks[1],
+            "ranks": line.ranks,
             "dead": [str(server) for server in asked.dead],
             "period": asked.period,
             "bound": asked.bound,
@@ -211,13 +218,17 @@ def report(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) 
 
     console, line = make_console(), diagnosis.line
     job = whole.job
-    console.print(f"job        {line.shape}; {line.ranks[0]} ranks per server, {line.ranks[1]} in all")
+    console.print(f"job        {line.shape}; {line.server_ranks.size} ranks per server, {line.ranks} in all")
     console.print(f"runs       {'yes' if diagnosis.runs else 'no'}, by the options of Megatron {diagnosis.release}")
     console.print(f"works      {'; '.join(works(line))}", markup=False)
     for kind, found in (("refused", diagnosis.refused), ("fused", diagnosis.fused)):
         for each in found:
             console.print(f"{kind:10} {line.option(each.name)}: {each.advice.reason}", markup=False)
             console.print(f"           change: {each.advice.remedy}", markup=False)
+    for each in read_only(line.setting):
+        console.print(f"read only  {line.option(each.name)}: {each.advice.reason}; {each.advice.remedy}", markup=False)
+    for option in line.left_out:
+        console.print(f"left out   {option}: {LEFT_OUT[option]}", markup=False)
     for unread in diagnosis.unread:
         console.print(f"unread     {unread}", markup=False)
     console.print(f"survives   {survival(diagnosis)}", markup=False)
@@ -257,6 +268,6 @@ def survival(diagnosis: Diagnosis) -> str:
     )
     line = diagnosis.line
     others = servers_of(line.shape, True)
-    hosts = hosts_of(others, line.ranks[0], diagnosis.ranks_per_host)
+    hosts = hosts_of(others, line.server_ranks.size, diagnosis.ranks_per_host)
     helps = not line.pipelines_last and not exposed_stages(others, hosts)
     return f"{text}; {PIPELINES_LAST} changes that" if helps else text

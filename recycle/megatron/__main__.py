@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from recycle.errors import EndedBySignal, UserError
 from recycle.megatron.flag.command_line import require_command_line
 from recycle.megatron.flag.flags import REFUSED, find_flags, owns_steps
+from recycle.megatron.flag.left_out import LEFT_OUT, leave_out
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
 from recycle.runtime.net.gloo.threads import let_go
 
@@ -49,6 +50,9 @@ def main(arguments: list[str]) -> int:
         run_script(script, others)
         return 0
     require_command_line(rest)
+    rest, left_out = leave_out(rest)
+    for option in left_out:
+        say(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.protection import find_protection, risk

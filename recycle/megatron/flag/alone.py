@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from recycle.job import Server
-from recycle.megatron.flag.collectives import reduction_of
+from recycle.megatron.flag.reductions import reduction_of
 from recycle.megatron.flag.server_answers import ServerAnswers
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.torch_calls import Calls, Carrier

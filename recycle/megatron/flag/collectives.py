@@ -5,30 +5,28 @@ Here a dead rank's part is played by its first live peer, which has the same sta
 the other.
 
 Where servers have several ranks, a peer's rank with the same number plays it: groups of ranks with one number meet in
-their plane. A group with all ranks of its servers meets in each plane first, and then among the ranks of each server.
+their plane. A group with several ranks of its servers meets in each plane first, and then among the ranks of each
+server; groups that have other ranks of the same servers do so at the same time.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
+from recycle.megatron.flag.reductions import reduction_of
+from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.torch_calls import Calls, Carrier
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
 
-REDUCTIONS: Sequence[tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = (
-    (ReduceOp.SUM, lambda rows: rows.sum(0, dtype=rows.dtype)),
-    (ReduceOp.PRODUCT, lambda rows: rows.prod(0, dtype=rows.dtype)),
-    (ReduceOp.MIN, lambda rows: rows.amin(0)),
-    (ReduceOp.MAX, lambda rows: rows.amax(0)),
-)
+Numbers: TypeAlias = tuple[int, ...]
 
 ROUNDED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """What gloo adds up, and whose sums depend on the order."""
@@ -94,6 +92,7 @@ class Collectives:
         settle: called before a call that stages make together.
         recover: gets to the next view, or does not return.
         complete: called when a call is complete.
+        layout: how the ranks of a server divide its work.
 
     Attributes:
         totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes; each is
@@ -108,6 +107,7 @@ class Collectives:
         settle: Callable[[], None],
         recover: Callable[[ViewBroken], None],
         complete: Callable[[], None],
+        layout: ServerRanks = ONE_RANK,
     ) -> None:
         self.totals: dict[bytes, list[torch.Tensor]] = {}
         self._server = server
@@ -116,7 +116,8 @@ class Collectives:
         self._settle = settle
         self._recover = recover
         self._complete = complete
-        self._peers = tuple(each for each in job.servers() if each.stage == server.stage)
+        peers = tuple(each for each in job.servers() if each.stage == server.stage)
+        self._data_group = peers, several(layout.same_layers(ranks.rank.number))
         self._version = 0
         self._counts: Counter[tuple[str, bool]] = Counter()
         self._known: dict[Key, list[torch.Tensor]] = {}
@@ -160,41 +161,45 @@ class Collectives:
         self._complete()
         return self._known[key]
 
-    def reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any, across: bool = False) -> torch.Tensor:
+    def reduce(self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """The sum, product, minimum or maximum over a group.
 
         Args:
             servers: of the group.
+            numbers: of the ranks of each that are in it, where it is several.
             tensor: what this rank puts in.
             how: a reduction of torch's.
-            across: whether all their ranks are in the group.
         """
-        is_of_peers = servers == self._peers and not across
-        if how == ReduceOp.SUM and is_of_peers and (known := self.totals.get(content_of(tensor))):
+        is_of_data = (servers, numbers) == self._data_group
+        if how == ReduceOp.SUM and is_of_data and (known := self.totals.get(content_of(tensor))):
             return known.pop(0)
-        (result,) = self._meet(servers, lambda: [self._reduce(servers, tensor, how, across)], across)
-        return result
+        rows = self._meet(servers, numbers, lambda: self._reduce(servers, numbers, tensor, how))
+        return _reduction_over(numbers, rows, tensor, how)
 
-    def gather(self, servers: tuple[Server, ...], tensor: torch.Tensor, across: bool = False) -> list[torch.Tensor]:
+    def gather(self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor) -> list[torch.Tensor]:
         """What every rank of a group puts in; arguments as above."""
         places = range(len(servers))
-        return self._meet(servers, lambda: self._gather(servers, tensor, places, across), across)
+        rows = self._meet(servers, numbers, lambda: self._gather(servers, numbers, tensor, places))
+        return _rank_by_rank(numbers, rows, tensor, len(servers))
 
-    def reduce_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any, across: bool) -> torch.Tensor:
+    def reduce_alive(
+        self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor, how: Any
+    ) -> torch.Tensor:
         """The same over the live ranks of a group, in this view and no longer; in a pipeline, peers play the dead.
 
         Raises:
             ViewBroken: somebody is gone.
         """
-        return self._reduce(servers, tensor, how, across)
+        return _reduction_over(numbers, self._reduce(servers, numbers, tensor, how), tensor, how)
 
-    def gather_alive(self, servers: tuple[Server, ...], tensor: torch.Tensor, across: bool) -> list[torch.Tensor]:
+    def gather_alive(self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor) -> list[torch.Tensor]:
         """What the live ranks of a group put in, in this view and no longer; in a pipeline, peers play the dead.
 
         Raises:
             ViewBroken: somebody is gone.
         """
-        return self._gather(servers, tensor, self._seats[servers].counted, across)
+        counted = self._seats[servers].counted
+        return _rank_by_rank(numbers, self._gather(servers, numbers, tensor, counted), tensor, len(counted))
 
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""
@@ -205,11 +210,17 @@ class Collectives:
         return " ".join(map(str, servers))
 
     def _meet(
-        self, servers: tuple[Server, ...], act: Callable[[], list[torch.Tensor]], across: bool
+        self, servers: tuple[Server, ...], numbers: Numbers, act: Callable[[], list[torch.Tensor]]
     ) -> list[torch.Tensor]:
         if any(each.stage != self._server.stage for each in servers):
             self._settle()
-        return self.call(self.kind(servers), act, across)
+        # Groups that differ in the first of their ranks only meet at the same time, in one call.
+        spread = "" if self._is_whole(numbers) else f" by {' '.join(str(each - numbers[0]) for each in numbers)}"
+        return self.call(f"{self.kind(servers)}{spread}", act, across=bool(numbers))
+
+    def _is_whole(self, numbers: Numbers) -> bool:
+        """Whether a group has one rank of its servers, or all."""
+        return len(numbers) in (0, self._ranks.rank.size)
 
     def _is_in_one_pipeline(self, servers: tuple[Server, ...]) -> bool:
         return len({each.pipeline for each in servers}) == 1
@@ -238,9 +249,12 @@ class Collectives:
         # Groups of one kind share no members, and groups of two kinds may share all that are alive.
         return network.group(f"{self.kind(servers)}/{'-'.join(map(str, members))}", members)
 
-    def _reduce(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any, across: bool) -> torch.Tensor:
+    def _reduce(
+        self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor, how: Any
+    ) -> list[torch.Tensor]:
+        """What each plane has; only this one's for a group in a plane."""
         result = self._reduce_in_plane(servers, tensor, how)
-        return reduction_of(how)(torch.stack(self._ranks.gather(result))) if across else result
+        return self._from_planes(numbers, result) if numbers else [result]
 
     def _reduce_in_plane(self, servers: tuple[Server, ...], tensor: torch.Tensor, how: Any) -> torch.Tensor:
         seats = self._seats[servers]
@@ -254,15 +268,15 @@ class Collectives:
         return reduction(torch.stack([rows[place] for place in seats.counted]))
 
     def _gather(
-        self, servers: tuple[Server, ...], tensor: torch.Tensor, places: Sequence[int], across: bool
+        self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor, places: Sequence[int]
     ) -> list[torch.Tensor]:
-        """What some places of a group put in; with all their ranks, rank by rank."""
+        """What some places of a group put in: of each plane one after the other; see ``_reduce``."""
         found = self._gather_in_plane(self._seats[servers], tensor)
-        rows = [found[place] for place in places]
-        if not across:
-            return rows
-        planes = self._ranks.gather(torch.stack(rows))
-        return [row for ranks in zip(*planes, strict=True) for row in ranks]
+        rows = torch.stack([found[place] for place in places])
+        return self._from_planes(numbers, rows) if numbers else [rows]
+
+    def _from_planes(self, numbers: Numbers, mine: torch.Tensor) -> list[torch.Tensor]:
+        return self._ranks.gather(mine) if self._is_whole(numbers) else self._ranks.gather_unequal(mine)
 
     def _gather_in_plane(self, seats: Seats, tensor: torch.Tensor) -> list[torch.Tensor]:
         if None in seats.players:
@@ -314,25 +328,25 @@ class GroupCollectives(NamedTuple):
     Attributes:
         collectives: of this server.
         servers: in the order of their ranks in the group.
-        across: whether all their ranks are in it.
+        numbers: of the ranks of each that are in it, where it is several.
     """
 
     collectives: Collectives
     servers: tuple[Server, ...]
-    across: bool
+    numbers: Numbers
 
     @classmethod
     def of(cls, collectives: Collectives, group: ReplaceableGroup) -> Self:
-        """Those of a group of which it is known whose ranks are in it, and whose size is what it was made with."""
-        return cls(collectives, group.servers, across=len(group.servers) < group.size())
+        """Those of a group of which it is known whose ranks are in it."""
+        return cls(collectives, group.servers, several(group.numbers))
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier."""
-        return self.collectives.reduce(self.servers, tensor, how, self.across)
+        return self.collectives.reduce(self.servers, self.numbers, tensor, how)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """See Carrier."""
-        return self.collectives.gather(self.servers, tensor, self.across)
+        return self.collectives.gather(self.servers, self.numbers, tensor)
 
 
 def hand_over(group: ReplaceableGroup, carrier: Carrier) -> None:
@@ -342,21 +356,25 @@ def hand_over(group: ReplaceableGroup, carrier: Carrier) -> None:
         group: it; it is known whose ranks are in it.
         carrier: carries them out.
     """
-    group.hand_over(group.servers, Calls(carrier, group.rank(), group.size()).carry_out)
+    calls = Calls(carrier, group.rank(), group.size(), exchanges=len(group.servers) == 1)
+    group.hand_over(group.servers, calls.carry_out)
 
 
-def reduction_of(how: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What makes one tensor of a row of them, as a reduction of torch's does.
+def several(numbers: Numbers) -> Numbers:
+    """The numbers of some ranks of a server, if it is several; a group of one meets in its plane."""
+    return numbers if len(numbers) > 1 else ()
 
-    Raises:
-        RunError: nobody knows how.
-    """
-    reduction = next((act for each, act in REDUCTIONS if how == each), None)
-    if reduction is None:
-        raise RunError(
-            f"torch.distributed: a reduction by {how.op.name} is not carried through failures; do without it"
-        )
-    return reduction
+
+def _reduction_over(numbers: Numbers, rows: list[torch.Tensor], tensor: torch.Tensor, how: Any) -> torch.Tensor:
+    if not numbers:
+        return rows[0]
+    return reduction_of(how)(torch.stack([rows[number].reshape(tensor.shape) for number in numbers]))
+
+
+def _rank_by_rank(numbers: Numbers, rows: list[torch.Tensor], tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+    planes = [rows[number].reshape(count, *tensor.shape) for number in numbers or [0]]
+    # Each has bytes of its own, which may be taken for another type.
+    return [row.clone() for ranks in zip(*planes, strict=True) for row in ranks]
 
 
 def _first_of(servers: Iterable[Server], stage: int) -> Server | None:

@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 
 from recycle.errors import UserError
 from recycle.megatron.flag.flags import Flags, find_flags
+from recycle.megatron.flag.left_out import leave_out
 from recycle.megatron.flag.planning import Shape
 from recycle.megatron.flag.ranks import PIPELINES_LAST
+from recycle.megatron.flag.server_ranks import ServerRanks
 
 NUMBERS: dict[str, int | float | None] = {
     "--tensor-model-parallel-size": 1,
     "--pipeline-model-parallel-size": 1,
     "--context-parallel-size": 1,
     "--expert-model-parallel-size": 1,
+    "--expert-tensor-parallel-size": None,
     "--num-experts": None,
     "--num-layers": None,
     "--num-layers-per-virtual-pipeline-stage": None,
@@ -39,6 +42,8 @@ WORDS: dict[str, str | None] = {
     "--optimizer": "adam",
     "--save": None,
     "--ckpt-format": "torch_dist",
+    "--moe-input-jitter-eps": None,
+    "--moe-token-dispatcher-type": "allgather",
 }
 """Options that take a word, likewise."""
 
@@ -71,6 +76,8 @@ SWITCHES = (
     "--log-num-zeros-in-grad",
     "--qk-clip",
     "--qk-layernorm",
+    "--moe-router-enable-expert-bias",
+    "--overlap-moe-expert-parallel-comm",
 )
 """Options that are off unless they are given."""
 
@@ -86,6 +93,7 @@ OTHER_NAMES = {
     ),
 }
 """What settings are called on the command line where that is not their name."""
+BALANCE = "--moe-router-load-balancing-type"
 RAMP_UP = "--rampup-batch-size"
 YAML = "--yaml-cfg"
 REPEATED = (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)")
@@ -99,19 +107,23 @@ class CommandLine(NamedTuple):
         settings: Megatron's, by their names.
         flags: recycle's.
         shape: of the job.
-        ranks: in a server, and in all.
+        ranks: how many there are in all.
+        server_ranks: of each server.
         arguments: the script's, without recycle's flags.
         ranks_per_host: how many torchrun starts on each; None if that is not said.
         pipelines_last: the order of ranks; see ``servers_of``.
+        left_out: options that change no result, and that the run goes without.
     """
 
     settings: argparse.Namespace
     flags: Flags
     shape: Shape
-    ranks: tuple[int, int]
+    ranks: int
+    server_ranks: ServerRanks
     arguments: tuple[str, ...]
     ranks_per_host: int | None
     pipelines_last: bool
+    left_out: tuple[str, ...] = ()
 
     def setting(self, name: str) -> Any:
         """A setting's value; None if it is not one that is read."""
@@ -134,6 +146,8 @@ def megatron_parser() -> argparse.ArgumentParser:
         parser.add_argument(option, action="store_true")
     parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
     parser.add_argument(RAMP_UP, nargs=3, type=int)
+    parser.add_argument(BALANCE, nargs="+", default="aux_loss")
+    parser.add_argument("--cp-comm-type", nargs="+", default=["p2p"])
     for name, option in ROUNDED.items():
         parser.add_argument(option, dest=name)
     return parser
@@ -163,6 +177,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         UserError: a value that is needed is missing or wrong.
     """
     require_command_line(words)
+    words, left_out = leave_out(words)
     flags, rest = find_flags(words)
     arguments = _script_arguments(rest)
     try:
@@ -176,26 +191,25 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
             "use --use-checkpoint-args alone"
         )
     total = ranks if ranks is not None else _torchrun_ranks(launch)
-    per_pipeline = settings.tensor_model_parallel_size * settings.context_parallel_size
-    per_pipeline *= settings.pipeline_model_parallel_size
-    pipelines, left = divmod(total, per_pipeline)
-    if not pipelines or left:
-        raise UserError(
-            f"{total} ranks are no multiple of {per_pipeline}, the tensor-parallel x context-parallel x "
-            "pipeline-parallel size: change one of them"
-        )
+    pipelines_last = PIPELINES_LAST in arguments
+    if isinstance(settings.moe_router_load_balancing_type, list):
+        settings.moe_router_load_balancing_type = " ".join(settings.moe_router_load_balancing_type)
+    server_ranks = ServerRanks.of(lambda name: getattr(settings, name))
+    servers = _servers(settings, total, server_ranks, pipelines_last)
     settings.virtual_pipeline_model_parallel_size = _virtual_stages(settings)
-    shape = Shape(pipelines, settings.pipeline_model_parallel_size, _micro_batches(settings, pipelines))
-    per_server = total // (pipelines * shape.stages)
+    micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
+    shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches)
     per_host = launch.nproc_per_node
     return CommandLine(
         settings,
         flags,
         shape,
-        (per_server, total),
+        total,
+        server_ranks,
         arguments,
         int(per_host) if per_host is not None and per_host.isdecimal() else None,
-        PIPELINES_LAST in arguments,
+        pipelines_last,
+        tuple(left_out),
     )
 
 
@@ -221,6 +235,29 @@ def _torchrun_ranks(launch: argparse.Namespace) -> int:
         raise UserError(
             f"--nnodes {launch.nnodes} --nproc-per-node {launch.nproc_per_node} is no number of ranks: give --ranks"
         ) from error
+
+
+def _servers(settings: argparse.Namespace, total: int, ranks: ServerRanks, pipelines_last: bool) -> int:
+    """How many servers a stage has."""
+    in_pipeline = ranks.tensor * ranks.context
+    per_pipeline = in_pipeline * settings.pipeline_model_parallel_size
+    if total < per_pipeline or total % per_pipeline:
+        raise UserError(
+            f"{total} ranks are no multiple of {per_pipeline}, the tensor-parallel x context-parallel x "
+            "pipeline-parallel size: change one of them"
+        )
+    per_server = ranks.size * settings.pipeline_model_parallel_size
+    if total % per_server:
+        raise UserError(
+            f"{total} ranks are no multiple of {per_server}, the {ranks.size} that compute together with their experts "
+            "x pipeline-parallel size: change one of them"
+        )
+    if pipelines_last and ranks.experts != in_pipeline and settings.pipeline_model_parallel_size > 1:
+        raise UserError(
+            f"{PIPELINES_LAST}: Megatron takes it only where experts are divided among the ranks of one pipeline's "
+            "stage: leave it out, or change --expert-model-parallel-size"
+        )
+    return int(total // per_server)
 
 
 def _virtual_stages(settings: argparse.Namespace) -> int | None:

@@ -25,6 +25,13 @@ class NoStream:
     def wait_stream(self, other: Any) -> None:
         """Nothing to wait for."""
 
+    def wait_event(self, event: Any) -> None:
+        """Nothing to wait for."""
+
+    def record_event(self, event: Any = None) -> "NoEvent":
+        """A moment that is over."""
+        return event or NoEvent()
+
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
@@ -33,6 +40,22 @@ class NoStream:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+class NoEvent:
+    """A moment of a stream, where there are none."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        """It is over."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
 
 
 def train_on_cpu() -> tuple[str, ...]:
@@ -51,20 +74,56 @@ def train_on_cpu() -> tuple[str, ...]:
     for name in ("Stream", "current_stream", "default_stream"):
         replace(torch.cuda, name, lambda *_, **__: NoStream())
     replace(torch.cuda, "stream", lambda stream: stream)
+    replace(torch.cuda, "Event", NoEvent)
     replace(torch.cuda, "synchronize", lambda device=None: None)
     replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))
 
+    from megatron.core.transformer import torch_norm
     from megatron.training import initialize, training
 
     replace(training, "initialize_megatron", _allow_no_cuda(training.initialize_megatron))
     # The index builder of datasets comes compiled with the package, and there are no kernels to warm up.
     replace(initialize, "_compile_dependencies", torch.distributed.barrier)
     replace(training, "set_jit_fusion_options", lambda: None)
+    _route_on_cpu()
+    replace(torch_norm.WrappedTorchNorm, "__new__", _norm_of_parts(torch_norm.WrappedTorchNorm.__new__))
     return (
         *applied,
         "torch.cuda has one device, whose streams, memory statistics and synchronisation do nothing",
         "megatron.training is initialised without CUDA, compiles no kernels and warms none up",
+        "experts are given their tokens without CUDA, and torch's norms take a part of a sequence",
     )
+
+
+def _route_on_cpu() -> None:
+    """Have experts be told how many tokens they get as they are told on a device, and gate without its kernels."""
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
+
+    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+    for module in (moe_utils, token_dispatcher):
+        replace(module, "maybe_move_tensor_to_cpu", move)
+    if not hasattr(moe_utils, "te_general_gemm"):
+        # Some releases look for it where there is no Transformer Engine.
+        moe_utils.te_general_gemm = None
+
+
+def _norm_of_parts(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's norms with sequence parallelism, whose gradients are parts: Megatron sums those that say so."""
+
+    @wraps(make)
+    def make_norm(cls: type, config: Any, *arguments: Any, **keywords: Any) -> Any:
+        split, config.sequence_parallel = config.sequence_parallel, False
+        try:
+            norm = make(cls, config, *arguments, **keywords)
+        finally:
+            config.sequence_parallel = split
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = split
+        return norm
+
+    return make_norm
 
 
 def _allow_no_cuda(initialize: Callable[..., Any]) -> Callable[..., Any]:

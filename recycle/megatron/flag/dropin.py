@@ -25,9 +25,10 @@ from recycle.megatron.flag.protection import Protection
 from recycle.megatron.flag.recording import Recording, begin_recordings
 from recycle.megatron.flag.refusals import not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
-from recycle.megatron.flag.schedule import PlanSchedule, this_rank, this_server
+from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.server_answers import meet_own_ranks
+from recycle.megatron.flag.server_ranks import ServerRanks
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.unprotected import UnprotectedExecution
@@ -70,10 +71,11 @@ class DropIn:
         # Once: a catalogue stays open.
         source = cache(partial(plan_source, arguments, make))
         self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
-        server = this_server()
+        self._here = here = ThisRank.find(layout_of(arguments))
+        server = here.server
         member = Member(server, 0 if protection is None else protection.life)
         epoch = int(store.get("epoch"))
-        self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, this_rank())
+        self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, here.rank)
         self._data = ScriptData(server.pipeline, plan.job.micro_batches)
         self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
@@ -92,16 +94,18 @@ class DropIn:
                 ending=self._ending,
                 epoch=epoch,
                 recording=self._recording,
+                layout=here.layout,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
-        self._execution = self._protected or UnprotectedExecution(plan, server, store)
+        self._execution = self._protected or UnprotectedExecution(plan, here, store)
         self._schedule = PlanSchedule(
             plan,
             server,
             self._data,
             steps=lambda: int(arguments.curr_iteration),
-            seed=arguments.seed,
+            # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
+            seed=arguments.seed + here.pipeline,
             execution=self._execution,
             evaluation=self._protected,
         )
@@ -158,8 +162,15 @@ class DropIn:
         replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
 
     def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
-        job, repeats = self._plan.job, self._arguments.dataloader_type == "cyclic"
-        return OtherData(loader, job.pipelines, job.micro_batches, first, repeats)
+        through, mine = self._here.layout.pipelines, self._here.pipeline
+        return OtherData(
+            loader,
+            self._plan.job.pipelines * through,
+            self._plan.job.micro_batches,
+            first,
+            repeats=self._arguments.dataloader_type == "cyclic",
+            home=lambda pipeline: pipeline * through + mine,
+        )
 
     def _take_over_steps(self, training: Any) -> None:
         from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
@@ -327,14 +338,19 @@ def stepping_of(arguments: Any, optimizer: Any, staggered: bool) -> Stepping:
     )
 
 
+def layout_of(arguments: Any) -> ServerRanks:
+    """How the ranks of a server divide its work, by Megatron's arguments."""
+    return ServerRanks.of(lambda name: getattr(arguments, name, None))
+
+
 def plan_source(arguments: Any, make: Make) -> Source:
     """Where plans come from that some arguments of Megatron's ask for.
 
     Raises:
         UserError: a catalogue cannot be used.
     """
-    pipelines = arguments.data_parallel_size
-    micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * pipelines)
+    micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * arguments.data_parallel_size)
+    pipelines = arguments.data_parallel_size // layout_of(arguments).pipelines
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
     fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))]
     return Source(read_flags(arguments), shape, fused, make)

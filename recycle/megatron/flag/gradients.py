@@ -1,12 +1,18 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from megatron.core import parallel_state
+from megatron.core.distributed.finalize_model_grads import (
+    _allreduce_non_tensor_model_parallel_grads as sum_over_tensor_ranks,
+)
 from megatron.core.process_groups_config import ProcessGroupCollection
+from torch.distributed import ReduceOp
 
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import tie_of
+from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network
@@ -56,39 +62,72 @@ class WholeGradients(FinalizedGradients):
         )
 
 
+class SameParameters(NamedTuple):
+    """The ranks of a server that have the same part of something; None where that is this rank alone.
+
+    Attributes:
+        layers: that of the layers without experts.
+        experts: that of the same experts.
+    """
+
+    layers: Carrier | None = None
+    experts: Carrier | None = None
+
+
+ALONE = SameParameters()
+
+
 class LiveGradients(FinalizedGradients):
     """Where servers are dead, Megatron's groups would hang, so the same is done over the live ones.
 
-    The factors are the same, then come a sum over the peers, the sum of tied embeddings, and the division by the
-    number of tokens where the loss is one of tokens.
+    The factors are the same, then come a sum over the peers and those ranks of the server that have the same, that of
+    what each tensor-parallel rank has a part of, that of tied embeddings, and the division by the number of tokens
+    where the loss is one of tokens.
 
     Args:
         stage: whose gradients; its chunk is in Megatron's DDP.
         network: of the server.
         depth: P.
+        ranks: of the server, with which it sums.
 
     Raises:
         RunError: the model is not wrapped.
     """
 
-    def __init__(self, stage: MegatronStage, network: Network, depth: int) -> None:
+    def __init__(self, stage: MegatronStage, network: Network, depth: int, ranks: SameParameters = ALONE) -> None:
         if not hasattr(stage.model, "expert_parallel_buffers"):
             raise RunError("model: with dead servers, gradients are reduced in Megatron's DDP buffers; wrap it in DDP")
         self._stage = stage
         self._network = network
-        self._buffers: list[Any] = getattr(stage.model, "buffers")  # noqa: B009 - DDP's list has the name of a method
+        model: Any = stage.model
+        self._ranks = ranks
+        self._sums: list[tuple[Any, Carrier | None]] = [
+            *((buffer, ranks.layers) for buffer in model.buffers),
+            *((buffer, ranks.experts) for buffer in model.expert_parallel_buffers),
+        ]
         self._tie = tie_of([stage.model], network, 0, depth - 1)
 
     def reduce(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
-        for buffer in self._buffers:
+        for buffer, ranks in self._sums:
             if buffer.gradient_scaling_factor != 1.0:
                 buffer.grad_data *= buffer.gradient_scaling_factor
             self._network.peers.sum(buffer.grad_data)
+            _sum_over(ranks, buffer.grad_data)
+        if self._stage.config.tensor_model_parallel_size > 1:
+            tensor_ranks = parallel_state.get_tensor_model_parallel_group()
+            sum_over_tensor_ranks([self._stage.model], self._stage.config, tensor_ranks)
         if self._tie is not None:
             self._tie.reduce()
         if self._stage.config.calculate_per_token_loss:
             tokens = self._stage.tokens.to(torch.float64)
             self._network.all.sum(tokens)
-            for buffer in self._buffers:
+            _sum_over(self._ranks.layers, tokens)
+            for buffer, _ in self._sums:
                 buffer.scale_gradients(1.0 / tokens.item())
+
+
+def _sum_over(ranks: Carrier | None, tensor: torch.Tensor) -> None:
+    """Sum a tensor over some ranks of the server, in place."""
+    if ranks is not None:
+        tensor.copy_(ranks.reduce(tensor, ReduceOp.SUM))

@@ -21,20 +21,20 @@ class LivingCollectives(NamedTuple):
     Attributes:
         collectives: of this server.
         servers: all, in the order of their ranks in the group.
-        across: whether all their ranks are in it.
+        numbers: of the ranks of each that are in it, where it is several.
     """
 
     collectives: Collectives
     servers: tuple[Server, ...]
-    across: bool
+    numbers: tuple[int, ...]
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier."""
-        return self.collectives.reduce_alive(self.servers, tensor, how, self.across)
+        return self.collectives.reduce_alive(self.servers, self.numbers, tensor, how)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """See Carrier."""
-        return self.collectives.gather_alive(self.servers, tensor, self.across)
+        return self.collectives.gather_alive(self.servers, self.numbers, tensor)
 
 
 @contextmanager

@@ -25,11 +25,13 @@ class LossExchange:
     """Passes reports between the servers of the last stage.
 
     Args:
-        group: all servers of the last stage, each the rank of its pipeline.
+        group: the ranks of the last stage, each that of its pipeline.
+        pipelines: how many of Megatron's go through a server.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, pipelines: int = 1) -> None:
         self._group = group
+        self._pipelines = pipelines
 
     def exchange(self, results: Mapping[MicroBatch, Any]) -> list[dict[str, torch.Tensor]]:
         """Give what was reported here to the homes of the micro-batches, and take what is for this pipeline.
@@ -41,16 +43,22 @@ class LossExchange:
             The reports of this pipeline's micro-batches, by their number, as a stock schedule returns them.
         """
         away = [
-            LossReport(each.home, each.number, name, str(value.dtype), tuple(value.shape), _content(value))
+            LossReport(self._rank(each), each.number, name, str(value.dtype), tuple(value.shape), _content(value))
             for each, values in results.items()
             for name, value in values.items()
-            if each.home != self._group.rank()
+            if self._rank(each) != self._group.rank()
         ]
-        reports = {each.number: dict(values) for each, values in results.items() if each.home == self._group.rank()}
+        reports = {
+            each.number: dict(values) for each, values in results.items() if self._rank(each) == self._group.rank()
+        }
         for report in self._gather(away):
             if report.home == self._group.rank():
                 reports.setdefault(report.number, {})[report.name] = _tensor(report)
         return [reports[number] for number in sorted(reports)]
+
+    def _rank(self, micro_batch: MicroBatch) -> int:
+        """Whose a micro-batch is that was computed here: of the same one of the pipelines through its server."""
+        return micro_batch.home * self._pipelines + self._group.rank() % self._pipelines
 
     def _gather(self, reports: list[LossReport]) -> list[LossReport]:
         content = torch.frombuffer(bytearray(msgspec.msgpack.encode(reports)), dtype=torch.uint8)

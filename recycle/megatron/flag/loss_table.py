@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
 from recycle.megatron.flag.collectives import content_of
+from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.network import Network
 
@@ -20,6 +22,7 @@ class LossTable:
     Args:
         server: which server this is.
         job: for its shape.
+        ranks: of the server, over whose pipelines the training code sums as well; None where it has one pipeline.
 
     Attributes:
         rows: the reports that belong to this server, as a stock schedule returns them: those of its own pipeline's
@@ -28,11 +31,12 @@ class LossTable:
             one sum can begin with the same; they are in the order of their names.
     """
 
-    def __init__(self, server: Server, job: Job) -> None:
+    def __init__(self, server: Server, job: Job, ranks: Carrier | None = None) -> None:
         self.rows: list[dict[str, torch.Tensor]] = []
         self.totals: dict[bytes, list[torch.Tensor]] = {}
         self._server = server
         self._job = job
+        self._ranks = ranks
         self._like: dict[str, torch.Tensor] = {}
 
     def exchange(self, network: Network, reported: Mapping[MicroBatch, Mapping[str, Any]]) -> None:
@@ -65,6 +69,8 @@ class LossTable:
                 network.peers.sum(total)
             else:
                 total = _sum(sums.values())
+            if self._ranks is not None:
+                total = self._ranks.reduce(total, ReduceOp.SUM)
             self.totals.setdefault(content_of(sums[self._server]), []).append(total)
 
     def _row(self, values: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
 """The training data of other pipelines, read as their own ranks read it."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -36,13 +36,22 @@ class OtherData:
 
     Args:
         loader: this rank's own, not yet read from; its sampler knows its pipeline as ``data_parallel_rank``.
-        pipelines: D.
+        pipelines: that Megatron has.
         micro_batches: M.
         first: the step for which the loader's first micro-batches are.
         repeats: whether the data starts over when it is at its end.
+        home: which of Megatron's pipelines this rank reads for where it is in a server of a pipeline of the plan.
     """
 
-    def __init__(self, loader: DataLoader[Any], pipelines: int, micro_batches: int, first: int, repeats: bool) -> None:
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        pipelines: int,
+        micro_batches: int,
+        first: int,
+        repeats: bool,
+        home: Callable[[int], int] = int,
+    ) -> None:
         if not hasattr(loader.batch_sampler, "data_parallel_rank"):
             raise RunError(
                 f"data: {type(loader.batch_sampler).__name__} does not say which pipeline it draws for "
@@ -54,6 +63,7 @@ class OtherData:
         self._pipelines = pipelines
         self._first = first
         self._repeats = repeats
+        self._home = home
         self._own_sampler: Any = loader.batch_sampler
         # The loader's own goes on counting while it is read from.
         self._sampler: Any = copy.copy(loader.batch_sampler)
@@ -97,7 +107,7 @@ class OtherData:
     def _draw(self, home: int, step: int) -> Iterator[list[int]]:
         """The indices of a pipeline's micro-batches, from a step on."""
         sampler = copy.copy(self._sampler)
-        sampler.data_parallel_rank = home
+        sampler.data_parallel_rank = self._home(home)
         sampler.consumed_samples = self.consumed(step)
         yield from sampler
         while self._repeats:

@@ -13,15 +13,17 @@ from recycle.control.board import Board
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
-from recycle.megatron.flag.collectives import Collectives, GroupCollectives, hand_over
+from recycle.megatron.flag.collectives import Collectives, GroupCollectives, hand_over, several
 from recycle.megatron.flag.doorway import Doorway, TakenOver
 from recycle.megatron.flag.ending import Ending
+from recycle.megatron.flag.gradients import SameParameters
 from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
-from recycle.megatron.flag.rank_calls import RankCalls
+from recycle.megatron.flag.rank_calls import RankCalls, SomeRanks
 from recycle.megatron.flag.recording import Recording
 from recycle.megatron.flag.roles import Roles
+from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
@@ -89,6 +91,7 @@ class ProtectedTraining(NamedTuple):
         ending: when there is a checkpoint that nobody has planned.
         epoch: of the first view.
         recording: of what happens on this server; None if there is none.
+        layout: how the ranks of a server divide its work.
     """
 
     plan: Plan
@@ -99,6 +102,7 @@ class ProtectedTraining(NamedTuple):
     ending: Ending
     epoch: int = 0
     recording: Recording | None = None
+    layout: ServerRanks = ONE_RANK
 
 
 class ProtectedExecution:
@@ -116,6 +120,7 @@ class ProtectedExecution:
         job: for its shape.
         recorder: what was executed.
         rank_calls: what the ranks of the server do together.
+        same_parameters: those of them with which it sums gradients.
     """
 
     def __init__(
@@ -136,10 +141,13 @@ class ProtectedExecution:
         self._groups = groups
         self._make_steps = make_steps
         self._roles = Roles(server, protection.servers, self._rank)
-        self._ranks = RankCollectives(self._rank)
-        self._collectives = Collectives(server, self.job, self._ranks, self.settle, self.recover, self._roles.go_on)
-        self.rank_calls = RankCalls(self._ranks, GroupCollectives(self._collectives, (server,), across=True))
-        self._losses = LossTable(server, self.job)
+        self._ranks = ranks = RankCollectives(self._rank)
+        layout, number = training.layout, self._rank.number
+        self._collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
+        self.rank_calls = RankCalls(server, ranks, self._collectives)
+        same = [several(each) for each in (layout.same_layers(number), layout.same_experts(number))]
+        self.same_parameters = SameParameters(*(SomeRanks(ranks, each) if each else None for each in same))
+        self._losses = LossTable(server, self.job, self.same_parameters.layers)
         self._leaving = False
         self._handed_over = False
         self._doorway: Doorway | None = None
@@ -174,8 +182,9 @@ class ProtectedExecution:
             Reporters(*reporters),
         )
         for group in self._groups:
-            ranks = torch.distributed.get_process_group_ranks(group)
-            group.servers = tuple(dict.fromkeys(self._protection.place(rank)[0] for rank in ranks))
+            places = [self._protection.place(each) for each in torch.distributed.get_process_group_ranks(group)]
+            group.servers = tuple(dict.fromkeys(server for server, _ in places))
+            group.numbers = tuple(dict.fromkeys(rank.number for _, rank in places))
         if not arrives:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
@@ -224,7 +233,8 @@ class ProtectedExecution:
         self._handed_over = True
         for group in self._groups:
             of_one = len(group.servers) == 1
-            hand_over(group, self.rank_calls if of_one else GroupCollectives.of(self._collectives, group))
+            carrier = self.rank_calls.of(group.numbers) if of_one else GroupCollectives.of(self._collectives, group)
+            hand_over(group, carrier)
 
     def _let_in(self, step: int) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here."""

@@ -147,7 +147,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         line = read_command_line(words, start.count)
     except UserError as error:
         return str(error)
-    problem = unprotected(line.shape, flags.dead, line.setting)
+    problem = unprotected(line.shape, flags.dead)
     if problem:
         return problem
     keys = ExitStack()
@@ -156,7 +156,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     endpoint = _endpoint(start, cluster)
     meeting = None if cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
     servers = servers_of(line.shape, line.pipelines_last)
-    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.ranks[0])
+    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size)
 
 
 def risk(protection: Protection, environment: Mapping[str, str]) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from recycle.job import Server
 from recycle.megatron.flag.planning import Shape
-from recycle.megatron.flag.refusals import Settings, divided
 
 PIPELINES_LAST = "--use-tp-pp-dp-mapping"
 """Megatron's option for the order in which the ranks of one pipeline are neighbours; by default, peers are."""
@@ -49,16 +48,15 @@ def exposed_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]
     return [stage for stage in sorted(peers) if any(peers[stage] <= host for host in hosts)]
 
 
-def unprotected(shape: Shape, dead: Sequence[Server], settings: Settings) -> str:
+def unprotected(shape: Shape, dead: Sequence[Server]) -> str:
     """Why a job cannot outlive its servers, whoever starts it; empty if it can.
 
     Args:
         shape: of the job.
         dead: servers that do no work from the start.
-        settings: Megatron's.
     """
     if dead:
         return "with --recycle-dead everybody must live"
     if shape.pipelines == 1:
         return "with one pipeline there are no peers"
-    return next((f"{each.name}: {each.advice.reason}; {each.advice.remedy}" for each in divided(settings)), "")
+    return ""

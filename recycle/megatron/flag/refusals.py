@@ -59,7 +59,8 @@ ROUNDED = Advice(
     "layers keep rounded weights until a step's first micro-batch, and nobody tells them on which server that runs",
     "train with --bf16",
 )
-EXPERTS = Advice("mixtures of experts are not supported", "leave it out")
+BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
+DISPATCH = Advice("tokens travel around torch.distributed, where no failure is seen", "use alltoall")
 
 RULES = (
     Rule(
@@ -67,13 +68,11 @@ RULES = (
         (1,),
         Advice("plans are for one model chunk per server, interleaved schedules are not planned", "leave it out"),
     ),
-    Rule(
-        ("context_parallel_size",),
-        (1,),
-        Advice("context parallelism needs layers of Transformer Engine", "only 1 works"),
-    ),
-    Rule(("expert_model_parallel_size",), (1,), EXPERTS),
-    Rule(("num_experts", "num_moe_experts"), (), EXPERTS),
+    Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
+    _off("moe_router_enable_expert_bias", BALANCE),
+    Rule(("moe_token_dispatcher_type",), ("allgather", "alltoall"), DISPATCH),
+    Rule(("moe_input_jitter_eps",), (), Advice("its random numbers depend on which server draws them", "leave it out")),
+    _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
     Rule(("fp8", "fp4"), (), ROUNDED),
     _off("use_distributed_optimizer", SHARDS),
@@ -138,7 +137,32 @@ UNSPLIT = (
     ),
 )
 
+CONTEXT = (
+    Rule(
+        ("transformer_impl",),
+        ("transformer_engine",),
+        Advice("context parallelism needs layers of Transformer Engine", "use --transformer-impl transformer_engine"),
+    ),
+    Rule(
+        ("cp_comm_type",),
+        (["a2a"], "a2a", ["all_gather"], "all_gather"),
+        Advice("ranks send to each other in pairs, which a failure does not end", "use --cp-comm-type a2a"),
+    ),
+)
+"""What a split of sequences over ranks needs."""
+
+READ_ONLY = (
+    Rule(("context_parallel_size",), (1,), Advice("its layers need CUDA", "try a death before you rely on it")),
+)
+"""What was read in Megatron's code and has never been run here."""
+
 NOT_OWN = (
+    Rule(
+        ("num_experts",),
+        (),
+        Advice("what experts report is not taken back with a step", "leave it out"),
+    ),
+    Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence", "leave it out")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
     Rule(
         ("optimizer",),
@@ -153,10 +177,11 @@ NOT_OWN = (
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 
-DIVIDED = (
+SUMMED_BY_RANKS = (
     _off("sequence_parallel", Advice("its gradients of norms are summed by the ranks of a server", "turn it off")),
     _off("qk_layernorm", Advice("its gradients are summed by the ranks of a server", "turn it off")),
 )
+"""What several tensor-parallel ranks sum after their peers."""
 
 EXACT_CHECKPOINTS = Rule(
     ("ckpt_format",),
@@ -173,19 +198,22 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
         exact: whether sums are exact.
     """
     yield from _broken(NOT_OWN, settings)
+    if settings("tensor_model_parallel_size") != 1:
+        yield from _broken(SUMMED_BY_RANKS, settings)
     if exact and settings("save") is not None:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
 
 
-def divided(settings: Settings) -> Iterator[Refusal]:
-    """Why nobody outlives the death of a rank where a server has several; nothing if that is not so."""
-    if settings("tensor_model_parallel_size") != 1:
-        yield from _broken(DIVIDED, settings)
-
-
 def refusals(settings: Settings) -> Iterator[Refusal]:
     """What has to be changed before any plan can run; nothing if all is well."""
-    return _broken(RULES, settings)
+    yield from _broken(RULES, settings)
+    if settings("context_parallel_size") not in (None, 1):
+        yield from _broken(CONTEXT, settings)
+
+
+def read_only(settings: Settings) -> Iterator[Refusal]:
+    """What of the settings nobody has run here; nothing if all was."""
+    return _broken(READ_ONLY, settings)
 
 
 def unsplit(settings: Settings) -> Iterator[Refusal]:

@@ -91,8 +91,9 @@ class Roles:
         replace(torch.distributed, "broadcast_object_list", broadcast_object_list)
         for module in (training, utils):
             replace(module, "print_rank_last", self._print_rank_last)
-        for name in ("get_data_parallel_rank", "get_expert_data_parallel_rank"):
-            replace(parallel_state, name, self._among_peers(getattr(parallel_state, name)))
+        for kind in ("data_parallel", "expert_data_parallel"):
+            name, size = f"get_{kind}_rank", getattr(parallel_state, f"get_{kind}_world_size")
+            replace(parallel_state, name, self._among_peers(getattr(parallel_state, name), size))
 
     def _speaks_as(self, rank: int) -> bool:
         place, number = divmod(rank, self._rank.size)
@@ -104,9 +105,16 @@ class Roles:
         else:
             self._unsaid.append(message)
 
-    def _among_peers(self, own: Callable[..., int]) -> Callable[..., int]:
+    def _among_peers(self, own: Callable[..., int], size: Callable[..., int]) -> Callable[..., int]:
+        pipelines = len({server.pipeline for server in self._servers})
+
         @wraps(own)
         def rank(*positional: Any, **keywords: Any) -> int:
-            return self.pipeline if self._for_others else own(*positional, **keywords)
+            found = own(*positional, **keywords)
+            if not self._for_others:
+                return found
+            # As many ranks of each server are in the group, one server after the other.
+            of_each = size(*positional, **keywords) // pipelines
+            return found - (self._server.pipeline - self.pipeline) * of_each
 
         return rank

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.utils import get_model_config
@@ -11,6 +12,7 @@ from recycle.control.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.flag.requirements import only, require_micro_batches, require_supported
 from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
 from recycle.megatron.shared.world import Place
 from recycle.plan.plan import Plan
@@ -141,11 +143,12 @@ class PlanSchedule:
         chunk = only(call.model)
         config = get_model_config(chunk)
         require_supported(chunk, config, self._plan)
-        tensor_ranks = config.tensor_model_parallel_size if config.sequence_parallel else 1
+        parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
+        parts *= config.context_parallel_size
         return MegatronStage(
             chunk,
             Place(self._server.stage, job.depth),
-            (call.seq_length // tensor_ranks, call.micro_batch_size, config.hidden_size),
+            (call.seq_length // parts, call.micro_batch_size, config.hidden_size),
             job.micro_batches,
             call.forward_step_func,
             self._data,
@@ -154,15 +157,36 @@ class PlanSchedule:
         )
 
 
-def this_server() -> Server:
-    """Which server this rank belongs to, by Megatron's groups."""
-    return Server(parallel_state.get_data_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank())
+class ThisRank(NamedTuple):
+    """Where this rank is, by Megatron's groups.
 
+    Attributes:
+        server: to which it belongs.
+        rank: which of the server's it is.
+        layout: how the ranks of a server divide its work.
+    """
 
-def this_rank() -> ServerRank:
-    """Which of its server's ranks this is, by Megatron's groups."""
-    size = parallel_state.get_tensor_model_parallel_world_size()
-    return ServerRank(parallel_state.get_tensor_model_parallel_rank(), size)
+    server: Server
+    rank: ServerRank
+    layout: ServerRanks
+
+    @property
+    def pipeline(self) -> int:
+        """In which of the pipelines through its server it is."""
+        return self.layout.pipeline(self.rank.number)
+
+    @classmethod
+    def find(cls, layout: ServerRanks = ONE_RANK) -> Self:
+        """This rank.
+
+        Args:
+            layout: how the ranks of a server divide its work.
+        """
+        _, rank = layout.place(torch.distributed.get_rank())
+        home, pipeline = divmod(parallel_state.get_data_parallel_rank(), layout.pipelines)
+        here = cls(Server(home, parallel_state.get_pipeline_model_parallel_rank()), rank, layout)
+        assert pipeline == here.pipeline, f"{rank} is in pipeline {pipeline} of its server"
+        return here
 
 
 def stock_schedule(depth: int) -> Callable[..., list[Any]]:

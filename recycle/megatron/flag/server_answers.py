@@ -7,7 +7,8 @@ import torch
 from torch.distributed import PrefixStore
 
 from recycle.control.view import Member, ServerRank, View
-from recycle.megatron.flag.collectives import reduction_of
+from recycle.megatron.flag.rank_calls import SomeRanks
+from recycle.megatron.flag.reductions import reduction_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
@@ -42,8 +43,8 @@ class ServerAnswers(NamedTuple):
         numbers = [each % own.size for each in torch.distributed.get_process_group_ranks(self.group)]
         if set(numbers) == {own.number}:
             return [tensor.detach().clone() for _ in numbers]
-        said = self.ranks.gather(tensor)
-        return [said[number].clone() for number in numbers]
+        said = SomeRanks(self.ranks, tuple(dict.fromkeys(numbers))).gather(tensor)
+        return [said[place].clone() for place in map(sorted(set(numbers)).index, numbers)]
 
 
 def meet_own_ranks(member: Member, rank: ServerRank, endpoint: Endpoint) -> RankCollectives:

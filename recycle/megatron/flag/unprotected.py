@@ -9,10 +9,9 @@ import torch
 from megatron.core import parallel_state
 
 from recycle.control.view import View
-from recycle.job import Server
 from recycle.megatron.flag.gradients import WholeGradients
 from recycle.megatron.flag.loss_reports import LossExchange
-from recycle.megatron.flag.schedule import this_rank
+from recycle.megatron.flag.schedule import ThisRank
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
@@ -29,23 +28,23 @@ class UnprotectedExecution:
 
     Args:
         plan: a lowered plan.
-        server: which server this is.
+        here: this rank.
         store: where the ranks find each other.
 
     Attributes:
         recorder: what was executed.
     """
 
-    def __init__(self, plan: Plan, server: Server, store: torch.distributed.Store) -> None:
-        self.recorder = Recorder(server)
+    def __init__(self, plan: Plan, here: ThisRank, store: torch.distributed.Store) -> None:
+        self.recorder = Recorder(here.server)
         self._plan = plan
-        self._server = server
+        self._server = server = here.server
         self._network: Network | None = None
         self._losses: LossExchange | None = None
         if server in plan.programs:
-            self._network = connect(store, View.of(plan), server, rank=this_rank())
+            self._network = connect(store, View.of(plan), server, rank=here.rank)
         if plan.dead and server.stage == plan.job.depth - 1:
-            self._losses = LossExchange(parallel_state.get_data_parallel_group())
+            self._losses = LossExchange(parallel_state.get_data_parallel_group(), here.layout.pipelines)
 
     def begin(self, stage: MegatronStage) -> None:
         """See Execution."""

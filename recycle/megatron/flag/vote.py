@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import torch
 
+from recycle.megatron.flag.auxiliary_losses import AuxiliaryLosses
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
 from recycle.megatron.flag.whole_stage import WholeStage
@@ -41,6 +42,7 @@ class Vote:
         self._execution = execution
         self._stage = stage
         self._whole = WholeStage(stage.model, optimizer)
+        self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._worker: Worker | None = None
 
     @property
@@ -55,8 +57,8 @@ class Vote:
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
-        update = LiveGradients(self._stage, network, plan.job.depth)
         execution = self._execution
+        update = LiveGradients(self._stage, network, plan.job.depth, execution.same_parameters)
         self._worker = Worker(plan, [self._stage], update, network, execution.recorder, hooks, notices)
 
     def train(self, step: int) -> None:
@@ -118,10 +120,12 @@ class Vote:
 
     def _make_gradients(self, step: int) -> None:
         self._stage.drop()
+        self._auxiliary.begin(step)
         self._execution.recorder.clear()
         with self._execution.rank_calls.inside():
             self._connected.run(step)
         self._execution.share_losses(self._execution.network)
+        self._auxiliary.share(self._execution.network.peers)
 
     @property
     def _connected(self) -> Worker:

@@ -22,20 +22,33 @@ class WholeStage:
 
     def __init__(self, model: torch.nn.Module, optimizer: Any) -> None:
         self._model = model
-        self._optimizer: torch.optim.Optimizer = optimizer.optimizer
-        self._parameters = DdpParameters(model.parameters(), self._optimizer)
+        # Where experts are divided among ranks, they have an optimizer of their own.
+        chained = getattr(optimizer, "chained_optimizers", [optimizer])
+        self._optimizers: list[torch.optim.Optimizer] = [each.optimizer for each in chained]
+        self._parameters = DdpParameters(model.parameters(), self._optimizers[0])
 
     def state(self, _: int) -> dict[str, torch.Tensor]:
         """See TakenOver."""
-        stepped = stage_state(self._parameters.named(self._model), self._optimizer)
-        return {**stepped, **{f"{OTHERS}{name}": each for name, each in self._others()}}
+        found = {f"{OTHERS}{name}": each for name, each in self._others()}
+        for optimizer, parameters in self._stepped():
+            found |= stage_state(parameters, optimizer)
+        return found
 
     def adopt(self, _: int, state: Mapping[str, torch.Tensor]) -> None:
         """See TakenOver."""
-        give_state(state, self._parameters.named(self._model), self._optimizer)
+        for optimizer, parameters in self._stepped():
+            names = tuple(f"/{name}" for name in parameters)
+            give_state({key: each for key, each in state.items() if key.endswith(names)}, parameters, optimizer)
         self._parameters.copy_back()
         for name, each in self._others():
             each.copy_(state[f"{OTHERS}{name}"])
+
+    def _stepped(self) -> Iterator[tuple[torch.optim.Optimizer, Mapping[str, torch.Tensor]]]:
+        """Each optimizer, with the parameters that it steps by their names."""
+        named = self._parameters.named(self._model)
+        for optimizer in self._optimizers:
+            own = {each for group in optimizer.param_groups for each in group["params"]}
+            yield optimizer, {name: each for name, each in named.items() if each in own}
 
     def _others(self) -> Iterator[tuple[str, torch.Tensor]]:
         fixed = ((name, each.detach()) for name, each in self._model.named_parameters() if not each.requires_grad)

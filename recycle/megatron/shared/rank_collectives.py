@@ -69,6 +69,18 @@ class RankCollectives:
         self._group.sum(table)
         return [row.clone().view(mine.dtype).reshape(mine.shape) for row in table]
 
+    def gather_unequal(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What all put in, whose sizes may differ, each as one row of numbers.
+
+        Raises:
+            ViewBroken: the view is over.
+        """
+        mine = tensor.detach().reshape(-1)
+        sizes = [int(each) for each in self.gather(torch.tensor([len(mine)]))]
+        padded = mine.new_zeros(max(sizes))
+        padded[: len(mine)] = mine
+        return [row[:size] for row, size in zip(self.gather(padded), sizes, strict=True)]
+
     @property
     def _group(self) -> Group:
         assert self._network is not None, "ranks meet in a view, and there is none"

@@ -72,6 +72,11 @@ EXECUTION = (
     # What ends an iteration.
     Hook(
         "megatron.core.distributed.finalize_model_grads",
+        "_allreduce_non_tensor_model_parallel_grads",
+        "model, config, tp_group",
+    ),
+    Hook(
+        "megatron.core.distributed.finalize_model_grads",
         "finalize_model_grads",
         "model, num_tokens, pg_collection, force_all_reduce",
     ),
@@ -137,6 +142,8 @@ TRAINER = (
     Hook("megatron.training.utils", "print_rank_last", "message"),
     Hook("megatron.core.parallel_state", "get_data_parallel_rank", "with_context_parallel, partial_data_parallel"),
     Hook("megatron.core.parallel_state", "get_expert_data_parallel_rank", "partial_expert_data_parallel"),
+    # Read there: what layers with experts report beside the loss.
+    Hook("megatron.core.transformer.moe.moe_utils", "get_moe_layer_wise_logging_tracker", ""),
     # Called there, before a schedule is done again.
     Hook("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.zero_grad_buffer", "self"),
     # Replaced there, for servers that come back: what they take over is known, and they take it over before they train.

@@ -192,7 +192,7 @@ class MegatronStage:
             source,
             store,
             self.config,
-            cp_group_size=1,
+            cp_group_size=self.config.context_parallel_size,
             current_microbatch=micro_batch.number,
             is_last_stage=self.output is None,
         )

@@ -1,6 +1,6 @@
 """What torch calls of a process group, in terms of two calls that somebody carries out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -25,11 +25,13 @@ class Calls(NamedTuple):
         carrier: carries them out.
         rank: of this process in the group.
         size: how many ranks the group has.
+        exchanges: whether what each has for each other one is carried too: only where no rank is ever played by a peer.
     """
 
     carrier: Carrier
     rank: int
     size: int
+    exchanges: bool = False
 
     def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> None:
         """Carry out a call.
@@ -37,7 +39,7 @@ class Calls(NamedTuple):
         Raises:
             RunError: nobody knows what it would mean when members are dead.
         """
-        action = ACTIONS.get(name)
+        action = ACTIONS.get(name) or (EXCHANGES.get(name) if self.exchanges else None)
         if action is None:
             raise RunError(
                 f"torch.distributed: {name} is not carried through failures; do without what needs it, or train with "
@@ -88,6 +90,24 @@ def _scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.
     output.copy_(found[:-1].view(parts.dtype).view(parts.shape)[group.rank])
 
 
+def _reduce_scatter_single(group: Calls, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> None:
+    output.copy_(group.carrier.reduce(tensor, opts.reduceOp).chunk(group.size)[group.rank].view(output.shape))
+
+
+def _all_to_all_single(
+    group: Calls, output: torch.Tensor, tensor: torch.Tensor, _: Any, splits: Sequence[int], __: Any
+) -> None:
+    parts = torch.tensor([int(each) for each in splits] or [len(tensor) // group.size] * group.size)
+    sizes = torch.stack(group.carrier.gather(parts))
+    padded = tensor.new_zeros(int(sizes.sum(1).max()), *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    found = group.carrier.gather(padded)
+    ends = sizes.cumsum(1)[:, group.rank].tolist()
+    lengths = sizes[:, group.rank].tolist()
+    received = [row[end - length : end] for row, end, length in zip(found, ends, lengths, strict=True)]
+    output.copy_(torch.cat(received).view(output.shape))
+
+
 def _barrier(group: Calls, opts: Any) -> None:
     group.carrier.gather(torch.zeros(1))
 
@@ -100,4 +120,9 @@ ACTIONS: Mapping[str, Callable[..., None]] = {
     "gather": _gather,
     "scatter": _scatter,
     "barrier": _barrier,
+}
+
+EXCHANGES: Mapping[str, Callable[..., None]] = {
+    "reduce_scatter_single": _reduce_scatter_single,
+    "all_to_all_single": _all_to_all_single,
 }

@@ -1,5 +1,7 @@
 """What one process says for all."""
 
+import hashlib
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +14,25 @@ PATIENCE = 15.0
 
 
 def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
-    """Whether no other process has said a text yet; true where the store that knows is lost."""
+    """Whether no other process has said a text yet; where the store that knows is lost, none on this machine."""
     try:
         return endpoint.connect(PATIENCE).add(f"said/{text}", 1) == 1
     except StoreLost:
-        return True
+        return _is_first_here(endpoint.token, text)
+
+
+def _is_first_here(run: str, text: str) -> bool:
+    """Whether no process of a run that is still there on this machine has said a text."""
+    name = hashlib.sha256(f"{run}/{text}".encode()).hexdigest()
+    said = socket.socket(socket.AF_UNIX)
+    try:
+        said.bind(f"\0recycle/{name}")
+    except OSError:
+        said.close()
+        return False
+    # The name is taken until the process ends.
+    said.detach()
+    return True
 
 
 def say_launcher_lost(endpoint: Endpoint, events: Path, take_over: Callable[[], None]) -> None:

@@ -41,12 +41,14 @@ class ReplaceableGroup(dist.ProcessGroup):
 
     Attributes:
         servers: whose ranks are in it, in the order of these, since its calls were handed over.
+        numbers: which ranks of each of them are in it.
         counted: this rank in the group, and the group's size, as they are told.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # of subclasses, whose store is their backend's
         self.servers: tuple[Server, ...] = ()
+        self.numbers: tuple[int, ...] = ()
         self.counted = (rank, size)
         # Torch's own methods are no way to the backend: on subclasses they keep Python's global lock, which the
         # backend's threads may wait for.

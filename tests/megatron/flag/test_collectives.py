@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
@@ -72,7 +73,9 @@ class Process:
             rank=self._place,
         )
         for group in self.made:
-            group.servers = tuple(dict.fromkeys(self.by_rank[rank] for rank in dist.get_process_group_ranks(group)))
+            ranks = dist.get_process_group_ranks(group)
+            group.servers = tuple(dict.fromkeys(self.by_rank[rank] for rank in ranks))
+            group.numbers = tuple(dict.fromkeys(rank % self._place.size for rank in ranks))
             hand_over(group, GroupCollectives.of(self.live.collectives, group))
 
 
@@ -209,7 +212,6 @@ UNSUPPORTED = {
     "reduce_scatter_single": lambda tensor: dist.reduce_scatter_single(tensor[:1], tensor),
     "reduce_scatter": lambda tensor: dist.reduce_scatter(tensor[:1], list(tensor.split(1))),
     "all_to_all_single": lambda tensor: dist.all_to_all_single(torch.zeros(4), tensor),
-    "a reduction by AVG": lambda tensor: dist.all_reduce(tensor, ReduceOp.AVG),
     "a reduction by BAND": lambda tensor: dist.all_reduce(tensor, ReduceOp.BAND),
 }
 
@@ -300,9 +302,9 @@ def test_whoever_is_dead_a_group_gives_what_the_whole_one_gives(shape):
         results = {}
         for servers in sorted(groups_of(live.server, job), key=live.collectives.kind):
             mine = said(live.server, PUT_IN)
-            rows = live.collectives.gather(servers, mine)
+            rows = live.collectives.gather(servers, (), mine)
             reduced = [
-                live.collectives.reduce(servers, mine, how)
+                live.collectives.reduce(servers, (), mine, how)
                 for how in (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.SUM, ReduceOp.PRODUCT)
             ]
             results[servers] = rows, reduced
@@ -322,9 +324,11 @@ def test_whoever_is_dead_a_group_gives_what_the_whole_one_gives(shape):
 
 
 @settings(max_examples=10, deadline=None)
-@given(small_jobs())
-def test_a_group_of_all_ranks_of_its_servers_gives_what_the_whole_one_gives(shape):
+@given(small_jobs(), st.sampled_from([(2, 1), (4, 2)]))
+def test_a_group_of_several_ranks_of_its_servers_gives_what_the_whole_one_gives(shape, ranks):
+    """Of all, or of every other one; then there is another such group with the rest, which does the same."""
     job, dead = shape
+    size, apart = ranks
     alive = [each for each in job.servers() if each not in dead]
 
     def said(server, number):
@@ -334,27 +338,29 @@ def test_a_group_of_all_ranks_of_its_servers_gives_what_the_whole_one_gives(shap
         results = {}
         for servers in sorted({*groups_of(live.server, job), (live.server,)}, key=live.collectives.kind):
             mine = said(live.server, live.rank.number)
-            rows = live.collectives.gather(servers, mine, across=True)
+            numbers = tuple(range(live.rank.number % apart, size, apart))
+            rows = live.collectives.gather(servers, numbers, mine)
             reduced = [
-                live.collectives.reduce(servers, mine, how, across=True)
+                live.collectives.reduce(servers, numbers, mine, how)
                 for how in (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.SUM, ReduceOp.PRODUCT)
             ]
             # A group of one plane may have the same servers.
-            plane = live.collectives.gather(servers, mine)
+            plane = live.collectives.gather(servers, (), mine)
             results[servers] = rows, reduced, plane
         return results
 
     groups = {server: [*groups_of(server, job), (server,)] for server in alive}
-    with_own = live_ranks(job, [alive], work, 2, groups)
+    with_own = live_ranks(job, [alive], work, size, groups)
     for (_, own), results in with_own.items():
         for servers, (rows, (greatest, least, total, product), plane) in results.items():
-            whole = torch.stack([said(each, number) for each in servers for number in range(2)])
+            members = [(each, number) for each in servers for number in range(own % apart, size, apart)]
+            whole = torch.stack([said(*each) for each in members])
             assert torch.equal(torch.stack(rows), whole)
-            assert torch.equal(torch.stack(plane), whole[own::2])
+            assert torch.equal(torch.stack(plane), torch.stack([said(each, own) for each in servers]))
             assert torch.equal(greatest, whole.amax(0))
             assert torch.equal(least, whole.amin(0))
             is_pipeline = len({each.pipeline for each in servers}) == 1
-            counted = whole[[is_pipeline or each not in dead for each in servers for _ in range(2)]]
+            counted = whole[[is_pipeline or each not in dead for each, _ in members]]
             assert torch.equal(total, counted.sum(0))
             assert torch.equal(product, counted.prod(0))
 
@@ -460,13 +466,13 @@ def test_a_sum_that_is_known_already_is_taken_by_what_is_put_in_and_only_over_pe
         if knows:
             collectives.totals = {content_of(mine): [known]}
         return [
-            collectives.reduce(peers, mine, ReduceOp.MAX).item(),
-            collectives.reduce(pipeline, mine, ReduceOp.SUM).item(),
-            collectives.reduce(peers, torch.tensor([1.5]), ReduceOp.SUM).item(),
+            collectives.reduce(peers, (), mine, ReduceOp.MAX).item(),
+            collectives.reduce(pipeline, (), mine, ReduceOp.SUM).item(),
+            collectives.reduce(peers, (), torch.tensor([1.5]), ReduceOp.SUM).item(),
             # Nobody may wait for the other one of the stage, which does not come.
-            collectives.reduce(peers, mine, ReduceOp.SUM).item() if knows else 7.0,
+            collectives.reduce(peers, (), mine, ReduceOp.SUM).item() if knows else 7.0,
             # It is known once.
-            collectives.reduce(peers, mine, ReduceOp.SUM).item(),
+            collectives.reduce(peers, (), mine, ReduceOp.SUM).item(),
         ]
 
     assert live_servers(JOB, [servers], work) == {server: [0.5, 1.0, 3.0, 7.0, 1.0] for server in servers}
@@ -476,7 +482,7 @@ def test_whole_numbers_that_gloo_cannot_add_are_no_failure():
     servers = JOB.servers()
 
     def work(live):
-        total = live.collectives.reduce(RANKS, torch.tensor([300, -1], dtype=torch.int16), ReduceOp.SUM)
+        total = live.collectives.reduce(RANKS, (), torch.tensor([300, -1], dtype=torch.int16), ReduceOp.SUM)
         return total.dtype, total.tolist()
 
     assert live_servers(JOB, [servers], work) == dict.fromkeys(servers, (torch.int16, [1200, -4]))
@@ -493,7 +499,7 @@ def test_groups_that_are_the_same_among_the_living_are_kept_apart():
         if live.server not in pair:
             return None
         mine = torch.tensor([1 + live.server.stage])
-        return [live.collectives.reduce(group, mine, ReduceOp.SUM).item() for group in (first, second, first)]
+        return [live.collectives.reduce(group, (), mine, ReduceOp.SUM).item() for group in (first, second, first)]
 
     alive = [server for server in job.servers() if server not in (first[-1], second[-1])]
     results = live_servers(job, [alive], work, groups)
@@ -507,10 +513,10 @@ def test_a_group_of_some_peers_is_refused_when_nobody_in_it_can_play_a_dead_one(
 
     def work(live):
         if live.server == some[0]:
-            return [each.item() for each in live.collectives.gather(some, torch.tensor(5))]
+            return [each.item() for each in live.collectives.gather(some, (), torch.tensor(5))]
         if live.server == other[0]:
             with pytest.raises(RunError, match="rank 1 of a group is dead, and so are its peers in it"):
-                live.collectives.gather(other, torch.tensor(5))
+                live.collectives.gather(other, (), torch.tensor(5))
         return None
 
     alive = [server for server in job.servers() if server not in (some[-1], other[-1])]

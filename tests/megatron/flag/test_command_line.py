@@ -12,7 +12,6 @@ from recycle.megatron.flag.refusals import RULES, UNSPLIT
 # Settings of megatron.core that Megatron's command line cannot set.
 OF_CORE_ALONE = {
     "num_microbatches_with_partial_activation_checkpoints",
-    "num_moe_experts",
     "variable_seq_lengths",
     "virtual_pipeline_model_parallel_size",
 }

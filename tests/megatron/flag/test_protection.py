@@ -80,7 +80,12 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
     [
         (f"{WORDS} --recycle-dead W1_0", {}, "with --recycle-dead everybody must live"),
         (WORDS, {"RANK": None}, "this process was started alone"),
-        (f"{WORDS} --tensor-model-parallel-size 2 --sequence-parallel", {"WORLD_SIZE": "8"}, "sequence_parallel: its"),
+        (f"{WORDS} --num-experts 4 --expert-model-parallel-size 2", {}, "with one pipeline there are no peers"),
+        (
+            f"{WORDS} --num-experts 4 --expert-model-parallel-size 4",
+            {},
+            "4 ranks are no multiple of 8, the 4 that",
+        ),
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
         ("--pipeline-model-parallel-size 2", {}, "--micro-batch-size is missing"),

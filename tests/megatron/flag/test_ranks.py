@@ -31,11 +31,6 @@ def test_by_default_peers_are_neighbours_and_a_host_may_have_all_of_them():
 
 
 def test_what_cannot_be_outlived_says_why():
-    def why(pipelines=2, dead=(), **settings):
-        return unprotected(Shape(pipelines, 2, 2), dead, ({"tensor_model_parallel_size": 1} | settings).get)
-
-    assert why() == why(tensor_model_parallel_size=2) == why(sequence_parallel=True) == ""
-    assert "no peers" in why(pipelines=1)
-    assert "everybody must live" in why(dead=(Server(0, 0),))
-    for name in ("sequence_parallel", "qk_layernorm"):
-        assert why(**{name: True}, tensor_model_parallel_size=2).startswith(f"{name}: its gradients")
+    assert unprotected(Shape(2, 2, 2), ()) == ""
+    assert "no peers" in unprotected(Shape(1, 2, 2), ())
+    assert "everybody must live" in unprotected(Shape(2, 2, 2), (Server(0, 0),))

@@ -17,7 +17,7 @@ GOOD = {
     "virtual_pipeline_model_parallel_size": None,
     "pipeline_model_parallel_size": 2,
     "context_parallel_size": 1,
-    "num_moe_experts": None,
+    "moe_token_dispatcher_type": "allgather",
     "sequence_parallel": False,
     "gradient_accumulation_fusion": False,
 }
@@ -42,8 +42,9 @@ def test_what_works_is_let_through():
 def test_what_does_not_is_named_with_what_to_change():
     refuse("virtual_pipeline_model_parallel_size is 2: .* leave it out", virtual_pipeline_model_parallel_size=2)
     refuse("pipeline_model_parallel_size is 4, and the plan has 2 stages", pipeline_model_parallel_size=4)
-    refuse("context_parallel_size is 2: .* only 1 works", context_parallel_size=2)
-    refuse("num_moe_experts is 8: .* leave it out", num_moe_experts=8)
+    local = {"context_parallel_size": 2, "transformer_impl": "local"}
+    refuse("transformer_impl is local: context parallelism .* use --transformer-impl transformer_engine", **local)
+    refuse("moe_token_dispatcher_type is flex: .* use alltoall", moe_token_dispatcher_type="flex")
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
     refuse("sequence_parallel is on: .* plan with --backward fused", sequence_parallel=True)
     refuse("gradient_accumulation_fusion is on: .* plan with --backward fused", gradient_accumulation_fusion=True)

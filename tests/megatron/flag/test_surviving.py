@@ -112,14 +112,16 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     assert resumed["trained", 5] == stock["trained", 5]
 
 
-@pytest.mark.parametrize(("format", "point"), [("torch", "save"), ("torch_dist", "written")])
+@pytest.mark.parametrize(
+    ("format", "point", "parallel"), [("torch", "save", ()), ("torch_dist", "written", ("--sequence-parallel",))]
+)
 def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
-    dataset, stock, tmp_path, monkeypatch, format, point
+    dataset, stock, tmp_path, monkeypatch, format, point, parallel
 ):
     """At any moment a rank of the last stage, and the first rank in the middle of the second checkpoint."""
     monkeypatch.setenv("ACCIDENTS", f"0:{point}:2")
     victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
-    parallel, saved = ("--tensor-model-parallel-size", 2), ("--ckpt-format", format)
+    parallel, saved = ("--tensor-model-parallel-size", 2, *parallel), ("--ckpt-format", format)
     survived = train(
         *(dataset, *parallel, *ON, *saved, "--save-interval", 4, "--save", tmp_path),
         ranks=8,
@@ -136,6 +138,28 @@ def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
     again = (*parallel, *saved, "--load", tmp_path, "--ckpt-step", 8, "--exit-interval", 9)
     resumed = losses(train(dataset, *again, iterations=LENGTH))
     assert resumed["trained", 9] == expected["trained", 9]
+
+
+def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(dataset, tmp_path, monkeypatch):
+    """Its servers are two of Megatron's pipelines each; the first rank dies in the checkpoint that all write."""
+    divided = ("--num-experts", 4, "--expert-model-parallel-size", 2)
+    divided += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear")
+    stock = nearly(train(dataset, *divided, ranks=8))
+    monkeypatch.setenv("ACCIDENTS", "0:written:1")
+    victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
+    survived = train(
+        *(dataset, *divided, *ON, "--save-interval", 4, "--save", tmp_path),
+        ranks=8,
+        script="accident_prone_gpt.py",
+        watch=kill([(victim, 5, when)]),
+    )
+    dead = set(re.findall(r"(W\d_\d) has lost rank (\d), which was killed by signal 9", survived.output))
+    assert dead == {("W0_0", "0"), (f"W{(victim - 4) // 2}_1", str(victim % 2))}, when
+    assert losses(survived) == stock, (victim, when)
+    monkeypatch.delenv("ACCIDENTS")
+    again = (*divided, "--load", tmp_path, "--ckpt-step", 4, "--exit-interval", 5)
+    resumed = losses(train(dataset, *again))
+    assert resumed["trained", 5] == stock["trained", 5]
 
 
 def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_with_half_the_ranks(
