@@ -3,14 +3,14 @@
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
 
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import JobCommand, describe_dead, job_options, load_legal_plan
+from recycle.cli.options import JobCommand, describe_dead, device_option, job_options, load_legal_plan
 from recycle.cli.parameters import COPIES, DURATION, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
@@ -128,6 +128,8 @@ LONGEST_RUN = 24 * 3600.0
     "in the environment says the same, and keeps a password out of the list of processes.",
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.")
+@device_option
+@click.option("--nccl", is_flag=True, help="Carry what lies on GPUs by NCCL instead of through host memory.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option(
@@ -161,6 +163,8 @@ def command(
     copies: int,
     store: str | None,
     unprotected: bool,
+    device: Literal["cpu", "cuda"],
+    nccl: bool,
     exact: bool,
     fp16: bool,
     emulate: float | None,
@@ -188,9 +192,13 @@ def command(
         return
     quiet()
     from recycle.control.durations import Durations
+    from recycle.runtime.device import require_device
     from recycle.runtime.launch.claiming import claimed
     from recycle.runtime.launch.start import choose_address, find_start
 
+    if nccl and device != "cuda":
+        raise UserError("--nccl: it carries what lies on GPUs; give --device cuda, or leave it out")
+    require_device(device)
     protected = not unprotected
     if store is not None and not protected:
         raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
@@ -249,6 +257,8 @@ def command(
             cluster=cluster,
             waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
             copies=copies,
+            device=device,
+            nccl=nccl,
         )
         train_and_show(run, faults, meeting)
 

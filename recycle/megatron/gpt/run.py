@@ -14,7 +14,9 @@ from recycle.megatron.gpt.model import ModelOptions
 from recycle.placement import placement_text
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
+from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
+from recycle.runtime.net.network import TransportKind
 from recycle.runtime.step.checkpoint import KEPT
 from recycle.version import __version__
 
@@ -46,6 +48,8 @@ class Run(msgspec.Struct, frozen=True):
         waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
         copies: how many hosts' keepers hold each version in memory; 0 for none.
         cluster: where the store is in etcd; None where the run has a store of its own.
+        device: what servers compute on.
+        nccl: whether NCCL carries the tensors of GPUs; otherwise they go through host memory.
     """
 
     plan: Plan
@@ -67,6 +71,8 @@ class Run(msgspec.Struct, frozen=True):
     waiting: Plan | None = None
     copies: int = 0
     cluster: EtcdCluster | None = None
+    device: DeviceKind = "cpu"
+    nccl: bool = False
 
     @property
     def goes_on(self) -> bool:
@@ -77,6 +83,13 @@ class Run(msgspec.Struct, frozen=True):
     def ranks(self) -> int:
         """How many ranks a server has."""
         return self.tensor_parallel
+
+    @property
+    def transport(self) -> TransportKind:
+        """What carries the tensors of its servers."""
+        if self.device == "cpu":
+            return "gloo"
+        return "nccl" if self.nccl else "staged"
 
     @property
     def events(self) -> Path:
@@ -107,7 +120,11 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
-        release |= {"stages": str(self.plan.job.depth), "placement": placement_text(self.plan.job.chunks)}
+        release |= {
+            "device": self.device,
+            "stages": str(self.plan.job.depth),
+            "placement": placement_text(self.plan.job.chunks),
+        }
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:
@@ -160,6 +177,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resume_from: Path | None
     restarts: int
     copies: int
+    device: DeviceKind
+    nccl: bool
 
 
 def _path(kind: type, value: str) -> Path:

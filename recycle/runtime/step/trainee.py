@@ -10,7 +10,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, TransportKind
 from recycle.runtime.step.listener import Listener
 
 
@@ -144,6 +144,7 @@ class Trainee(NamedTuple):
         admits: whether its state is, just now, all that somebody needs who is let in.
         kept: copies in memory; None where there are none.
         rank: which of its server's ranks this is the training of.
+        transport: what carries its tensors.
     """
 
     versions: Versioned
@@ -153,3 +154,4 @@ class Trainee(NamedTuple):
     kept: Kept | None = None
     rank: ServerRank = SOLE
     admits: Callable[[], bool] = lambda: True
+    transport: TransportKind = "gloo"

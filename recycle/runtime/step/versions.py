@@ -8,9 +8,13 @@ from collections.abc import Sequence
 
 import torch
 
+from recycle.runtime.device import room_in_host_memory
+
 
 class Versions:
-    """Keeps the state before each optimizer step in a second set of tensors, which ``undo`` swaps with the first.
+    """Keeps the state before each optimizer step in host memory, from which ``undo`` copies it back.
+
+    A GPU copies in the order in which it is told to step, so that nobody waits for it.
 
     Args:
         parameters: what the optimizer steps, and whatever else a step changes.
@@ -47,9 +51,9 @@ class Versions:
         tensors = [each.data for each in self._parameters] + [self._state(*name) for name in names]
         if names != self._names or len(self.copies) != len(tensors):
             self._names = names
-            self.copies = [torch.empty_like(each) for each in tensors]
+            self.copies = [room_in_host_memory(each) for each in tensors]
         if tensors:
-            torch._foreach_copy_(self.copies, tensors)
+            torch._foreach_copy_(self.copies, tensors, non_blocking=True)
         self._kept = True
 
     def advance(self) -> None:
@@ -59,13 +63,10 @@ class Versions:
     def undo(self) -> None:
         """Go back to the version before the newest one."""
         assert self._kept, f"version {self.newest - 1} is not held"
-        for place, parameter in enumerate(self._parameters):
-            parameter.data, self.copies[place] = self.copies[place], parameter.data
-        stepped = set()
-        for copy, (place, key) in enumerate(self._names, len(self._parameters)):
-            state = self._optimizer.state[self._parameters[place]]
-            state[key], self.copies[copy] = self.copies[copy], state[key]
-            stepped.add(place)
+        tensors = [each.data for each in self._parameters] + [self._state(*name) for name in self._names]
+        if tensors:
+            torch._foreach_copy_(tensors, self.copies, non_blocking=True)
+        stepped = {place for place, _ in self._names}
         for place, parameter in enumerate(self._parameters):
             if place not in stepped:
                 # Before its first step, an optimizer knows nothing of a parameter.
