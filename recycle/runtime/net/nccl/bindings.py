@@ -5,6 +5,7 @@ ends the process, and know no call that gives up all communicators of a process 
 """
 
 import ctypes
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -18,6 +19,9 @@ LIBRARY = "libnccl.so.2"
 SUCCESS, IN_PROGRESS = 0, 7
 GROUP_ABORT, REVOKE = 22200, 22807
 """Releases from which several communicators can be aborted in a group, and those that have ``ncclCommRevoke``."""
+
+QUIET, LOOK = 1.0, 0.001
+"""Seconds in which what was revoked has to come to rest before it is aborted, and between two looks at it."""
 
 TYPES = {
     torch.int8: 0,
@@ -167,9 +171,17 @@ class Nccl:
             # What is under way ends by this, and aborting only frees the rest.
             for each in handles:
                 self._library.ncclCommRevoke(each, 0)
+            end = time.monotonic() + QUIET
+            while any(map(self._is_busy, handles)) and time.monotonic() < end:
+                time.sleep(LOOK)
         with self._group() if self.release >= GROUP_ABORT else _nothing():
             for each in handles:
                 self._library.ncclCommAbort(each)
+
+    def _is_busy(self, handle: ctypes.c_void_p) -> bool:
+        state = ctypes.c_int()
+        self._library.ncclCommGetAsyncError(handle, ctypes.byref(state))
+        return state.value == IN_PROGRESS
 
     @contextmanager
     def _group(self) -> Iterator[None]:
