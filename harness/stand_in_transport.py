@@ -13,7 +13,7 @@ from recycle.job import Server
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.network import Network, NetworkOptions, PrivateLink
 from recycle.runtime.net.ordered.communicators import Communicators
-from recycle.runtime.net.ordered.network import OrderedNetwork
+from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
 
 CPU = torch.device("cpu")
 
@@ -119,7 +119,8 @@ def ends_over(library: Library) -> tuple[Callable[..., Network], Callable[..., P
     ) -> OrderedNetwork:
         look = check or (lambda: None)
         others = view.servers if partners is None else partners
-        return OrderedNetwork(StandInNccl(library, options, look), store, view, server, options, rank, look, others)
+        made = Communicators(StandInNccl(library, options, look), store, options, look, plane_of(view, rank))
+        return OrderedNetwork(made, view, server, rank, others)
 
     def connect_pair(
         store: Store, first: bool, options: NetworkOptions, check: Callable[[], None] = lambda: None

@@ -12,7 +12,8 @@ from recycle.runtime.net.gloo.network import GlooNetwork
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldNetwork
 from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, PrivateLink
-from recycle.runtime.net.ordered.network import OrderedNetwork
+from recycle.runtime.net.ordered.communicators import Communicators
+from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
 from recycle.runtime.net.staged.network import StagedNetwork
 
 
@@ -53,8 +54,8 @@ def connect(
         return StagedNetwork(network)
     look = check or (lambda: None)
     library = NcclLibrary(torch.device("cuda", torch.cuda.current_device()), options.rebuild_timeout, look)
-    place = PrefixStore("nccl", store)
-    return TwofoldNetwork(network, OrderedNetwork(library, place, view, server, options, rank, look, others))
+    made = Communicators(library, PrefixStore("nccl", store), options, look, plane_of(view, rank))
+    return TwofoldNetwork(network, OrderedNetwork(made, view, server, rank, others, everybody=False))
 
 
 def connect_pair(

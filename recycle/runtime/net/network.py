@@ -176,8 +176,13 @@ class Network(Protocol):
     def ranks(self) -> Group:
         """The ranks of this server."""
 
-    def group(self, name: str, servers: Sequence[Server]) -> Group:
+    def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """A group of some live servers, this one among them; each of them must ask for it by the same name.
+
+        Args:
+            name: of the group.
+            servers: who is in it.
+            on_host: whether it reduces nothing but what lies in host memory, and so needs no device's connections.
 
         Raises:
             ConnectionLost: one of them did not come.

@@ -72,7 +72,8 @@ class TwofoldNetwork:
 
     def __init__(self, host: Network, near: Network, is_near: Crosses = is_on_device) -> None:
         self._host, self._near, self._is_near = host, near, is_near
-        self.all = TwofoldGroup(host.all, near.all, is_near)
+        # What all servers tell each other are figures, and those lie in host memory.
+        self.all = host.all
         self.peers = TwofoldGroup(host.peers, near.peers, is_near)
         self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
 
@@ -96,9 +97,10 @@ class TwofoldNetwork:
         """See Network."""
         return self._near.one_queue
 
-    def group(self, name: str, servers: Sequence[Server]) -> TwofoldGroup:
+    def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """See Network."""
-        return TwofoldGroup(self._host.group(name, servers), self._near.group(name, servers), self._is_near)
+        host = self._host.group(name, servers, on_host=True)
+        return host if on_host else TwofoldGroup(host, self._near.group(name, servers), self._is_near)
 
     def link(self, peer: Server) -> TwofoldLink:
         """See Network."""

@@ -103,12 +103,17 @@ class Communicators:
         options: how they meet.
         check: raises when this is over; asked while others are waited for.
         plane: what the names of its groups begin with.
+
+    Attributes:
+        one_queue: whether what this rank starts runs one after the other.
+        device: where the tensors are that are carried.
     """
 
     def __init__(
         self, library: Library, store: Store, options: NetworkOptions, check: Callable[[], None], plane: str = ""
     ) -> None:
         self.one_queue = library.one_queue
+        self.device = library.device
         self._library = library
         self._plane = plane
         self._store = store
@@ -159,7 +164,7 @@ class Communicators:
         try:
             self._watch(lambda: all(each.complete for each in self._joined))
             for group, kind in self._cold:
-                self._watch(group.start(kind, torch.zeros(1, device=self._library.device)).is_over)
+                self._watch(group.start(kind, torch.zeros(1, device=self.device)).is_over)
             self._cold.clear()
         except Exception:
             self.abort()

@@ -47,7 +47,7 @@ class StagedNetwork:
         """See Network."""
         return self._inner.one_queue
 
-    def group(self, name: str, servers: Sequence[Server]) -> StagedGroup:
+    def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> StagedGroup:
         """See Network."""
         return StagedGroup(self._inner.group(name, servers), self._crosses)
 
