@@ -15,11 +15,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import NamedTuple
-from uuid import uuid4
 
 import torch
-from torch.distributed import Store
 
 LOOK = 0.005
 
@@ -132,6 +131,7 @@ class Communicator:
 
     def start(self, kind: str, tensor: torch.Tensor) -> int:
         """Give an operation; its place in the order tells when it is done."""
+        self._library.check()
         with self._library.changed:
             if self.aborted:
                 raise RuntimeError("the communicator was aborted")
@@ -195,15 +195,27 @@ class Library:
         self._shared: weakref.WeakValueDictionary[bytes, Shared] = weakref.WeakValueDictionary()
         self._devices: dict[int, Device] = {}
 
-    def join(self, store: Store, rank: int, size: int) -> Communicator:
-        """Come to a communicator, under the unique name that the store has for it."""
+    def join(self, name: bytes, rank: int, size: int) -> Communicator:
+        """Come to a communicator, under the unique name that one of its ranks has made up."""
         self.check()
-        name = store.compare_set("name", "", uuid4().hex)
         with self.changed:
             shared = self._shared.setdefault(name, Shared(size))
             communicator = Communicator(self, shared, rank, self._device())
             self.changed.notify_all()
         return communicator
+
+    def rest(self, over: Callable[[], bool]) -> None:
+        """Wait for a moment, or until something is over."""
+        self.check()
+        with self.changed:
+            self.changed.wait_for(over, LOOK)
+
+    def apart(self) -> "Library":
+        """The same library with queues of its own, as another device's would be, and never one for all."""
+        twin = copy(self)
+        twin.one_queue = False
+        twin._devices = {}
+        return twin
 
     def count(self) -> int:
         """How many communicators this thread holds."""

@@ -1,200 +1,112 @@
-"""A transport over the stand-in for NCCL.
+"""The transport over NCCL, as it is, over the stand-in for NCCL's own functions."""
 
-It has a communicator for each direction of a link, because both ends may send before they receive; makes
-all communicators of a view anew; and gives up by abort, never by destroy.
-"""
-
-import time
-from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from itertools import count
+from uuid import uuid4
 
 import torch
-from torch.distributed import PrefixStore, Store
+from torch.distributed import Store
 
-from harness.stand_in import LOOK, Communicator, Library
+from harness.stand_in import Communicator, Library
 from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
-from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.network import Network, NetworkOptions, PrivateLink
+from recycle.runtime.net.ordered.communicators import Communicators
+from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
+
+CPU = torch.device("cpu")
 
 
-class UnderWay:
-    """A transfer or a reduction."""
+class StandInFunctions:
+    """NCCL's functions; see Functions. What was aborted must not be touched any more, as it is no more."""
 
-    def __init__(self, library: Library, communicator: Communicator, place: int, timeout: timedelta) -> None:
+    release = 0
+
+    def __init__(self, library: Library) -> None:
         self._library = library
-        self._communicator = communicator
-        self._place = place
-        self._timeout = timeout.total_seconds()
+        self._numbers = count(1)
+        self._made: dict[int, Communicator] = {}
+        self.latest: tuple[Communicator, int] | None = None
 
-    def wait(self) -> None:
-        """See Transfer."""
-        end = time.monotonic() + self._timeout
-        communicator, changed = self._communicator, self._library.changed
-        while not communicator.is_over(self._place):
-            self._library.check()
-            if time.monotonic() > end:
-                raise ConnectionLost("nobody answers")
-            with changed:
-                changed.wait_for(lambda: communicator.is_over(self._place), LOOK)
-        if communicator.aborted:
-            raise ConnectionLost("it was aborted")
+    def unique_id(self) -> bytes:
+        return uuid4().bytes
 
+    def join(self, unique_id: bytes, rank: int, size: int) -> int:
+        handle = next(self._numbers)
+        self._made[handle] = self._library.join(unique_id, rank, size)
+        return handle
 
-class OrderedGroup:
-    """A group over one communicator."""
+    def in_progress(self, communicator: int) -> bool:
+        return not self._made[communicator].complete
 
-    def __init__(self, library: Library, communicator: Communicator, timeout: timedelta) -> None:
-        self._library = library
-        self._communicator = communicator
-        self._timeout = timeout
+    def start(self, kind: str, tensor: torch.Tensor, communicator: int, rank: int, stream: int) -> None:
+        made = self._made[communicator]
+        self.latest = made, made.start(kind, tensor)
 
-    def start(self, kind: str, tensor: torch.Tensor) -> UnderWay:
-        """Give an operation to the communicator."""
-        self._library.check()
-        try:
-            place = self._communicator.start(kind, tensor)
-            return UnderWay(self._library, self._communicator, place, self._timeout)
-        except RuntimeError as error:
-            raise ConnectionLost(str(error)) from error
-
-    def start_sum(self, tensor: torch.Tensor) -> UnderWay:
-        """See Group."""
-        return self.start("sum", tensor)
-
-    def start_maximum(self, tensor: torch.Tensor) -> UnderWay:
-        """See Group."""
-        return self.start("maximum", tensor)
-
-    def sum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_sum(tensor).wait()
-
-    def maximum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_maximum(tensor).wait()
+    def abort(self, communicators: Iterable[int]) -> None:
+        for each in communicators:
+            self._made.pop(each).abort()
 
 
-class OrderedLink:
-    """A link over two communicators of two, one for each direction."""
+class StandInMark:
+    """A place after an operation; see Mark."""
 
-    def __init__(self, there: OrderedGroup, back: OrderedGroup) -> None:
-        self._there, self._back = there, back
+    def __init__(self, communicator: Communicator, place: int) -> None:
+        self._communicator, self._place = communicator, place
 
-    def send(self, tensor: torch.Tensor, _: Any) -> UnderWay:
-        """See Link."""
-        return self._there.start("send", tensor)
-
-    def receive(self, tensor: torch.Tensor, _: Any) -> UnderWay:
-        """See Link."""
-        return self._back.start("receive", tensor)
+    def query(self) -> bool:
+        return self._communicator.is_done(self._place)
 
 
-class Meeting:
-    """Makes groups and links, and gives them up."""
+class StandInLane:
+    """See Lane: the stand-in has its own order, and its tensors are always there."""
 
-    def __init__(
-        self, library: Library, store: Store, options: NetworkOptions, check: Callable[[], None], plane: str = ""
-    ) -> None:
+    number = 0
+
+    def __init__(self, functions: StandInFunctions) -> None:
+        self._functions = functions
+
+    def follow(self, _: torch.Tensor) -> None:
+        """Nothing is behind."""
+
+    def mark(self) -> StandInMark:
+        assert self._functions.latest is not None
+        return StandInMark(*self._functions.latest)
+
+
+class StandInNccl(NcclLibrary):
+    """The library of a rank, over the stand-in."""
+
+    def __init__(self, library: Library, options: NetworkOptions, check: Callable[[], None]) -> None:
+        functions = StandInFunctions(library)
+        super().__init__(CPU, options.rebuild_timeout, check, functions, lambda _: StandInLane(functions))
         self.one_queue = library.one_queue
         self._library = library
-        self._plane = plane
-        self._store = store
-        self._options = options
-        self._check = check
-        self._joined: list[Communicator] = []
 
-    def group(self, name: str, rank: int, size: int) -> OrderedGroup:
-        """Come to a group of this plane; ``meet`` waits for the others."""
-        return self.group_at(f"{self._plane}/{name}", rank, size)
-
-    def group_at(self, name: str, rank: int, size: int) -> OrderedGroup:
-        """Come to a group of ranks of any planes."""
-        self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
-        return OrderedGroup(self._library, self._joined[-1], self._options.transfer_timeout)
-
-    def link(self, rank: int, peer: int) -> OrderedLink:
-        """Come to a link; ``meet`` waits for the other one."""
-        low, high = sorted((rank, peer))
-        directions = [self.group(f"link/{low}/{high}/{way}", int(rank == high), 2) for way in range(2)]
-        return OrderedLink(*directions) if rank == low else OrderedLink(*reversed(directions))
-
-    def meet(self) -> None:
-        """Wait until everybody has come to everything."""
-        end = time.monotonic() + self._options.rebuild_timeout.total_seconds()
-        changed = self._library.changed
-        while not all(each.complete for each in self._joined):
-            self._library.check()
-            self._check()
-            if time.monotonic() > end:
-                raise ConnectionLost("somebody did not come")
-            with changed:
-                changed.wait(LOOK)
-
-    def abort(self) -> None:
-        """Give up everything."""
-        for each in list(self._joined):
-            each.abort()
-
-
-class OrderedNetwork:
-    """See Network."""
-
-    def __init__(
-        self, meeting: Meeting, view: View, server: Server, rank: ServerRank, partners: Collection[Server]
-    ) -> None:
-        self.view = view
-        self.server = server
-        self.rank = rank
-        self.one_queue = meeting.one_queue
-        self._meeting = meeting
-        self._rank = view.rank(server)
-        self.all = meeting.group("all", self._rank, len(view.servers))
-        peers = view.peers(server.stage)
-        self.peers = meeting.group(f"stage/{server.stage}", peers.index(server), len(peers))
-        self.ranks = meeting.group_at(f"epoch/{view.epoch}/server/{server}", rank.number, rank.size)
-        self._links = {each: meeting.link(self._rank, view.rank(each)) for each in partners if each != server}
-        meeting.meet()
-
-    def group(self, name: str, servers: Sequence[Server]) -> OrderedGroup:
-        """See Network."""
-        group = self._meeting.group(name, servers.index(self.server), len(servers))
-        self._meeting.meet()
-        return group
-
-    def link(self, peer: Server) -> OrderedLink:
-        """See Network."""
-        if peer not in self._links:
-            self._links[peer] = self._meeting.link(self._rank, self.view.rank(peer))
-            self._meeting.meet()
-        return self._links[peer]
-
-    def barrier(self) -> None:
-        """See Network."""
-        self.all.sum(torch.zeros(1))
-
-    def unblock(self) -> None:
-        """See Network."""
-        self._meeting.abort()
+    def rest(self, over: Callable[[], bool]) -> None:
+        self._library.rest(over)
 
 
 class OrderedPrivateLink:
     """See PrivateLink."""
 
-    def __init__(self, meeting: Meeting, first: bool) -> None:
-        self._meeting = meeting
-        link = meeting.link(int(not first), int(first))
+    def __init__(self, communicators: Communicators, first: bool) -> None:
+        self._communicators = communicators
+        link = communicators.link(int(not first), int(first))
         self.send, self.receive = link.send, link.receive
-        meeting.meet()
+        communicators.meet()
 
     def unblock(self) -> None:
         """See PrivateLink."""
-        self._meeting.abort()
+        self._communicators.abort()
 
 
 def ends_over(library: Library) -> tuple[Callable[..., Network], Callable[..., PrivateLink]]:
-    """What the transport offers, as ``recycle.runtime.net.connect`` does: ``connect`` and ``connect_pair``."""
+    """What the transport offers, as ``recycle.runtime.net.connect`` does: ``connect`` and ``connect_pair``.
+
+    Private links have queues of their own, as they have where they are gloo's.
+    """
 
     def connect(
         store: Store,
@@ -206,12 +118,14 @@ def ends_over(library: Library) -> tuple[Callable[..., Network], Callable[..., P
         partners: Collection[Server] | None = None,
     ) -> OrderedNetwork:
         look = check or (lambda: None)
-        meeting = Meeting(library, store, options, look, f"epoch/{view.epoch}/rank/{rank.number}")
-        return OrderedNetwork(meeting, view, server, rank, view.servers if partners is None else partners)
+        others = view.servers if partners is None else partners
+        made = Communicators(StandInNccl(library, options, look), store, options, look, plane_of(view, rank))
+        return OrderedNetwork(made, view, server, rank, others)
 
     def connect_pair(
         store: Store, first: bool, options: NetworkOptions, check: Callable[[], None] = lambda: None
     ) -> PrivateLink:
-        return OrderedPrivateLink(Meeting(library, store, options, check), first)
+        made = StandInNccl(library.apart(), options, check)
+        return OrderedPrivateLink(Communicators(made, store, options, check), first)
 
     return connect, connect_pair

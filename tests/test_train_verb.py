@@ -66,6 +66,11 @@ def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
         call("train", *SMALL, *options, "-o", tmp_path / "run")
 
 
+def test_nccl_is_refused_where_nothing_lies_on_gpus(tmp_path):
+    with pytest.raises(UserError, match=r"--nccl: .* give --device cuda, or leave it out"):
+        call("train", *SMALL, "--nccl", "-o", tmp_path / "run")
+
+
 FIRST_IMPORT = """
 import os, sys
 from recycle.cli import main

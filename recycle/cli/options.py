@@ -152,6 +152,14 @@ def mode_options(function: F) -> F:
     return result
 
 
+def device_option(function: F) -> F:
+    """Add ``--device``."""
+    text = "What stages are computed on; several processes share a GPU where a machine has fewer."
+    return click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help=text)(
+        function
+    )
+
+
 def json_option(function: F) -> F:
     """Add ``--json``; the function gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Report as JSON.")(function)

@@ -1,12 +1,13 @@
 """``recycle profile``."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import JobCommand, describe_job, job_options
+from recycle.cli.options import JobCommand, describe_job, device_option, job_options
 from recycle.cli.parameters import Count, OutputFile
 from recycle.files import write_whole
 from recycle.job import Job
@@ -19,8 +20,9 @@ FILE = click.Path(path_type=Path)
 @job_options
 @click.option("--model", "model_file", type=FILE, help="A TOML file with the size of the GPT.")
 @click.option("--repeats", type=Count(1), default=10, show_default=True, help="How often each measurement is repeated.")
+@device_option
 @click.option("-o", "--output", type=OutputFile(".toml"), required=True, help="Where to write the job file.")
-def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> None:
+def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cpu", "cuda"], output: Path) -> None:
     """Measure what every stage of a GPT costs and holds on this machine, for the shape of JOB.
 
     The job file that is written holds times in microseconds and memory in bytes; recycle plan takes it.
@@ -35,7 +37,7 @@ def command(job: Job, model_file: Path | None, repeats: int, output: Path) -> No
     from recycle.megatron.gpt.profile import profile
 
     options = load_model(model_file)
-    measured = profile(job, options, load_text(None, options), repeats)
+    measured = profile(job, options, load_text(None, options), repeats, device)
     write_whole(output, encode_job(measured))
     console = make_console()
     console.print(describe_job(measured), markup=False)

@@ -3,14 +3,14 @@
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import GroupedOption, JobCommand, describe_dead, job_options, load_legal_plan
+from recycle.cli.options import GroupedOption, JobCommand, describe_dead, device_option, job_options, load_legal_plan
 from recycle.cli.parameters import DURATION, RACKS, REDUNDANCY, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
@@ -63,6 +63,8 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     is_flag=True,
     help="Have each server of a stage hold shards of the optimizer's state, each with another one.",
 )
+@device_option
+@click.option("--nccl", is_flag=True, help="Carry what lies on GPUs by NCCL instead of through host memory.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option("--emulate", type=DURATION, help="Train nothing: servers sleep, a slot lasting this long.")
 @click.option(
@@ -184,6 +186,8 @@ def command(
     distributed: bool,
     store: str | None,
     unprotected: bool,
+    device: Literal["cpu", "cuda"],
+    nccl: bool,
     exact: bool,
     fp16: bool,
     emulate: float | None,
@@ -210,9 +214,13 @@ def command(
         return
     quiet()
     from recycle.control.durations import Durations
+    from recycle.runtime.device import require_device
     from recycle.runtime.launch.claiming import claimed
     from recycle.runtime.launch.start import choose_address, find_start
 
+    if nccl and device != "cuda":
+        raise UserError("--nccl: it carries what lies on GPUs; give --device cuda, or leave it out")
+    require_device(device)
     protected = not unprotected
     if store is not None and not protected:
         raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
@@ -278,6 +286,8 @@ def command(
             redundancy=redundancy,
             racks=racks,
             distributed=distributed,
+            device=device,
+            nccl=nccl,
         )
         train_and_show(run, faults, meeting)
 

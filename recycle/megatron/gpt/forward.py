@@ -18,9 +18,12 @@ def forward_step(data_iterator: Iterator[Batch], model: torch.nn.Module) -> tupl
 
     Labels below 0 are not counted.
     """
-    tokens, labels = next(data_iterator)
-    positions = torch.arange(tokens.size(1)).expand_as(tokens)
-    mask = torch.ones(tokens.size(1), tokens.size(1)).tril().logical_not().view(1, 1, *[tokens.size(1)] * 2)
+    device = next(model.parameters()).device
+    tokens, labels = (each.to(device) for each in next(data_iterator))
+    positions = torch.arange(tokens.size(1), device=device).expand_as(tokens)
+    mask = (
+        torch.ones(tokens.size(1), tokens.size(1), device=device).tril().logical_not().view(1, 1, *[tokens.size(1)] * 2)
+    )
     return model(tokens, positions, mask, labels=labels.clamp(min=0)), partial(token_loss, labels >= 0)
 
 

@@ -13,15 +13,17 @@ import torch
 
 from recycle.control.view import View
 from recycle.job import Job, Server, Stage
+from recycle.megatron.gpt.device import compute_on
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.gpt.text import TokenText
-from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, join_server
+from recycle.runtime.device import DeviceKind, require_device, settle
 from recycle.runtime.execute.stage import MicroBatch, TensorSpec
 from recycle.runtime.launch.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.update import Method, TorchUpdate
@@ -53,7 +55,7 @@ class StageProfile(msgspec.Struct, frozen=True):
     state: int
 
 
-def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> Job:
+def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int, kind: DeviceKind = "cpu") -> Job:
     """The job with measured costs in microseconds and memory in bytes; its limit has room for P micro-batches.
 
     Args:
@@ -61,15 +63,17 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> J
         options: the model.
         text: what the micro-batches are of.
         repeats: how often each thing is timed; the median counts.
+        kind: of the device that computes.
 
     Raises:
-        RunError: the model cannot be cut so.
+        RunError: the model cannot be cut so, or there is no such device.
     """
+    require_device(kind)
     count = len(job.stages)
     transformer_config(options, count)
-    profiles = [_profile_stage(stage, job, options, text, repeats) for stage in range(count)]
-    reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats)
-    latency = _time_transfer(_boundary(options), repeats) if count > 1 else 0.0
+    profiles = [_profile_stage(stage, job, options, text, repeats, kind) for stage in range(count)]
+    reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats, kind)
+    latency = _time_transfer(options, repeats, kind) if count > 1 else 0.0
     held = [sum(profiles[chunk].held for chunk in job.chunks[place]) for place in job.places]
     stages = [
         Stage(
@@ -97,16 +101,18 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int) -> J
     )
 
 
-def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText, repeats: int) -> StageProfile:
+def _profile_stage(
+    number: int, job: Job, options: ModelOptions, text: TokenText, repeats: int, kind: DeviceKind
+) -> StageProfile:
     found: list[StageProfile] = []
 
     def body(member: LocalProcess) -> None:
-        run_on_cpu()
+        device = compute_on(kind, 0)
         place = Place(number, len(job.stages))
         groups = join_server(Server(0, number), place.depth)
         config = transformer_config(options, place.depth)
-        model = build_stage(options, config, number, place.depth, groups)
-        spec = _boundary(options)
+        model = build_stage(options, config, number, place.depth, groups).to(device)
+        spec = _boundary(options, device)
         stage = MegatronStage(model, place, spec.shape, job.micro_batches, forward_step, text)
         addends = job.pipelines * job.micro_batches if options.exact else 0
         method = Method(options.clip, True, addends, keep=True, scale=options.scale_rule)
@@ -123,8 +129,8 @@ def _profile_stage(number: int, job: Job, options: ModelOptions, text: TokenText
         held = kept = 0
         for turn in range(repeats + 2):
             micro_batch = MicroBatch(turn, 0, 0)
-            received = torch.randn(spec.shape).to(spec.dtype) if stage.input else None
-            gradient = torch.randn(spec.shape).to(spec.dtype) if stage.output else None
+            received = torch.randn_like(spec.empty()) if stage.input else None
+            gradient = torch.randn_like(spec.empty()) if stage.output else None
             counter = SavedBytes(model)
             with counter if turn == 0 else torch.enable_grad():
                 forward = _timed(lambda: stage.forward(micro_batch, received))  # noqa: B023 - called at once
@@ -176,17 +182,18 @@ class SavedBytes:
         return tensor
 
 
-def _time_reductions(pipelines: int, sizes: list[int], repeats: int) -> list[float]:
+def _time_reductions(pipelines: int, sizes: list[int], repeats: int, kind: DeviceKind) -> list[float]:
     if pipelines == 1:
         return [0.0] * len(sizes)
     view = View.among(Server(pipeline, 0) for pipeline in range(pipelines))
     found: list[list[float]] = []
 
     def body(member: LocalProcess) -> None:
-        network = connect(member.store(), view, view.servers[member.rank])
+        device = compute_on(kind, member.rank)
+        network = connect(member.store(), view, view.servers[member.rank], _options(kind))
         medians = []
         for size in sizes:
-            tensor = torch.zeros(max(1, size // 4))
+            tensor = torch.zeros(max(1, size // 4), device=device)
             network.peers.sum(tensor)
             series = []
             for _ in range(repeats):
@@ -200,13 +207,14 @@ def _time_reductions(pipelines: int, sizes: list[int], repeats: int) -> list[flo
     return [max(times) for times in zip(*found, strict=True)]
 
 
-def _time_transfer(spec: TensorSpec, repeats: int) -> float:
+def _time_transfer(options: ModelOptions, repeats: int, kind: DeviceKind) -> float:
     view = View.among((Server(0, 0), Server(0, 1)))
     found: list[float] = []
 
     def body(member: LocalProcess) -> None:
         server, peer = view.servers[member.rank], view.servers[1 - member.rank]
-        network = connect(member.store(), view, server)
+        spec = _boundary(options, compute_on(kind, member.rank))
+        network = connect(member.store(), view, server, _options(kind))
         link = network.link(peer)
         tensor = spec.empty()
         series = []
@@ -215,6 +223,7 @@ def _time_transfer(spec: TensorSpec, repeats: int) -> float:
             for sender, carried in enumerate((Carried.OUTPUT, Carried.GRADIENT)):
                 begin = link.send if sender == member.rank else link.receive
                 begin(tensor, TransferKey(carried)).wait()
+                settle()
             series.append((time.perf_counter() - start) / 2)
         member.report(msgspec.json.encode(statistics.median(series[2:])))
 
@@ -222,13 +231,19 @@ def _time_transfer(spec: TensorSpec, repeats: int) -> float:
     return max(found)
 
 
-def _boundary(options: ModelOptions) -> TensorSpec:
-    return TensorSpec((options.sequence, options.micro_batch_size, options.hidden), options.precision)
+def _boundary(options: ModelOptions, device: torch.device) -> TensorSpec:
+    return TensorSpec((options.sequence, options.micro_batch_size, options.hidden), options.precision, device)
+
+
+def _options(kind: DeviceKind) -> NetworkOptions:
+    return NetworkOptions(transport="gloo" if kind == "cpu" else "staged")
 
 
 def _timed(act: Callable[[], object]) -> float:
+    settle()
     start = time.perf_counter()
     act()
+    settle()
     return time.perf_counter() - start
 
 
@@ -240,5 +255,8 @@ def _state_bytes(update: TorchUpdate) -> int:
     """What a stage holds from its first step on: parameters, moments, gradients, exact sums, and their copies."""
     moments = [each for state in update.optimizer.state.values() for each in state.values()]
     tensors = [*update.main.tensors(), *moments, *update.versions.copies, *update.sums.tensors()]
-    storages = [each.untyped_storage() for each in tensors if isinstance(each, torch.Tensor)]
+    # What is kept in host memory is none of a GPU's.
+    device = tensors[0].device
+    near = [each for each in tensors if isinstance(each, torch.Tensor) and each.device == device]
+    storages = [each.untyped_storage() for each in near]
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

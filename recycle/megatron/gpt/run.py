@@ -14,7 +14,9 @@ from recycle.megatron.gpt.model import ModelOptions
 from recycle.placement import placement_text
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
+from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
+from recycle.runtime.net.network import TransportKind
 from recycle.runtime.step.checkpoint import KEPT
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
@@ -50,6 +52,8 @@ class Run(msgspec.Struct, frozen=True):
         racks: which hosts fail together.
         cluster: where the store is in etcd; None where the run has a store of its own.
         distributed: whether each peer of a stage holds some shards of the optimizer's state, and steps those.
+        device: what servers compute on.
+        nccl: whether NCCL carries the tensors of GPUs; otherwise they go through host memory.
     """
 
     plan: Plan
@@ -73,6 +77,8 @@ class Run(msgspec.Struct, frozen=True):
     racks: Racks = Racks()
     cluster: EtcdCluster | None = None
     distributed: bool = False
+    device: DeviceKind = "cpu"
+    nccl: bool = False
 
     @property
     def goes_on(self) -> bool:
@@ -83,6 +89,13 @@ class Run(msgspec.Struct, frozen=True):
     def ranks(self) -> int:
         """How many ranks a server has."""
         return self.tensor_parallel
+
+    @property
+    def transport(self) -> TransportKind:
+        """What carries the tensors of its servers."""
+        if self.device == "cpu":
+            return "gloo"
+        return "nccl" if self.nccl else "staged"
 
     @property
     def events(self) -> Path:
@@ -113,7 +126,7 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
-        release |= {"distributed_optimizer": str(self.distributed)}
+        release |= {"device": self.device, "distributed_optimizer": str(self.distributed)}
         release |= {"stages": str(self.plan.job.depth), "placement": placement_text(self.plan.job.chunks)}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
@@ -169,6 +182,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     redundancy: Redundancy | None
     racks: Racks
     distributed: bool
+    device: DeviceKind
+    nccl: bool
 
 
 def _path(kind: type, value: str) -> Path:

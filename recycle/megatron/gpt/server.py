@@ -33,6 +33,8 @@ from recycle.runtime.step.shard_steps import ShardRule
 from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import Method, TorchUpdate
 
+CPU = torch.device("cpu")
+
 
 class GptServer:
     """Trains the stages that one server holds of a GPT, iteration by iteration; Connectable, and a Loop.
@@ -44,6 +46,7 @@ class GptServer:
         reporter: gets what happens.
         keep: whether steps can be undone.
         rank: of the server.
+        device: on which it computes.
 
     Attributes:
         training: of its stages.
@@ -60,6 +63,7 @@ class GptServer:
         reporter: Reporter,
         keep: bool,
         rank: ServerRank = SOLE,
+        device: torch.device = CPU,
     ) -> None:
         self.recorder = Recorder(server)
         self.network: Network | None = None
@@ -70,7 +74,7 @@ class GptServer:
         self._collectives = RankCollectives(rank)
         groups = join_server(server, run.plan.job.depth, self._collectives)
         chunks = run.plan.job.chunks[server.stage]
-        stages = [make_stage(run, each, text, groups) for each in chunks]
+        stages = [make_stage(run, each, text, groups, device) for each in chunks]
         self.training = StageTraining(stages, make_update(run, stages, chunks, keep), self.recorder)
         self.checkpoints = Checkpointing(run, text.fingerprint, server, rank, self.training, reporter)
 
@@ -78,9 +82,16 @@ class GptServer:
     def trainee(self) -> Trainee:
         """What recovery gets of it."""
         training, shards = self.training, self.training.update.shards
-        # Who serves a joiner has only some shards, so that it gets its own in the pause in which it is let in.
-        followed = training if shards is None else None
-        return Trainee(training, self, self.checkpoints, followed, shards=shards, rank=self._rank)
+        return Trainee(
+            training,
+            connection=self,
+            durable=self.checkpoints,
+            # Who serves a joiner has only some shards, so that it gets its own in the pause in which it is let in.
+            followed=training if shards is None else None,
+            shards=shards,
+            rank=self._rank,
+            transport=self._run.transport,
+        )
 
     @property
     def view(self) -> View:
@@ -160,7 +171,7 @@ class GptServer:
         return self.view.epoch
 
 
-def make_stage(run: Run, number: int, text: TokenText, groups: Any) -> MegatronStage:
+def make_stage(run: Run, number: int, text: TokenText, groups: Any, device: torch.device = CPU) -> MegatronStage:
     """A stage of a run's model, with the parameters that all its servers begin with.
 
     Args:
@@ -168,11 +179,12 @@ def make_stage(run: Run, number: int, text: TokenText, groups: Any) -> MegatronS
         number: which stage.
         text: what is trained on.
         groups: those of this rank's server.
+        device: on which it computes.
     """
     job, options = run.plan.job, run.model
     place = Place(number, len(job.stages))
     config = transformer_config(options, place.depth, run.tensor_parallel)
-    model = build_stage(options, config, number, place.depth, groups_of(groups, place))
+    model = build_stage(options, config, number, place.depth, groups_of(groups, place)).to(device)
     shape = (options.sequence, options.micro_batch_size, options.hidden)
     return MegatronStage(model, place, shape, job.micro_batches, forward_step, text, options.seed)
 

@@ -19,13 +19,13 @@ from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
+from recycle.megatron.gpt.device import prepare_device
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting, make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import TokenText
-from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.plan import Plan
 from recycle.record.history import next_epoch
@@ -52,6 +52,7 @@ from recycle.runtime.launch.supervisor import FIRED, Supervisor
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.recover.plans import Maker, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
@@ -291,7 +292,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
     )
 
     def survive() -> int:
-        run_on_cpu()
+        device = prepare_device(run, member.server, door.rank)
         reporter: Reporter = SilentReporter()
         if door.rank.is_first:
             name = str(member.server) if member.incarnation == 0 else str(member)
@@ -299,7 +300,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
-        trained = GptServer(run, member.server, text, reporter, keep=True, rank=door.rank)
+        trained = GptServer(run, member.server, text, reporter, keep=True, rank=door.rank, device=device)
         catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation) if door.rank.is_first else ()
         hooks: list[Hooks] = []
@@ -330,20 +331,20 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
 
 
 def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None, process: Process) -> None:
-    run_on_cpu()
     place, number = divmod(process.rank, run.ranks)
     server, rank = view.servers[place], ServerRank(number, run.ranks)
+    device = prepare_device(run, server, rank)
     reporter: Reporter = SilentReporter()
     if rank.is_first:
         failed = tuple(run.plan.dead) if process.rank == 0 else ()
         file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed)
         reporter = FileReporter(file, process.report)
     store = process.store()
-    trained = GptServer(run, server, text, reporter, keep=False, rank=rank)
+    trained = GptServer(run, server, text, reporter, keep=False, rank=rank, device=device)
     training = trained.training
     if newest is not None:
         trained.checkpoints.load(newest)
-    network = connect(store, view, server, rank=rank)
+    network = connect(store, view, server, NetworkOptions(transport=run.transport), rank)
     training.enter(network, training.newest)
     trained.connect(run.plan, network, (), None)
     if process.rank == 0:

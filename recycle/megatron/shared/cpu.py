@@ -1,7 +1,4 @@
-"""Megatron without CUDA: the names it calls unconditionally, pointed at the CPU.
-
-Nothing is touched where there is CUDA.
-"""
+"""Megatron without CUDA: the names it calls unconditionally, pointed at the CPU, for processes that compute there."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +14,7 @@ applied: list[str] = []
 
 def run_on_cpu() -> tuple[str, ...]:
     """Make Megatron run on this machine's CPU, once; say what was done for it."""
-    if torch.cuda.is_available() or applied:
+    if applied:
         return tuple(applied)
     # Megatron compiles its fused functions when it is imported, which takes seconds before any of them is called.
     own_compile = replace(torch, "compile", _leave_uncompiled)

@@ -39,7 +39,7 @@ class RankCollectives:
     def register(self) -> None:
         """Have torch make such groups where the backend is so called."""
         # The backend takes arguments by their place.
-        dist.Backend.register_backend(BACKEND, self._make, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, self._make, devices=["cpu", "cuda"])
 
     def connect(self, network: Network) -> None:
         """From now on, ranks meet in a view."""
@@ -64,7 +64,7 @@ class RankCollectives:
         """
         mine = tensor.detach().contiguous()
         content = mine.reshape(-1).view(torch.uint8)
-        table = torch.zeros(self.rank.size, len(content), dtype=torch.uint8)
+        table = torch.zeros(self.rank.size, len(content), dtype=torch.uint8, device=content.device)
         table[self.rank.number] = content
         self._group.sum(table)
         return [row.clone().view(mine.dtype).reshape(mine.shape) for row in table]

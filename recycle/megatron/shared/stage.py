@@ -9,6 +9,7 @@ from megatron.core.pipeline_parallel import schedules
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_model_config
 
+from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules
 from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
 from recycle.megatron.shared.world import Place
 from recycle.runtime.execute.seeds import seed_of, seeded
@@ -39,6 +40,20 @@ class ChunkContext(NamedTuple):
 
     input: torch.Tensor | None
     output: torch.Tensor
+
+
+class OwedWeights(NamedTuple):
+    """What I leaves for W, of Megatron's own layers and of Transformer Engine's."""
+
+    own: list[Owed]
+    delayed: list[Delayed]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """What it holds."""
+        for each in self.own:
+            yield from (each.grad_output, each.input)
+        for left in self.delayed:
+            yield from left.tensors
 
 
 class MegatronStage:
@@ -76,7 +91,8 @@ class MegatronStage:
     ) -> None:
         self.model = model
         self.config = config = get_model_config(model)
-        spec = TensorSpec(shape, config.pipeline_dtype)
+        device = next(model.parameters()).device
+        spec = TensorSpec(shape, config.pipeline_dtype, device)
         self.input = spec if place.stage > 0 else None
         self.output = spec if place.stage < place.depth - 1 else None
         self._stage = place.stage
@@ -87,9 +103,12 @@ class MegatronStage:
         self._shares_losses = shares_losses
         self._random = config.hidden_dropout > 0 or config.attention_dropout > 0
         self._contexts: dict[MicroBatch, ChunkContext] = {}
-        self._owed: dict[MicroBatch, list[Owed]] = {}
+        self._owed: dict[MicroBatch, OwedWeights] = {}
+        self._delayed = DelayedModules(model)
         self._results: dict[MicroBatch, Any] = {}
-        self.tokens = torch.zeros([], dtype=torch.int)
+        # Of which iteration the parameters have seen a micro-batch.
+        self._seen: int | None = None
+        self.tokens = torch.zeros([], dtype=torch.int, device=device)
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Run the chunk by Megatron's own forward step."""
@@ -123,16 +142,23 @@ class MegatronStage:
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A backward pass whose linear layers leave their weight gradients for later."""
         with queued_weight_gradients() as queue:
-            gradient = self.backward(micro_batch, received)
-        self._owed[micro_batch] = queue
+            gradient = self._backward(micro_batch, received)
+        self._owed[micro_batch] = OwedWeights(queue, self._delayed.take())
         return gradient
 
     def weight_gradient(self, micro_batch: MicroBatch) -> None:
         """Compute the weight gradients that were left."""
-        add_weight_gradients(self._owed.pop(micro_batch))
+        own, delayed = self._owed.pop(micro_batch)
+        add_weight_gradients(own)
+        self._delayed.compute(delayed)
 
     def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A backward pass."""
+        gradient = self._backward(micro_batch, received)
+        self._delayed.compute(self._delayed.take())
+        return gradient
+
+    def _backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         source, output = self._contexts.pop(micro_batch)
         with timed(self.config, "backward-compute", log_level=2):
             if received is None and self.config.grad_scale_func is not None:
@@ -149,8 +175,8 @@ class MegatronStage:
 
     def owed_bytes(self) -> int:
         """What the factors that wait for W take, each storage once."""
-        factors = [each for queue in self._owed.values() for owed in queue for each in (owed.grad_output, owed.input)]
-        storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in factors}
+        factors = [each.untyped_storage() for owed in self._owed.values() for each in owed.tensors()]
+        storages = {each.data_ptr(): each.nbytes() for each in factors}
         return sum(storages.values())
 
     def take_results(self) -> dict[MicroBatch, Any]:
@@ -173,6 +199,7 @@ class MegatronStage:
         self._contexts.clear()
         self._owed.clear()
         self._results.clear()
+        self._seen = None
         self.tokens.zero_()
 
     def take_tokens(self) -> int:
@@ -183,6 +210,8 @@ class MegatronStage:
 
     def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Any) -> torch.Tensor:
         store: list[Any] = []
+        # What layers make of their parameters once for all micro-batches, they have to make anew after a step.
+        first, self._seen = micro_batch.step != self._seen, micro_batch.step
         output: torch.Tensor
         output, tokens = schedules.forward_step(
             self._forward_step,
@@ -193,6 +222,7 @@ class MegatronStage:
             store,
             self.config,
             cp_group_size=self.config.context_parallel_size,
+            is_first_microbatch=first,
             current_microbatch=micro_batch.number,
             is_last_stage=self.output is None,
         )

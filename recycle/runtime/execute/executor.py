@@ -8,6 +8,7 @@ from torch.profiler import record_function
 
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
+from recycle.runtime.device import settle
 from recycle.runtime.errors import InstructionFailed, ViewBroken
 
 Handler = Callable[[Instruction], None]
@@ -58,6 +59,9 @@ class Executor:
                         hook.before(iteration, instruction)
                     start = self._recorder.now()
                     self._handlers[instruction.op](instruction)
+                    if not instruction.op.is_transfer:
+                        # A GPU is behind: times would be of calls, and what comes next could wait for what never ends.
+                        settle()
                     end = self._recorder.now()
                     if not instruction.op.is_receive:
                         self._recorder.add(instruction, start, end)

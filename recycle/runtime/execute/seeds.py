@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
+from recycle.runtime.device import restore_generators, state_of_generators
 from recycle.runtime.execute.stage import MicroBatch
 
 
@@ -18,9 +19,9 @@ def seed_of(seed: int, micro_batch: MicroBatch, stage: int) -> int:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Draw from a seed for the length of a block; what was drawn from before goes on after it."""
-    state = torch.get_rng_state()
+    states = state_of_generators()
     torch.manual_seed(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(state)
+        restore_generators(states)

@@ -34,14 +34,15 @@ class Held(NamedTuple):
 
 
 class TensorSpec(NamedTuple):
-    """What travels over a boundary between stages; its gradient is of the same shape and type."""
+    """What travels over a boundary between stages; its gradient is of the same shape and type, and as near."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
 
     def empty(self) -> torch.Tensor:
         """A tensor to receive into."""
-        return torch.empty(self.shape, dtype=self.dtype)
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
 
 
 class PipelineStage(Protocol):

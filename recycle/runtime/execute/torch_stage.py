@@ -157,8 +157,8 @@ class TorchStage:
         """Compare a split backward pass with a plain one on a copy of the module."""
         if self.input is None:
             return ""
-        received = torch.randn(self.input.shape, dtype=self.input.dtype)
-        output = None if self.output is None else torch.randn(self.output.shape, dtype=self.output.dtype)
+        received = torch.randn_like(self.input.empty())
+        output = None if self.output is None else torch.randn_like(self.output.empty())
         micro_batch = MicroBatch(0, 0, 0)
         plain, split = copy.deepcopy(self._module), copy.deepcopy(self._module)
         expected = self._run(plain, micro_batch, received.clone())
@@ -194,7 +194,7 @@ def boundaries(stages: Sequence[torch.nn.Module], sample: torch.Tensor) -> list[
     with torch.no_grad():
         for module in stages:
             sample = module(sample)
-            specs.append(TensorSpec(tuple(sample.shape), sample.dtype))
+            specs.append(TensorSpec(tuple(sample.shape), sample.dtype, sample.device))
     specs[-1] = None
     return [Boundary(before, after) for before, after in pairwise(specs)]
 

@@ -79,7 +79,7 @@ def _fresh_memory(size: int) -> torch.Tensor:
 
 
 def send_state(link: Link, step: int, state: Mapping[str, torch.Tensor]) -> None:
-    """Send a version of a stage's state.
+    """Send a version of a stage's state, through host memory wherever it is.
 
     Raises:
         ConnectionLost: the peer is gone.
@@ -88,11 +88,11 @@ def send_state(link: Link, step: int, state: Mapping[str, torch.Tensor]) -> None
     link.send(torch.tensor([len(head)]), STATE).wait()
     link.send(head, STATE).wait()
     for each in state.values():
-        link.send(each.detach().contiguous(), STATE).wait()
+        link.send(each.detach().cpu().contiguous(), STATE).wait()
 
 
 def receive_state(link: Link) -> tuple[int, dict[str, torch.Tensor]]:
-    """Receive what ``send_state`` sends: the step, and the state by name.
+    """Receive what ``send_state`` sends: the step, and the state by name, in host memory.
 
     Raises:
         ConnectionLost: the peer is gone, or sends something else.

@@ -24,6 +24,7 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.messages import JoinRequest
 from recycle.control.view import Member, View
+from recycle.runtime.device import host_copy
 from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.join.handover import send_state
 from recycle.runtime.net.connect import connect_pair
@@ -134,7 +135,7 @@ class Service:
         self, meeting: Meeting, step: int, state: Mapping[str, torch.Tensor], least_room: int = LEAST_ROOM
     ) -> None:
         self.meeting = meeting
-        copies = {name: each.clone() for name, each in state.items()}
+        copies = {name: host_copy(each) for name, each in state.items()}
         self._newest = step
         self._room = max(least_room, ROOM * sum(each.nbytes for each in copies.values()))
         self._waiting: deque[_Item] = deque()
@@ -180,7 +181,7 @@ class Service:
                 return
             fits = sum(each.size for each in self._waiting) + item.size <= self._room
             if fits:
-                self._waiting.append(item._replace(parts=[each.clone() for each in item.parts]))
+                self._waiting.append(item._replace(parts=[host_copy(each) for each in item.parts]))
                 self._changed.notify()
         if not fits:
             self.abort()

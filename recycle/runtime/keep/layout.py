@@ -38,5 +38,7 @@ def bytes_of(state: Mapping[str, torch.Tensor], wanted: range) -> Iterator[memor
     for each in state.values():
         here = range(max(wanted.start - start, 0), min(wanted.stop - start, each.nbytes))
         if here:
-            yield memoryview(each.detach().reshape(-1).view(torch.uint8).numpy().data)[here.start : here.stop]
+            # What lies in host memory is not copied.
+            content = each.detach().cpu().reshape(-1).view(torch.uint8)
+            yield memoryview(content.numpy().data)[here.start : here.stop]
         start += each.nbytes

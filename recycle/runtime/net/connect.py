@@ -1,14 +1,20 @@
-"""The choice of a transport: here, and nowhere else. There is one today."""
+"""The choice of a transport: here, and nowhere else."""
 
 from collections.abc import Callable, Collection
 
-from torch.distributed import Store
+import torch
+from torch.distributed import PrefixStore, Store
 
 from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.gloo.links import GlooPrivateLink
 from recycle.runtime.net.gloo.network import GlooNetwork
+from recycle.runtime.net.nccl.library import NcclLibrary
+from recycle.runtime.net.nccl.network import TwofoldNetwork
 from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, PrivateLink
+from recycle.runtime.net.ordered.communicators import Communicators
+from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
+from recycle.runtime.net.staged.network import StagedNetwork
 
 
 def connect(
@@ -41,7 +47,15 @@ def connect(
         ViewBroken: the check raised it.
     """
     others = view.servers if partners is None else partners
-    return GlooNetwork(store, view, server, options, rank, check, others)
+    network = GlooNetwork(store, view, server, options, rank, check, others)
+    if options.transport == "gloo":
+        return network
+    if options.transport == "staged":
+        return StagedNetwork(network)
+    look = check or (lambda: None)
+    library = NcclLibrary(torch.device("cuda", torch.cuda.current_device()), options.rebuild_timeout, look)
+    made = Communicators(library, PrefixStore("nccl", store), options, look, plane_of(view, rank))
+    return TwofoldNetwork(network, OrderedNetwork(made, view, server, rank, others, everybody=False))
 
 
 def connect_pair(
@@ -49,7 +63,8 @@ def connect_pair(
 ) -> PrivateLink:
     """Connect with one other process. One of the two is first, and the other one is not.
 
-    No other thread of the process may connect meanwhile.
+    No other thread of the process may connect meanwhile. Whatever carries the tensors of networks, private links are
+    gloo's, so that they share no queue of a device with the training that goes on beside them.
 
     Args:
         store: where they find each other; nobody else uses it.

@@ -9,7 +9,7 @@ methods are for one thread only.
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -20,6 +20,10 @@ from recycle.runtime.net.transfer_key import TransferKey
 
 PATIENCE = timedelta(seconds=120)
 
+TransportKind = Literal["gloo", "staged", "nccl"]
+"""Gloo carries host memory; staged, it carries what lies on a device through host memory. NCCL carries what lies on
+GPUs, and gloo the rest beside it."""
+
 
 class NetworkOptions(NamedTuple):
     """How a rank meets others, and how long it waits for them.
@@ -29,12 +33,14 @@ class NetworkOptions(NamedTuple):
         rebuild_timeout: how long to wait for the others when connections are made; they may die meanwhile.
         address: of this machine, where the others reach it.
         keep_ports: of connections that other threads may open while connections are made here; they are never cut.
+        transport: what carries the tensors.
     """
 
     transfer_timeout: timedelta = PATIENCE
     rebuild_timeout: timedelta = PATIENCE
     address: str = LOOPBACK
     keep_ports: Collection[int] = ()
+    transport: TransportKind = "gloo"
 
 
 DEFAULTS = NetworkOptions()
@@ -126,7 +132,7 @@ class Link(Protocol):
 
 
 class PrivateLink(Link, Protocol):
-    """A link between two processes, apart from the networks of all views."""
+    """A link between two processes, apart from the networks of all views. It carries host memory only."""
 
     def unblock(self) -> None:
         """Make every wait in it raise, here and there; for another thread than the one that waits."""
@@ -170,8 +176,13 @@ class Network(Protocol):
     def ranks(self) -> Group:
         """The ranks of this server."""
 
-    def group(self, name: str, servers: Sequence[Server]) -> Group:
+    def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """A group of some live servers, this one among them; each of them must ask for it by the same name.
+
+        Args:
+            name: of the group.
+            servers: who is in it.
+            on_host: whether it reduces nothing but what lies in host memory, and so needs no device's connections.
 
         Raises:
             ConnectionLost: one of them did not come.

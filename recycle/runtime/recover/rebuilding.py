@@ -12,7 +12,7 @@ from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.connect import connect
-from recycle.runtime.net.network import Network, NetworkOptions
+from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.restore import Restoration, find_holders
@@ -30,13 +30,20 @@ class Groups:
         store: where members meet.
         alarm_watch: frees the thread that trains from the groups of a view that is over.
         rank: of the server.
+        transport: what carries its tensors.
     """
 
     def __init__(
-        self, member: Member, store: StoreConnection, alarm_watch: AlarmWatch, rank: ServerRank = SOLE
+        self,
+        member: Member,
+        store: StoreConnection,
+        alarm_watch: AlarmWatch,
+        rank: ServerRank = SOLE,
+        transport: TransportKind = "gloo",
     ) -> None:
         self._member = member
         self._rank = rank
+        self._transport = transport
         self._store = store
         self._alarm_watch = alarm_watch
         self._network: Network | None = None
@@ -54,6 +61,9 @@ class Groups:
             epoch: of the view that comes.
         """
         self._alarm_watch.follow(epoch)
+        if self._network is not None:
+            # All have left it, and what is still under way would stay on a device, in the way of what comes.
+            self._network.unblock()
         self._alarm_watch.discard(self._network)
         self._network = None
 
@@ -73,6 +83,7 @@ class Groups:
             timedelta(seconds=store.durations.rebuild),
             store.endpoint.address,
             store.endpoint.ports,
+            self._transport,
         )
         network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners)
         self._network = network

@@ -77,7 +77,7 @@ class Survivor:
         self._store = store = StoreConnection(endpoint, durations)
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, rank.size)
         self._reports = reports = ViewReports(member, reporter)
-        self._groups = Groups(member, store, watch, rank)
+        self._groups = Groups(member, store, watch, rank, trainee.transport)
         self._gathering = Gathering(member, store, rank)
         self._admission = Admission(member, trainee.followed, store, watch, rank)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)

@@ -241,7 +241,9 @@ def give_state(
         kind, _, rest = key.partition("/")
         if kind == "optimizer":
             field, _, name = rest.partition("/")
-            optimizer.state[parameters[name]][field] = value
+            # Counters stay in host memory, where optimizers look at them.
+            place = parameters[name].device if value.dim() else value.device
+            optimizer.state[parameters[name]][field] = value.to(place)
 
 
 def require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> None:

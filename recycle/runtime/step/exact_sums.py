@@ -51,14 +51,15 @@ class ExactSums:
         assert all(each.dtype == torch.float32 for each in gradients), "only singles are summed exactly"
         # Rounding by way of a large number needs two bits above the bound.
         self._carry = max(2, (addends - 1).bit_length())
-        self.totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64)
+        device = gradients[0].device if gradients else None
+        self.totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64, device=device)
         self._chunks: list[Chunk] = []
         place = 0
         for number, gradient in enumerate(gradients):
             for part in torch.split(gradient.view(-1), CHUNK):
                 self._chunks.append(Chunk(number, part, self.totals[place : place + part.numel()]))
                 place += part.numel()
-        self._scratch = torch.empty(CHUNK, dtype=torch.float64)
+        self._scratch = torch.empty(CHUNK, dtype=torch.float64, device=device)
         self._bounds = [NOTHING] * len(gradients)
         self._greatest = torch.zeros(len(gradients), dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Gradients of a stage, in one buffer per type."""
+"""Gradients of a stage, in one buffer per type and device."""
 
 import math
 from collections.abc import Iterable
@@ -7,29 +7,31 @@ import torch
 
 
 class FlatGradients:
-    """Room for all gradients of a stage, in one buffer per type, so that one reduction carries them.
+    """Room for all gradients of a stage, in one buffer per type and device, so that one reduction carries them.
 
     Args:
         parameters: whose gradients.
 
     Attributes:
-        buffers: one per type.
+        buffers: one per type and device.
         views: the part of each parameter, in the parameters' order and of their shapes.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         members = list(parameters)
-        sizes: dict[torch.dtype, int] = {}
+        sizes: dict[tuple[torch.dtype, torch.device], int] = {}
         for each in members:
-            sizes[each.dtype] = sizes.get(each.dtype, 0) + each.numel()
-        room = {dtype: torch.zeros(size, dtype=dtype) for dtype, size in sizes.items()}
+            kind = each.dtype, each.device
+            sizes[kind] = sizes.get(kind, 0) + each.numel()
+        room = {kind: torch.zeros(size, dtype=kind[0], device=kind[1]) for kind, size in sizes.items()}
         self.buffers = list(room.values())
         self.views: list[torch.Tensor] = []
         places = dict.fromkeys(sizes, 0)
         for each in members:
-            place = places[each.dtype]
-            places[each.dtype] = place + each.numel()
-            self.views.append(room[each.dtype][place : place + each.numel()].view_as(each))
+            kind = each.dtype, each.device
+            place = places[kind]
+            places[kind] = place + each.numel()
+            self.views.append(room[kind][place : place + each.numel()].view_as(each))
 
     def are_finite(self) -> bool:
         """Whether every value is a finite number."""

@@ -10,7 +10,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, TransportKind
 from recycle.runtime.step.listener import Listener
 
 
@@ -167,6 +167,7 @@ class Trainee(NamedTuple):
         kept: copies in memory; None where there are none.
         shards: of its optimizer; None where each server holds all of its stage.
         rank: which of its server's ranks this is the training of.
+        transport: what carries its tensors.
     """
 
     versions: Versioned
@@ -177,3 +178,4 @@ class Trainee(NamedTuple):
     shards: Sharded | None = None
     rank: ServerRank = SOLE
     admits: Callable[[], bool] = lambda: True
+    transport: TransportKind = "gloo"

@@ -74,7 +74,7 @@ class Validation:
         Raises:
             ConnectionLost: somebody is gone.
         """
-        self._group = network.group("norm", network.view.servers)
+        self._group = network.group("norm", network.view.servers, on_host=True)
         self._ranks = network.ranks
         known = self._known.get(step - 1, self._nothing()).clone()
         self._group.maximum(known)

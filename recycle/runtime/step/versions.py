@@ -8,9 +8,13 @@ from collections.abc import Sequence
 
 import torch
 
+from recycle.runtime.device import room_in_host_memory
+
 
 class Versions:
-    """Keeps the state before each optimizer step in a second set of tensors, which ``undo`` swaps with the first.
+    """Keeps the state before each optimizer step in host memory, from which ``undo`` copies it back.
+
+    A GPU copies in the order in which it is told to step, so that nobody waits for it.
 
     Args:
         parameters: what the optimizer steps, and whatever else a step changes.
@@ -44,11 +48,11 @@ class Versions:
             for key, value in state.items()
             if isinstance(value, torch.Tensor)
         ]
-        tensors = [each.data for each in self._parameters] + [state[key] for state, key in self._fields]
+        tensors = self._state()
         if [(each.shape, each.dtype) for each in self.copies] != [(each.shape, each.dtype) for each in tensors]:
-            self.copies = [torch.empty_like(each) for each in tensors]
+            self.copies = [room_in_host_memory(each) for each in tensors]
         if tensors:
-            torch._foreach_copy_(self.copies, tensors)
+            torch._foreach_copy_(self.copies, tensors, non_blocking=True)
         self._kept = self._begun = True
 
     def advance(self) -> None:
@@ -59,7 +63,7 @@ class Versions:
     def undo(self) -> None:
         """Go back to the version before the newest one."""
         assert self._kept, f"version {self.newest - 1} is not held"
-        self._swap()
+        self._restore()
         self.newest -= 1
         self.undone += 1
 
@@ -67,7 +71,7 @@ class Versions:
         """Where a step was begun that has not come to its end, make the state what it was; whether there was one."""
         if not self._begun:
             return False
-        self._swap()
+        self._restore()
         return True
 
     def adopt(self, step: int) -> None:
@@ -75,13 +79,14 @@ class Versions:
         self.newest = step
         self._kept = self._begun = False
 
-    def _swap(self) -> None:
-        for place, parameter in enumerate(self._parameters):
-            parameter.data, self.copies[place] = self.copies[place], parameter.data
-        known = set()
-        for copy, (state, key) in enumerate(self._fields, len(self._parameters)):
-            state[key], self.copies[copy] = self.copies[copy], state[key]
-            known.add(id(state))
+    def _state(self) -> list[torch.Tensor]:
+        return [each.data for each in self._parameters] + [state[key] for state, key in self._fields]
+
+    def _restore(self) -> None:
+        tensors = self._state()
+        if tensors:
+            torch._foreach_copy_(tensors, self.copies, non_blocking=True)
+        known = {id(state) for state, _ in self._fields}
         for parameter, state in list(self._optimizer.state.items()):
             if id(state) not in known:
                 # Before its first step, an optimizer knows nothing of a parameter.

@@ -74,7 +74,7 @@ class GlooNetwork:
             self.ranks = GlooGroup(groups[-1].backend, self._check)
         self._links = {view.servers[place]: self._make_link(place) for place in self._everybody.partners}
 
-    def group(self, name: str, servers: Sequence[Server]) -> GlooGroup:
+    def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> GlooGroup:
         """See Network."""
         group = self._make_group(name, servers)
         self._connect([group], self._options.rebuild_timeout)

@@ -20,6 +20,7 @@ from recycle.job import Server
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.network import Network, NetworkOptions, PrivateLink
+from recycle.runtime.net.staged.network import StagedNetwork
 
 HOST = "127.0.0.1"
 FOR_EVER = timedelta(seconds=100)
@@ -39,6 +40,14 @@ class Ends(NamedTuple):
 
 
 GLOO = Ends(connect, connect_pair)
+
+
+def connect_staged(*arguments: Any, **keywords: Any) -> Network:
+    """A network that takes every tensor for one on a device."""
+    return StagedNetwork(connect(*arguments, **keywords), crosses=lambda _: True)
+
+
+STAGED = Ends(connect_staged, connect_pair)
 
 
 class Rank:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import HashStore, PrefixStore
 
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
 from tests.runtime.net.contract.mutants import MUTANTS
-from tests.runtime.net.contract.ranks import GLOO, Broken, Ends, Processes, Threads
+from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, Threads
 from tests.runtime.net.contract.rules import RULES
 
 PATIENCE = 90.0
@@ -29,6 +28,7 @@ def stand_in(one_queue):
 
 TRANSPORTS = {
     "gloo": Processes(GLOO),
+    "staged": Processes(STAGED),
     "stand-in for NCCL": stand_in(one_queue=False),
     "stand-in with one queue": stand_in(one_queue=True),
 }
@@ -69,8 +69,8 @@ def test_the_document_has_each_rule_with_its_test():
 
 
 def test_the_stand_in_is_as_strict_as_it_says():
-    library, store = Library(), HashStore()
-    ends = [library.join(PrefixStore("name", store), rank, 2) for rank in range(2)]
+    library = Library()
+    ends = [library.join(b"name", rank, 2) for rank in range(2)]
     place = ends[0].start("sum", torch.ones(1))
     ends[1].abort()
     assert not ends[0].is_done(place)

@@ -1,0 +1,115 @@
+"""The backward split of Transformer Engine's modules, by their own means.
+
+With ``delay_wgrad_compute``, a backward pass leaves each module's weight gradients in a store that the module has, and
+``backward_dw`` computes what was left first. Megatron's configuration allows that only where it overlaps experts'
+communication, so it is set once the configuration is checked, and before layers are made of it.
+
+What is left is taken out of the stores right after the backward pass, and is its micro-batch's from then on: weight
+gradients can be computed in any order, and dropped. Until then it holds the inputs of the products and the gradients of
+their outputs, while all else of the graph is free.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from recycle.runtime.errors import RunError
+
+
+class Delayed(NamedTuple):
+    """What one module has left of one backward pass: for each product its tensors, and what computes it."""
+
+    module: Any
+    entries: Sequence[Any]
+
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """What it holds."""
+        return (each for kept, _ in self.entries for each in kept if isinstance(each, torch.Tensor))
+
+
+def delay_weight_gradients(config: Any) -> None:
+    """Have layers that are made of a configuration leave their weight gradients.
+
+    Args:
+        config: Megatron's, checked already; no layer was made of it yet.
+
+    Raises:
+        RunError: it has a setting with which that does not work.
+    """
+    if config.tp_comm_overlap:
+        raise RunError(
+            "tp_comm_overlap is on: Transformer Engine computes weight gradients while it communicates then, and "
+            "cannot leave them for later; turn it off, or make the plan with --backward fused"
+        )
+    config.delay_wgrad_compute = True
+
+
+class DelayedModules:
+    """The modules of a stage that leave weight gradients.
+
+    Args:
+        model: of the stage.
+
+    Raises:
+        RunError: they cannot leave those of a weight that several modules use.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._modules: list[Any] = [each for each in model.modules() if _delays(each)]
+        users = Counter(id(own) for each in model.modules() for own in each.parameters(recurse=False))
+        for module in self._modules:
+            if any(users[id(each)] > 1 for each in module.parameters(recurse=False)):
+                raise RunError(
+                    f"a weight of a {type(module).__name__} is tied to another module's: Transformer Engine loses a "
+                    "part of its gradient if it is left for later; untie them, or make the plan with --backward fused"
+                )
+
+    def take(self) -> list[Delayed]:
+        """What the last backward pass has left; the stores are empty then."""
+        return [Delayed(each, entries) for each in self._modules if (entries := _emptied(each.wgrad_store.context))]
+
+    @staticmethod
+    def compute(left: Sequence[Delayed]) -> None:
+        """Compute what was left, and add it to ``main_grad`` where there is one, to ``grad`` otherwise."""
+        with torch.no_grad():
+            for module, entries in left:
+                for each in entries:
+                    module.wgrad_store.context.put(each)
+                with _adding(module):
+                    module.backward_dw()
+                assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
+
+
+def _delays(module: torch.nn.Module) -> bool:
+    store = getattr(module, "wgrad_store", None)
+    return store is not None and hasattr(module, "backward_dw") and store.delay_wgrad_compute()
+
+
+def _emptied(context: Any) -> list[Any]:
+    entries = []
+    while not context.empty():
+        entries.append(context.get())
+    return entries
+
+
+@contextmanager
+def _adding(module: Any) -> Iterator[None]:
+    """What is written to ``grad`` within the block is added to what was there; modules write over it."""
+    own = list(module.parameters(recurse=False))
+    before = [each.grad for each in own]
+    for each in own:
+        each.grad = None
+    yield
+    # Fused products add to main_grad themselves, and leave nothing of use in grad.
+    fused = bool(getattr(module, "fuse_wgrad_accumulation", False))
+    for parameter, gradient in zip(own, before, strict=True):
+        added = None if fused and parameter.dim() > 1 else parameter.grad
+        main = getattr(parameter, "main_grad", None)
+        target = gradient if main is None else main
+        if added is not None and target is not None:
+            target.add_(added)
+        parameter.grad = added if target is None else gradient

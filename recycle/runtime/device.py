@@ -1,0 +1,99 @@
+"""What the runtime does with a GPU where there is one. Nothing here touches CUDA before a worker's own process does."""
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from recycle.runtime.errors import RunError
+
+DeviceKind = Literal["cpu", "cuda"]
+
+LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
+"""Where launchers say which of its host's processes one is."""
+
+
+def uses_gpu() -> bool:
+    """Whether this process has begun to use a GPU; asking does not begin it."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def settle() -> None:
+    """Wait until all that this thread has started on its GPU is done; on a CPU, it is."""
+    if uses_gpu():
+        torch.cuda.current_stream().synchronize()
+
+
+def room_in_host_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Room for a tensor's content: pinned where it comes from a GPU, so that the GPU itself can copy."""
+    return torch.empty_like(
+        tensor, device="cpu", pin_memory=tensor.is_cuda, memory_format=torch.contiguous_format, requires_grad=False
+    )
+
+
+def host_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in host memory of what a tensor holds once this thread's work on it is done."""
+    return room_in_host_memory(tensor).copy_(tensor.detach())
+
+
+def count_gpus() -> int:
+    """How many GPUs torch finds.
+
+    A process that is forked for it asks: whoever has touched CUDA cannot fork others that use it.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, str(torch.cuda.device_count() if torch.cuda.is_available() else 0).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        found = answer.read()
+    os.waitpid(pid, 0)
+    return int(found or 0)
+
+
+def require_device(kind: DeviceKind) -> None:
+    """Refuse a device that this machine has not got; for a process that will fork those that use it.
+
+    Raises:
+        RunError: there is none.
+    """
+    if kind == "cuda" and not count_gpus():
+        built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
+        raise RunError(
+            f"device is cuda: torch {torch.__version__} finds no GPU here, and {built}; use --device cpu, or see "
+            "what nvidia-smi says"
+        )
+
+
+def take_device(kind: DeviceKind, number: int) -> torch.device:
+    """The device of this process from now on.
+
+    Args:
+        kind: of device.
+        number: of this process among those of its host, as far as no launcher says another; where there are fewer
+            GPUs, several processes share one.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    said = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
+    device = torch.device("cuda", (number if said is None else int(said)) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def state_of_generators() -> Sequence[torch.Tensor]:
+    """Of the CPU's, and of this process's GPU if it uses one."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state()] if uses_gpu() else states
+
+
+def restore_generators(states: Sequence[torch.Tensor]) -> None:
+    """Draw on from where they were; see ``state_of_generators``."""
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state)

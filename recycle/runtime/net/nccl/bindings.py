@@ -1,0 +1,211 @@
+"""NCCL's own functions, in the library that torch has loaded.
+
+Torch's process groups for NCCL are not used: they make communicators when they are first needed, have a watchdog that
+ends the process, and know no call that gives up all communicators of a process at once.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from recycle.runtime.errors import RunError
+from recycle.runtime.net.ordered.library import Kind
+
+LIBRARY = "libnccl.so.2"
+SUCCESS, IN_PROGRESS = 0, 7
+GROUP_ABORT, REVOKE = 22200, 22807
+"""Releases from which several communicators can be aborted in a group, and those that have ``ncclCommRevoke``."""
+
+QUIET, LOOK = 1.0, 0.001
+"""Seconds in which what was revoked has to come to rest before it is aborted, and between two looks at it."""
+
+TYPES = {
+    torch.int8: 0,
+    torch.uint8: 1,
+    torch.int32: 2,
+    torch.int64: 4,
+    torch.float16: 6,
+    torch.float32: 7,
+    torch.float64: 8,
+    torch.bfloat16: 9,
+}
+REDUCTIONS = {"sum": 0, "maximum": 2}
+_UNDEFINED = -(2**31)
+_MAGIC = 0xCAFEBEEF
+_CONFIGURED = 21805
+"""The release whose configuration this is; later ones fill in what they have besides."""
+
+
+class UniqueId(ctypes.Structure):
+    """What the ranks of a communicator find each other by."""
+
+    _fields_ = (("content", ctypes.c_byte * 128),)
+
+
+class Configuration(ctypes.Structure):
+    """``ncclConfig_t``, as of ``_CONFIGURED``."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+        ("cga_cluster_size", ctypes.c_int),
+        ("least_ctas", ctypes.c_int),
+        ("most_ctas", ctypes.c_int),
+        ("network", ctypes.c_char_p),
+        ("split_share", ctypes.c_int),
+    )
+
+
+Handle = int
+"""Of a communicator."""
+
+
+class Functions(Protocol):
+    """What the transport needs of NCCL; every method of it returns at once, but for ``abort``."""
+
+    release: int
+
+    def unique_id(self) -> bytes:
+        """Make what the ranks of a communicator find each other by."""
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> Handle:
+        """Begin to make a communicator."""
+
+    def in_progress(self, communicator: Handle) -> bool:
+        """Whether what was begun in a communicator is not yet on its way.
+
+        Raises:
+            RuntimeError: it went wrong.
+        """
+
+    def start(self, kind: Kind, tensor: torch.Tensor, communicator: Handle, rank: int, stream: int) -> None:
+        """Put an operation into a stream; with a communicator of two where it has another end."""
+
+    def abort(self, communicators: Iterable[Handle]) -> None:
+        """End all that is under way in some communicators; they are no more."""
+
+
+class Nccl:
+    """NCCL in this process; it is Functions. Errors are RuntimeErrors.
+
+    Raises:
+        RunError: torch has none, or one too old.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._library: Any = ctypes.CDLL(LIBRARY)
+            version = ctypes.c_int()
+            self._library.ncclGetVersion(ctypes.byref(version))
+        except (OSError, AttributeError) as error:
+            raise RunError(
+                f"transport is nccl: {LIBRARY} cannot be loaded ({error}): use a torch that is built for CUDA, or "
+                "leave the transport to gloo"
+            ) from error
+        self.release = version.value
+        if self.release < _CONFIGURED:
+            raise RunError(
+                f"transport is nccl: NCCL is of release {self.release}, and {_CONFIGURED} is the first that can be "
+                "given up here: use a newer torch, or leave the transport to gloo"
+            )
+        self._library.ncclGetErrorString.restype = ctypes.c_char_p
+        self._library.ncclCommInitRankConfig.argtypes = (
+            ctypes.POINTER(ctypes.c_void_p),
+            ctypes.c_int,
+            UniqueId,
+            ctypes.c_int,
+            ctypes.POINTER(Configuration),
+        )
+
+    def unique_id(self) -> bytes:
+        """See Functions."""
+        made = UniqueId()
+        self._call("ncclGetUniqueId", ctypes.byref(made))
+        return bytes(made.content)
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> Handle:
+        """See Functions."""
+        handle = ctypes.c_void_p()
+        name = UniqueId.from_buffer_copy(unique_id)
+        undefined = [_UNDEFINED] * 3
+        configuration = Configuration(
+            ctypes.sizeof(Configuration), _MAGIC, _CONFIGURED, 0, *undefined, None, _UNDEFINED
+        )
+        self._call("ncclCommInitRankConfig", ctypes.byref(handle), size, name, rank, ctypes.byref(configuration))
+        if handle.value is None:
+            raise RuntimeError("NCCL has made no communicator")
+        return handle.value
+
+    def in_progress(self, communicator: Handle) -> bool:
+        """See Functions."""
+        state = ctypes.c_int()
+        self._call("ncclCommGetAsyncError", ctypes.c_void_p(communicator), ctypes.byref(state))
+        self._require(state.value)
+        return state.value == IN_PROGRESS
+
+    def start(self, kind: Kind, tensor: torch.Tensor, communicator: Handle, rank: int, stream: int) -> None:
+        """See Functions."""
+        assert tensor.is_contiguous(), "NCCL takes contiguous tensors"
+        place, count, kind_of_number = (
+            ctypes.c_void_p(tensor.data_ptr()),
+            ctypes.c_size_t(tensor.numel()),
+            _type(tensor),
+        )
+        ends = (ctypes.c_void_p(communicator), ctypes.c_void_p(stream))
+        if kind in REDUCTIONS:
+            self._call("ncclAllReduce", place, place, count, kind_of_number, REDUCTIONS[kind], *ends)
+        else:
+            name = "ncclSend" if kind == "send" else "ncclRecv"
+            self._call(name, place, count, kind_of_number, 1 - rank, *ends)
+
+    def abort(self, communicators: Iterable[Handle]) -> None:
+        """See Functions."""
+        handles = [ctypes.c_void_p(each) for each in communicators]
+        if self.release >= REVOKE:
+            # What is under way ends by this, and aborting only frees the rest.
+            for each in handles:
+                self._library.ncclCommRevoke(each, 0)
+            end = time.monotonic() + QUIET
+            while any(map(self._is_busy, handles)) and time.monotonic() < end:
+                time.sleep(LOOK)
+        with self._group() if self.release >= GROUP_ABORT else _nothing():
+            for each in handles:
+                self._library.ncclCommAbort(each)
+
+    def _is_busy(self, handle: ctypes.c_void_p) -> bool:
+        state = ctypes.c_int()
+        self._library.ncclCommGetAsyncError(handle, ctypes.byref(state))
+        return state.value == IN_PROGRESS
+
+    @contextmanager
+    def _group(self) -> Iterator[None]:
+        self._library.ncclGroupStart()
+        try:
+            yield
+        finally:
+            self._library.ncclGroupEnd()
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function: Callable[..., int] = getattr(self._library, name)
+        self._require(function(*arguments))
+
+    def _require(self, result: int) -> None:
+        if result not in (SUCCESS, IN_PROGRESS):
+            raise RuntimeError(f"NCCL: {self._library.ncclGetErrorString(result).decode()}")
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _type(tensor: torch.Tensor) -> int:
+    found = TYPES.get(tensor.dtype)
+    assert found is not None, f"NCCL carries no {tensor.dtype}"
+    return found

@@ -1,0 +1,208 @@
+"""Communicators of NCCL that never block: made eagerly, looked at, and given up from any thread."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+from torch.distributed import Store
+
+from recycle.runtime.net.nccl.bindings import Functions, Handle, Nccl
+from recycle.runtime.net.ordered.communicators import watch
+from recycle.runtime.net.ordered.library import Communicator, Kind
+
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+NAME = "name"
+SPIN, RESTS = 0.001, (0.00005, 0.001)
+"""For how many seconds one looks without a rest, and the shortest and the longest rest after that."""
+
+ABORT = 5.0
+"""Seconds that giving up may take before what is left of it is left alone."""
+
+
+class Mark(Protocol):
+    """A place in a stream."""
+
+    def query(self) -> bool:
+        """Whether everything before it is done; it waits for nothing."""
+
+
+class Lane(Protocol):
+    """A stream of one communicator."""
+
+    @property
+    def number(self) -> int:
+        """By which NCCL knows it."""
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        """Have what comes next wait for what this thread has started so far, and a tensor's memory for what comes next.
+
+        Args:
+            tensor: what comes next is about.
+        """
+
+    def mark(self) -> Mark:
+        """A place after all that was put in so far."""
+
+
+class CudaLane:
+    """A Lane of a GPU.
+
+    Args:
+        device: which.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @property
+    def number(self) -> int:
+        """See Lane."""
+        return int(self._stream.cuda_stream)
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        """See Lane."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        tensor.record_stream(self._stream)
+
+    def mark(self) -> Mark:
+        """See Lane."""
+        return self._stream.record_event()  # type: ignore[no-any-return]
+
+
+class NcclCommunicator:
+    """One rank's end; a Communicator.
+
+    Args:
+        functions: NCCL's.
+        handle: of it.
+        rank: of this one.
+        lane: in which its operations run.
+        settle: looks until something is over, as long as nobody says that it will never be.
+    """
+
+    def __init__(
+        self, functions: Functions, handle: Handle, rank: int, lane: Lane, settle: Callable[[Callable[[], bool]], None]
+    ) -> None:
+        self.aborted = False
+        self.handle = handle
+        self._functions = functions
+        self._rank = rank
+        self._lane = lane
+        self._settle = settle
+        self._under_way: dict[int, Mark] = {}
+        self._given = 0
+        # Nobody may use a communicator while it is aborted, nor afterwards.
+        self.in_use = threading.Lock()
+
+    @property
+    def complete(self) -> bool:
+        """See Communicator."""
+        return self._is_still()
+
+    def start(self, kind: Kind, tensor: torch.Tensor) -> int:
+        """See Communicator."""
+        self._lane.follow(tensor)
+        with self.in_use:
+            if self.aborted:
+                raise RuntimeError("the communicator was aborted")
+            self._functions.start(kind, tensor.detach(), self.handle, self._rank, self._lane.number)
+        # Before that, it may not be in the stream. After the first operation, it takes no time.
+        self._settle(self._is_still)
+        place = self._given
+        self._given += 1
+        self._under_way[place] = self._lane.mark()
+        return place
+
+    def is_over(self, place: int) -> bool:
+        """See Communicator."""
+        if self.aborted:
+            return True
+        mark = self._under_way.get(place)
+        if mark is not None and mark.query():
+            del self._under_way[place]
+            return True
+        if mark is not None:
+            self._is_still()  # raises where it went wrong
+        return mark is None
+
+    def _is_still(self) -> bool:
+        """Whether nothing that was begun is still on its way into the stream."""
+        with self.in_use:
+            return self.aborted or not self._functions.in_progress(self.handle)
+
+
+class NcclLibrary:
+    """Makes communicators of one rank for one view; it is a Library.
+
+    Args:
+        device: the rank's GPU.
+        patience: how long others are waited for.
+        check: raises when the view is over; asked while others are waited for.
+        functions: NCCL's.
+        make_lane: makes what operations run in.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        patience: timedelta,
+        check: Callable[[], None],
+        functions: Functions | None = None,
+        make_lane: Callable[[torch.device], Lane] = CudaLane,
+    ) -> None:
+        self.device = device
+        self.one_queue = os.environ.get(CONNECTIONS) == "1"
+        self._functions = functions or Nccl()
+        self._patience = patience
+        self._check = check
+        self._make_lane = make_lane
+        self._began = 0.0
+        self._rest = RESTS[0]
+        self._marking = threading.Lock()
+
+    def join(self, store: Store, rank: int, size: int) -> NcclCommunicator:
+        """See Library."""
+        functions = self._functions
+        if rank == 0:
+            name = functions.unique_id()
+            store.set(NAME, name.hex())
+        else:
+            self._settle(lambda: store.check([NAME]))
+            name = bytes.fromhex(store.get(NAME).decode())
+        handle = functions.join(name, rank, size)
+        return NcclCommunicator(functions, handle, rank, self._make_lane(self.device), self._settle)
+
+    def rest(self, over: Callable[[], bool]) -> None:
+        """See Library."""
+        now = time.monotonic()
+        if now - self._began > self._rest + RESTS[1]:
+            # It is another wait than the last time.
+            self._began, self._rest = now, RESTS[0]
+        if now - self._began > SPIN:
+            time.sleep(self._rest)
+            self._rest = min(2 * self._rest, RESTS[1])
+
+    def abort(self, communicators: Sequence[Communicator]) -> None:
+        """See Library: nothing is waited for on the device, and what does not end is left alone."""
+        with self._marking:
+            given_up = [each for each in communicators if isinstance(each, NcclCommunicator) and not each.aborted]
+            for each in given_up:
+                # From here on whoever waits is free.
+                each.aborted = True
+        thread = threading.Thread(target=self._abort, args=(given_up,), name="abort of communicators", daemon=True)
+        thread.start()
+        thread.join(ABORT)
+
+    def _abort(self, communicators: Sequence[NcclCommunicator]) -> None:
+        for each in communicators:
+            # Calls return at once, and whoever comes later finds it aborted.
+            with each.in_use:
+                pass
+        self._functions.abort([each.handle for each in communicators])
+
+    def _settle(self, over: Callable[[], bool]) -> None:
+        watch(self, over, self._patience, "somebody did not come", self._check)

@@ -1,0 +1,116 @@
+"""The network of one view over NCCL: what lies on GPUs goes over its communicators, and the rest beside them."""
+
+from collections.abc import Sequence
+
+import torch
+
+from recycle.control.view import ServerRank, View
+from recycle.job import Server
+from recycle.runtime.net.network import Group, Link, Network, Reduction, Transfer
+from recycle.runtime.net.staged.crossing import Crosses, is_on_device
+from recycle.runtime.net.transfer_key import TransferKey
+
+
+class TwofoldLink:
+    """A Link whose ends agree on which tensors lie in host memory; those have an order of their own.
+
+    Args:
+        host: carries what lies there.
+        near: carries all others.
+        is_near: which those are.
+    """
+
+    def __init__(self, host: Link, near: Link, is_near: Crosses) -> None:
+        self._host, self._near, self._is_near = host, near, is_near
+
+    def send(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
+        """See Link."""
+        return (self._near if self._is_near(tensor) else self._host).send(tensor, key)
+
+    def receive(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
+        """See Link."""
+        return (self._near if self._is_near(tensor) else self._host).receive(tensor, key)
+
+
+class TwofoldGroup:
+    """A Group whose servers agree on which tensors lie in host memory.
+
+    Args:
+        host: reduces what lies there.
+        near: reduces all others.
+        is_near: which those are.
+    """
+
+    def __init__(self, host: Group, near: Group, is_near: Crosses) -> None:
+        self._host, self._near, self._is_near = host, near, is_near
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_sum(tensor).wait()
+
+    def start_sum(self, tensor: torch.Tensor) -> Reduction:
+        """See Group."""
+        return (self._near if self._is_near(tensor) else self._host).start_sum(tensor)
+
+    def maximum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_maximum(tensor).wait()
+
+    def start_maximum(self, tensor: torch.Tensor) -> Reduction:
+        """See Group."""
+        return (self._near if self._is_near(tensor) else self._host).start_maximum(tensor)
+
+
+class TwofoldNetwork:
+    """A Network.
+
+    Args:
+        host: carries host memory.
+        near: carries what lies on devices.
+        is_near: which tensors that are.
+    """
+
+    def __init__(self, host: Network, near: Network, is_near: Crosses = is_on_device) -> None:
+        self._host, self._near, self._is_near = host, near, is_near
+        # What all servers tell each other are figures, and those lie in host memory.
+        self.all = host.all
+        self.peers = TwofoldGroup(host.peers, near.peers, is_near)
+        self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
+
+    @property
+    def view(self) -> View:
+        """See Network."""
+        return self._host.view
+
+    @property
+    def server(self) -> Server:
+        """See Network."""
+        return self._host.server
+
+    @property
+    def rank(self) -> ServerRank:
+        """See Network."""
+        return self._host.rank
+
+    @property
+    def one_queue(self) -> bool:
+        """See Network."""
+        return self._near.one_queue
+
+    def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
+        """See Network."""
+        host = self._host.group(name, servers, on_host=True)
+        return host if on_host else TwofoldGroup(host, self._near.group(name, servers), self._is_near)
+
+    def link(self, peer: Server) -> TwofoldLink:
+        """See Network."""
+        return TwofoldLink(self._host.link(peer), self._near.link(peer), self._is_near)
+
+    def barrier(self) -> None:
+        """See Network."""
+        self._host.barrier()
+
+    def unblock(self) -> None:
+        """See Network."""
+        self._host.unblock()
+        self._near.unblock()

@@ -1,0 +1,210 @@
+"""Groups and links over communicators: how they are made together, waited for, and given up."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+from torch.distributed import PrefixStore, Store
+
+from recycle.runtime.errors import ConnectionLost, ViewBroken
+from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.ordered.library import Communicator, Kind, Library
+from recycle.runtime.net.transfer_key import TransferKey
+
+
+class Operation:
+    """A transfer or a reduction that was given to a communicator.
+
+    It is waited for by looking, and never by the device: nothing that is computed there waits for what may never end,
+    and what was waited for is right, because nobody had given it up when it was over.
+    """
+
+    def __init__(self, library: Library, communicator: Communicator, place: int, timeout: timedelta) -> None:
+        self._library = library
+        self._communicator = communicator
+        self._place = place
+        self._timeout = timeout
+
+    def wait(self) -> None:
+        """See Transfer."""
+        watch(self._library, self.is_over, self._timeout, "nobody answers")
+        if self._communicator.aborted:
+            raise ConnectionLost("it was aborted")
+
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self._communicator.is_over(self._place)
+
+
+class OrderedGroup:
+    """A group over one communicator."""
+
+    def __init__(self, library: Library, communicator: Communicator, timeout: timedelta) -> None:
+        self._library = library
+        self._communicator = communicator
+        self._timeout = timeout
+
+    def start(self, kind: Kind, tensor: torch.Tensor) -> Operation:
+        """Give an operation to the communicator.
+
+        Raises:
+            ConnectionLost: it takes no more.
+        """
+        try:
+            place = self._communicator.start(kind, tensor)
+        except ViewBroken:
+            raise
+        except RuntimeError as error:
+            raise ConnectionLost(str(error)) from error
+        return Operation(self._library, self._communicator, place, self._timeout)
+
+    def start_sum(self, tensor: torch.Tensor) -> Operation:
+        """See Group."""
+        return self.start("sum", tensor)
+
+    def start_maximum(self, tensor: torch.Tensor) -> Operation:
+        """See Group."""
+        return self.start("maximum", tensor)
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_sum(tensor).wait()
+
+    def maximum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_maximum(tensor).wait()
+
+
+class OrderedLink:
+    """A link over two communicators of two, one for each direction: both ends may send before they receive."""
+
+    def __init__(self, there: OrderedGroup, back: OrderedGroup) -> None:
+        self._there, self._back = there, back
+
+    def send(self, tensor: torch.Tensor, _: TransferKey) -> Operation:
+        """See Link."""
+        return self._there.start("send", tensor)
+
+    def receive(self, tensor: torch.Tensor, _: TransferKey) -> Operation:
+        """See Link."""
+        return self._back.start("receive", tensor)
+
+
+class Communicators:
+    """Makes groups and links of one rank, and gives them all up.
+
+    Every rank asks for its own in an order that all agree on: first all that ``meet`` then waits for, and carries
+    something over, in the same order. So no two ranks wait for each other, in one queue or in many.
+
+    Args:
+        library: makes communicators.
+        store: where ranks find each other.
+        options: how they meet.
+        check: raises when this is over; asked while others are waited for.
+        plane: what the names of its groups begin with.
+
+    Attributes:
+        one_queue: whether what this rank starts runs one after the other.
+        device: where the tensors are that are carried.
+    """
+
+    def __init__(
+        self, library: Library, store: Store, options: NetworkOptions, check: Callable[[], None], plane: str = ""
+    ) -> None:
+        self.one_queue = library.one_queue
+        self.device = library.device
+        self._library = library
+        self._plane = plane
+        self._store = store
+        self._options = options
+        self._check = check
+        self._joined: list[Communicator] = []
+        self._cold: list[tuple[OrderedGroup, Kind]] = []
+
+    def group(self, name: str, rank: int, size: int) -> OrderedGroup:
+        """Come to a group of this plane; ``meet`` waits for the others."""
+        return self.group_at(f"{self._plane}/{name}", rank, size)
+
+    def group_at(self, name: str, rank: int, size: int, first: Kind = "sum") -> OrderedGroup:
+        """Come to a group of ranks of any planes.
+
+        Args:
+            name: which.
+            rank: of this one in it.
+            size: how many there are.
+            first: what is carried out in it first.
+        """
+        try:
+            self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
+        except ViewBroken:
+            raise
+        except RuntimeError as error:
+            raise ConnectionLost(str(error)) from error
+        group = OrderedGroup(self._library, self._joined[-1], self._options.transfer_timeout)
+        self._cold.append((group, first))
+        return group
+
+    def link(self, rank: int, peer: int) -> OrderedLink:
+        """Come to a link; ``meet`` waits for the other one."""
+        low, high = sorted((rank, peer))
+        ways: tuple[Kind, Kind] = ("send", "receive") if rank == low else ("receive", "send")
+        upwards, downwards = (
+            self.group_at(f"{self._plane}/link/{low}/{high}/{number}", int(rank == high), 2, way)
+            for number, way in enumerate(ways)
+        )
+        return OrderedLink(upwards, downwards) if rank == low else OrderedLink(downwards, upwards)
+
+    def meet(self) -> None:
+        """Wait until everybody has come to everything, and carry something over it: the first time takes longest.
+
+        Raises:
+            ViewBroken: somebody did not come. Then all is given up.
+        """
+        try:
+            self._watch(lambda: all(each.complete for each in self._joined))
+            for group, kind in self._cold:
+                self._watch(group.start(kind, torch.zeros(1, device=self.device)).is_over)
+            self._cold.clear()
+        except Exception:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Give up everything."""
+        self._library.abort(list(self._joined))
+
+    def _watch(self, over: Callable[[], bool]) -> None:
+        watch(self._library, over, self._options.rebuild_timeout, "somebody did not come", self._check)
+
+
+def watch(
+    library: Library,
+    over: Callable[[], bool],
+    patience: timedelta,
+    complaint: str,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Look until something is over.
+
+    Args:
+        library: knows how long it rests between two looks.
+        over: what is looked at.
+        patience: for how long.
+        complaint: what is said then.
+        check: asked before each look; what it raises ends this.
+
+    Raises:
+        ConnectionLost: it has taken too long, or went wrong.
+    """
+    end = time.monotonic() + patience.total_seconds()
+    try:
+        while not over():
+            check()
+            if time.monotonic() > end:
+                raise ConnectionLost(complaint)
+            library.rest(over)
+    except ViewBroken:
+        raise
+    except RuntimeError as error:
+        raise ConnectionLost(str(error)) from error

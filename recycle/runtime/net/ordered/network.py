@@ -1,0 +1,83 @@
+"""The network of one view over communicators: all of them made anew for it, and given up with it."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from recycle.control.view import ServerRank, View
+from recycle.job import Server
+from recycle.runtime.net.network import Alone, Group
+from recycle.runtime.net.ordered.communicators import Communicators, OrderedGroup, OrderedLink
+
+
+def plane_of(view: View, rank: ServerRank) -> str:
+    """Of the ranks of a number in a view: what the names of their groups begin with."""
+    return f"epoch/{view.epoch}/rank/{rank.number}"
+
+
+class OrderedNetwork:
+    """A Network.
+
+    Args:
+        made: makes its communicators.
+        view: the live servers.
+        server: which of them this rank belongs to.
+        rank: which of the server's.
+        partners: whom this rank sends to or receives from.
+        everybody: whether there is a group of all servers, and so a barrier.
+
+    Raises:
+        ViewBroken: somebody did not come.
+    """
+
+    def __init__(
+        self,
+        made: Communicators,
+        view: View,
+        server: Server,
+        rank: ServerRank,
+        partners: Collection[Server],
+        everybody: bool = True,
+    ) -> None:
+        self.view = view
+        self.server = server
+        self.rank = rank
+        self.one_queue = made.one_queue
+        self._communicators = made
+        self._rank = view.rank(server)
+        peers = view.peers(server.stage)
+        self.all: Group = Alone()
+        if everybody:
+            self.all = made.group("all", self._rank, len(view.servers))
+        self.peers = made.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self.ranks: Group = Alone()
+        if rank.size > 1:
+            self.ranks = made.group_at(f"epoch/{view.epoch}/server/{server}", rank.number, rank.size)
+        # All links of all ranks in one order.
+        others = sorted({view.rank(each) for each in partners if each != server}, key=self._place_of_link)
+        self._links = {view.servers[each]: made.link(self._rank, each) for each in others}
+        made.meet()
+
+    def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> OrderedGroup:
+        """See Network."""
+        group = self._communicators.group(name, servers.index(self.server), len(servers))
+        self._communicators.meet()
+        return group
+
+    def link(self, peer: Server) -> OrderedLink:
+        """See Network."""
+        if peer not in self._links:
+            self._links[peer] = self._communicators.link(self._rank, self.view.rank(peer))
+            self._communicators.meet()
+        return self._links[peer]
+
+    def barrier(self) -> None:
+        """See Network."""
+        self.all.sum(torch.zeros(1, device=self._communicators.device))
+
+    def unblock(self) -> None:
+        """See Network."""
+        self._communicators.abort()
+
+    def _place_of_link(self, peer: int) -> tuple[int, int]:
+        return min(peer, self._rank), max(peer, self._rank)

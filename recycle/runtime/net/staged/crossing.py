@@ -1,0 +1,108 @@
+"""What is under way through host memory: a tensor's content comes back to its device when it has arrived."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from recycle.runtime.device import host_copy, room_in_host_memory
+from recycle.runtime.net.network import Group, Link, Reduction, Transfer
+from recycle.runtime.net.transfer_key import TransferKey
+
+Crosses = Callable[[torch.Tensor], bool]
+"""Whether a tensor has to be carried through host memory."""
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is anywhere but in host memory."""
+    return not tensor.is_cpu
+
+
+class UnderWay(Protocol):
+    """A transfer or a reduction in host memory."""
+
+    def wait(self) -> None:
+        """Wait for its end."""
+
+
+class Arriving:
+    """Something that changes a tensor on a device, under way in host memory. It is a Transfer and a Reduction.
+
+    Args:
+        inner: what is under way.
+        host: what it fills.
+        tensor: what gets the content.
+    """
+
+    def __init__(self, inner: UnderWay, host: torch.Tensor, tensor: torch.Tensor) -> None:
+        self._inner = inner
+        self._host = host
+        self._tensor = tensor
+
+    def wait(self) -> None:
+        """See Transfer.
+
+        The device copies after this has returned, and before whatever this thread starts there next. Torch keeps the
+        host memory for as long.
+        """
+        self._inner.wait()
+        self._tensor.detach().copy_(self._host, non_blocking=True)
+
+
+class StagedLink:
+    """A Link.
+
+    Args:
+        inner: carries host memory.
+        crosses: which tensors are not in it.
+    """
+
+    def __init__(self, inner: Link, crosses: Crosses) -> None:
+        self._inner = inner
+        self._crosses = crosses
+
+    def send(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
+        """See Link. This waits for the device to have computed the tensor, and for nobody else."""
+        return self._inner.send(host_copy(tensor) if self._crosses(tensor) else tensor, key)
+
+    def receive(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
+        """See Link."""
+        if not self._crosses(tensor):
+            return self._inner.receive(tensor, key)
+        host = room_in_host_memory(tensor)
+        return Arriving(self._inner.receive(host, key), host, tensor)
+
+
+class StagedGroup:
+    """A Group.
+
+    Args:
+        inner: reduces host memory.
+        crosses: which tensors are not in it.
+    """
+
+    def __init__(self, inner: Group, crosses: Crosses) -> None:
+        self._inner = inner
+        self._crosses = crosses
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_sum(tensor).wait()
+
+    def start_sum(self, tensor: torch.Tensor) -> Reduction:
+        """See Group."""
+        return self._start(self._inner.start_sum, tensor)
+
+    def maximum(self, tensor: torch.Tensor) -> None:
+        """See Group."""
+        self.start_maximum(tensor).wait()
+
+    def start_maximum(self, tensor: torch.Tensor) -> Reduction:
+        """See Group."""
+        return self._start(self._inner.start_maximum, tensor)
+
+    def _start(self, start: Callable[[torch.Tensor], Reduction], tensor: torch.Tensor) -> Reduction:
+        if not self._crosses(tensor):
+            return start(tensor)
+        host = host_copy(tensor)
+        return Arriving(start(host), host, tensor)

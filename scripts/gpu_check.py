@@ -1,0 +1,240 @@
+"""What holds on this machine of what docs/gpu.md says: ``scripts/gpu-check``, from a source checkout.
+
+It needs torch and what can be imported besides; nothing is installed or fetched. Each part runs in processes of its
+own, with a time limit, and is left out with the reason where something is missing. Without a GPU, parts run on the CPU
+as far as they can. The table at the end is for docs/gpu.md.
+
+Usage: scripts/gpu-check [PART ...] [--kills 100] [--json]
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+
+class Skipped(Exception):
+    """A part cannot run here; says why."""
+
+
+class Part(NamedTuple):
+    """A part of the check.
+
+    Attributes:
+        run: does it, and says what was found.
+        question: that it answers.
+        limit: seconds that it may take.
+    """
+
+    run: Callable[[argparse.Namespace], str]
+    question: str
+    limit: float
+
+
+def device() -> str:
+    """What stages are computed on here."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def require_gpu(why: str) -> None:
+    """Leave a part out where there is no GPU."""
+    if device() == "cpu":
+        raise Skipped(f"no GPU here; {why}")
+
+
+def require(*packages: str) -> None:
+    """Leave a part out where a package is missing."""
+    for name in packages:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise Skipped(f"{name} cannot be imported: {error}") from error
+
+
+def find(_: argparse.Namespace) -> str:
+    """What is there."""
+    import torch
+
+    found = [f"Python {platform.python_version()}", f"torch {torch.__version__}", f"CUDA {torch.version.cuda}"]
+    for name in ("transformer-engine", "megatron-core"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"no {name}")
+    if not torch.cuda.is_available():
+        return ", ".join([*found, "no GPU"])
+    from recycle.runtime.errors import RunError
+    from recycle.runtime.net.nccl.bindings import Nccl
+
+    try:
+        found.append(f"NCCL {Nccl().release}")
+    except RunError as error:
+        found.append(str(error))
+    names = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
+    return ", ".join([*found, f"{len(names)} x {names[0]}"])
+
+
+def stages(_: argparse.Namespace) -> str:
+    """A stage of torch on this device against the CPU's, and its split backward pass against a fused one."""
+    require("msgspec")
+    from scripts.gpu_parts import compare_stages
+
+    return compare_stages(device())
+
+
+def delayed(_: argparse.Namespace) -> str:
+    """Transformer Engine's split backward pass against its own fused one."""
+    require_gpu("Transformer Engine computes on GPUs only; tests/megatron/shared has a stand-in for it")
+    require("transformer_engine.pytorch", "megatron.core")
+    from scripts.gpu_parts import compare_delayed
+
+    return compare_delayed()
+
+
+def profile(_: argparse.Namespace) -> str:
+    """What the stages of a GPT cost."""
+    require("megatron.core", "click", "rich")
+    shape = ["-D", "2", "-P", "2", "-M", "4", "--repeats", "5", "--device", device()]
+    program = [sys.executable, "-c", "from recycle.cli import main; main()"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*program, "profile", *shape, "-o", f"{folder}/job.toml"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    rows = [line.split() for line in done.stdout.splitlines()]
+    times = [" ".join(row[1:7]) for row in rows if len(row) > 6 and row[0] in "01"]
+    return "F, I, W of two stages: " + "; ".join(times)
+
+
+def staged(_: argparse.Namespace) -> str:
+    """Eight servers that share a device over the staged transport, against one process."""
+    require("msgspec")
+    from scripts.gpu_parts import train_staged
+
+    return train_staged(device())
+
+
+def kills(arguments: argparse.Namespace) -> str:
+    """Kills over a transport that stays on the host."""
+    require("msgspec")
+    from scripts.gpu_parts import survive_kills
+
+    return survive_kills("staged", device(), min(arguments.kills, 3 if device() == "cpu" else arguments.kills))
+
+
+def nccl(arguments: argparse.Namespace) -> str:
+    """Kills over NCCL, with several ranks on one GPU or one each."""
+    require_gpu("the transport over NCCL runs over a stand-in in tests/runtime/net/contract")
+    require("msgspec")
+    import torch
+
+    from recycle.runtime.net.nccl.bindings import Nccl
+
+    if torch.cuda.device_count() == 1:
+        if Nccl().release < 23003:
+            raise Skipped(f"one GPU, and NCCL of release {Nccl().release}: several ranks on one take 2.30.3")
+        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    from scripts.gpu_parts import survive_kills
+
+    return survive_kills("nccl", "cuda", arguments.kills)
+
+
+def flag(_: argparse.Namespace) -> str:
+    """The flag on Megatron's own script."""
+    require_gpu("tests/megatron/flag runs it on CPUs")
+    raise Skipped("the flag refuses NCCL (docs/limits.md)")
+
+
+PARTS = {
+    "find": Part(find, "what is here", 120),
+    "stages": Part(stages, "are stages on this device those of the CPU, and split as fused?", 300),
+    "te-split": Part(delayed, "is Transformer Engine's split backward pass as its fused one?", 300),
+    "profile": Part(profile, "what do F, I and W cost?", 600),
+    "staged": Part(staged, "do 8 servers that share a device lose as one process does?", 600),
+    "kills": Part(kills, "are kills survived over the staged transport?", 1200),
+    "nccl": Part(nccl, "are kills survived over NCCL, and how soon?", 3600),
+    "flag": Part(flag, "does the flag run Megatron's own script?", 1200),
+}
+
+
+class Outcome(NamedTuple):
+    """What came of a part."""
+
+    part: str
+    status: str
+    detail: str
+    seconds: float
+
+
+def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
+    """Run a part in processes of its own, all of which end with it."""
+    part = PARTS[name]
+    command = [sys.executable, "-m", "scripts.gpu_check", "--inside", name, "--kills", str(arguments.kills)]
+    start = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            output, _ = process.communicate(timeout=part.limit)
+        except subprocess.TimeoutExpired:
+            output = ""
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    seconds = time.monotonic() - start
+    try:
+        status, detail = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        late = seconds >= part.limit
+        status, detail = "failed", f"it took more than {part.limit:g} s" if late else f"ended with {process.returncode}"
+    return Outcome(name, status, detail, seconds)
+
+
+def run_inside(name: str, arguments: argparse.Namespace) -> tuple[str, str]:
+    """Run a part in this process."""
+    try:
+        return "passed", PARTS[name].run(arguments)
+    except Skipped as skipped:
+        return "left out", str(skipped)
+    except BaseException as error:
+        traceback.print_exc()
+        return "failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+
+
+def main() -> int:
+    """Run all parts, or those that were asked for; 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is given")
+    parser.add_argument("--kills", type=int, default=100, help="how many, over each transport")
+    parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside is not None:
+        print(json.dumps(run_inside(arguments.inside, arguments)), flush=True)
+        return 0
+    unknown = [each for each in arguments.parts if each not in PARTS]
+    if unknown:
+        parser.error(f"{unknown[0]} is no part; they are {', '.join(PARTS)}")
+    outcomes = []
+    for name in arguments.parts or PARTS:
+        print(f"{name}: {PARTS[name].question}", file=sys.stderr, flush=True)
+        outcomes.append(run_part(name, arguments))
+        print(f"{name}: {outcomes[-1].status}: {outcomes[-1].detail}", file=sys.stderr, flush=True)
+    print("| part | result | what was found | seconds |\n| --- | --- | --- | --- |")
+    for each in outcomes:
+        detail = each.detail.replace("|", "/")
+        print(f"| `{each.part}` | {each.status} | {detail} | {each.seconds:.0f} |")
+    return int(any(each.status == "failed" for each in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The split of modules that leave their weight gradients themselves, as Transformer Engine's do."""
+
+import queue
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from recycle.megatron.shared.delayed_weights import DelayedModules, delay_weight_gradients
+from recycle.runtime.errors import RunError
+
+
+class Store:
+    """What WeightGradStore is."""
+
+    def __init__(self):
+        self.context = queue.Queue()
+
+    def delay_wgrad_compute(self):
+        return True
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, source, weight, bias, store):
+        ctx.save_for_backward(source, weight)
+        ctx.store = store
+        return source @ weight.t() + bias
+
+    @staticmethod
+    def backward(ctx, gradient):
+        source, weight = ctx.saved_tensors
+        ctx.store.context.put([[source, gradient], lambda source, gradient: (gradient.t() @ source, gradient.sum(0))])
+        return gradient @ weight, None, None, None
+
+
+class DelayingLinear(torch.nn.Linear):
+    """It stands in for Transformer Engine's Linear: it writes over ``grad``, and leaves a bias that has one alone."""
+
+    def __init__(self, *sizes, fused=False):
+        super().__init__(*sizes)
+        self.wgrad_store = Store()
+        self.fuse_wgrad_accumulation = fused
+
+    def forward(self, source):
+        return Product.apply(source, self.weight, self.bias, self.wgrad_store)
+
+    def backward_dw(self):
+        tensors, compute = self.wgrad_store.context.get()
+        weight, bias = compute(*tensors)
+        if self.fuse_wgrad_accumulation:
+            self.weight.main_grad += weight
+            self.weight.grad = torch.full_like(weight, 1e9)
+        else:
+            self.weight.grad = weight
+        if self.bias.grad is None:
+            self.bias.grad = bias
+
+
+def make(kind, **more):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(kind(4, 6, **more), torch.nn.Tanh(), kind(6, 3, **more))
+
+
+def sources():
+    torch.manual_seed(1)
+    return [torch.randn(5, 4) for _ in range(3)]
+
+
+def expected():
+    whole = make(torch.nn.Linear)
+    for each in sources():
+        whole(each).square().sum().backward()
+    return [each.grad for each in whole.parameters()]
+
+
+def leave(model):
+    modules, left = DelayedModules(model), []
+    for each in sources():
+        model(each).square().sum().backward()
+        left.append(modules.take())
+    return modules, left
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_weight_gradients_add_up_in_any_order(order):
+    model = make(DelayingLinear)
+    modules, left = leave(model)
+    assert all(each.grad is None for each in model.parameters())
+    assert sum(each.nbytes for delayed in left[0] for each in delayed.tensors) == 4 * 5 * (4 + 6 + 6 + 3)
+    for place in order:
+        modules.compute(left[place])
+    torch.testing.assert_close([each.grad for each in model.parameters()], expected())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_they_are_added_where_megatron_adds_them(fused):
+    model = make(DelayingLinear, fused=fused)
+    for each in model.parameters():
+        each.main_grad = torch.zeros_like(each)
+    modules, left = leave(model)
+    for each in left:
+        modules.compute(each)
+    torch.testing.assert_close([each.main_grad for each in model.parameters()], expected())
+    assert all(each.grad is None for each in model.parameters())
+
+
+def test_a_gradient_that_is_a_part_of_a_buffer_stays_that():
+    model = make(DelayingLinear)
+    buffer = torch.zeros(sum(each.numel() for each in model.parameters()))
+    parts = buffer.split([each.numel() for each in model.parameters()])
+    for each, part in zip(model.parameters(), parts, strict=True):
+        each.grad = part.view_as(each)
+    modules, left = leave(model)
+    for each in left:
+        modules.compute(each)
+    torch.testing.assert_close(buffer, torch.cat([each.flatten() for each in expected()]))
+
+
+def test_what_was_taken_can_be_forgotten():
+    model = make(DelayingLinear)
+    modules, left = leave(model)
+    left.clear()
+    model(sources()[0]).sum().backward()
+    (first, second) = modules.take()
+    assert len(first.entries) == len(second.entries) == 1
+    assert modules.take() == []
+
+
+def test_weights_that_two_modules_use_are_refused():
+    model = torch.nn.Sequential(DelayingLinear(4, 4), DelayingLinear(4, 4))
+    model[1].weight = model[0].weight
+    with pytest.raises(RunError, match=r"a weight of a DelayingLinear is tied .* --backward fused"):
+        DelayedModules(model)
+    assert DelayedModules(torch.nn.Linear(2, 2)).take() == []
+
+
+def test_overlapped_communication_is_refused():
+    config = SimpleNamespace(tp_comm_overlap=True, delay_wgrad_compute=False)
+    with pytest.raises(RunError, match=r"^tp_comm_overlap is on"):
+        delay_weight_gradients(config)
+    config.tp_comm_overlap = False
+    delay_weight_gradients(config)
+    assert config.delay_wgrad_compute

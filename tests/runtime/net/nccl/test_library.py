@@ -1,0 +1,95 @@
+"""What the library for NCCL does when NCCL itself does not come back, and which tensors it is given."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from harness.stand_in import Library
+from harness.stand_in_transport import StandInNccl
+from recycle.runtime.errors import ConnectionLost, Interrupted
+from recycle.runtime.net.nccl import library as module
+from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink
+from recycle.runtime.net.network import Done, NetworkOptions
+from recycle.runtime.net.transfer_key import STATE
+
+
+def nothing():
+    """All is well."""
+
+
+def join(check=nothing, patience=timedelta(seconds=60)):
+    made = StandInNccl(Library(), NetworkOptions(rebuild_timeout=patience), check)
+    return made, made.join(HashStore(), 0, 1)
+
+
+def test_who_waits_is_free_though_nccl_never_comes_back_from_giving_up(monkeypatch):
+    monkeypatch.setattr(module, "ABORT", 0.05)
+    made, communicator = join()
+    never = threading.Event()
+    monkeypatch.setattr(made._functions, "abort", lambda _: never.wait())
+    made.abort([communicator])
+    assert communicator.is_over(0)
+    with pytest.raises(RuntimeError, match="was aborted"):
+        communicator.start("sum", torch.ones(1))
+    never.set()
+
+
+def test_what_is_not_on_its_way_is_waited_for_as_long_as_the_view_lasts(monkeypatch):
+    over = threading.Event()
+
+    def check():
+        if over.is_set():
+            raise Interrupted("the view is over")
+
+    made, communicator = join(check)
+    monkeypatch.setattr(made._functions, "in_progress", lambda _: True)
+    threading.Timer(0.05, over.set).start()
+    with pytest.raises(Interrupted):
+        communicator.start("sum", torch.ones(1))
+
+
+def test_it_has_an_end(monkeypatch):
+    made, communicator = join(patience=timedelta(milliseconds=50))
+    monkeypatch.setattr(made._functions, "in_progress", lambda _: True)
+    with pytest.raises(ConnectionLost, match="did not come"):
+        communicator.start("sum", torch.ones(1))
+
+
+def test_nothing_is_asked_of_what_was_given_up(monkeypatch):
+    made, communicator = join()
+    made.abort([communicator])
+    made.abort([communicator])
+    monkeypatch.setattr(made._functions, "in_progress", lambda _: pytest.fail("it is no more"))
+    assert communicator.complete
+
+
+class Named:
+    """A link and a group that say who was given what."""
+
+    def __init__(self, name, given):
+        self._name, self._given = name, given
+
+    def send(self, tensor, _):
+        self._given.append((self._name, int(tensor[0])))
+        return Done()
+
+    receive = send
+
+    def start_sum(self, tensor):
+        return self.send(tensor, STATE)
+
+    start_maximum = start_sum
+
+
+def test_what_lies_on_a_device_goes_over_nccl_and_the_rest_beside_it():
+    given = []
+    ends = Named("host", given), Named("near", given), lambda tensor: int(tensor[0]) > 2
+    link, group = TwofoldLink(*ends), TwofoldGroup(*ends)
+    for number, act in enumerate([link.send, link.receive, link.send, link.receive], start=1):
+        act(torch.tensor([number]), STATE).wait()
+    group.sum(torch.tensor([0]))
+    group.maximum(torch.tensor([5]))
+    assert given == [("host", 1), ("host", 2), ("near", 3), ("near", 4), ("host", 0), ("near", 5)]

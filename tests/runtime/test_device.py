@@ -1,0 +1,57 @@
+"""What the runtime does with a device, on a machine that may have none."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from recycle.runtime.device import count_gpus, host_copy, require_device, settle, take_device
+from recycle.runtime.errors import RunError
+
+NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@NONE
+def test_a_gpu_that_is_not_there_is_refused_in_a_line():
+    assert count_gpus() == 0
+    with pytest.raises(RunError, match=r"^device is cuda: torch .* finds no GPU here.* --device cpu"):
+        require_device("cuda")
+    require_device("cpu")
+
+
+def test_who_asks_for_gpus_does_not_touch_cuda_itself():
+    script = """
+import torch
+from unittest import mock
+from recycle.runtime.device import count_gpus
+with mock.patch.object(torch.cuda, "is_available", lambda: True), mock.patch.object(torch.cuda, "device_count", ask):
+    assert count_gpus() == 3
+assert not asked
+"""
+    head = "asked = []\ndef ask():\n    asked.append(1)\n    return 3\n"
+    subprocess.run([sys.executable, "-c", head + script], check=True, env=os.environ)
+
+
+def test_processes_share_gpus_in_turns_unless_their_launcher_says_otherwise(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    assert [take_device("cuda", number).index for number in range(4)] == [0, 1, 0, 1]
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert take_device("cuda", 0).index == 1
+    assert len(taken) == 5
+    assert take_device("cpu", 5) == torch.device("cpu")
+
+
+def test_a_copy_in_host_memory_is_one():
+    tensor = torch.arange(6.0).view(2, 3).t().requires_grad_()
+    copy = host_copy(tensor)
+    settle()
+    with torch.no_grad():
+        tensor.zero_()
+    assert copy.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert not copy.requires_grad

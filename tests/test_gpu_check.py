@@ -1,0 +1,60 @@
+"""What scripts/gpu-check does where there is no GPU: what can be done, and to say what is left out."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from scripts import gpu_check
+
+ROOT = Path(__file__).parents[1]
+NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+ARGUMENTS = argparse.Namespace(kills=1)
+
+
+@NONE
+def test_on_a_cpu_parts_are_run_or_left_out_with_a_reason():
+    command = [ROOT / "scripts" / "gpu-check", "find", "stages", "nccl"]
+    environment = os.environ | {"PYTHON": sys.executable}
+    ended = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr
+    head, _, found, stages, nccl = ended.stdout.splitlines()
+    assert head == "| part | result | what was found | seconds |"
+    assert found.startswith("| `find` | passed | Python 3.")
+    assert stages.startswith("| `stages` | passed | on cpu: at most ")
+    assert nccl.startswith("| `nccl` | left out | no GPU here; ")
+
+
+def test_a_part_that_takes_too_long_is_ended_and_has_failed(monkeypatch):
+    late = gpu_check.PARTS["stages"]._replace(limit=0.01)
+    monkeypatch.setitem(gpu_check.PARTS, "stages", late)
+    outcome = gpu_check.run_part("stages", ARGUMENTS)
+    assert (outcome.status, outcome.detail) == ("failed", "it took more than 0.01 s")
+
+
+def test_what_a_part_raises_is_its_failure(monkeypatch):
+    def fail(_):
+        raise ValueError("this is wrong\nin detail")
+
+    monkeypatch.setitem(gpu_check.PARTS, "stages", gpu_check.Part(fail, "", 1))
+    assert gpu_check.run_inside("stages", ARGUMENTS) == ("failed", "ValueError: this is wrong")
+
+
+def test_a_part_that_failed_fails_the_check(monkeypatch, capsys):
+    outcomes = {"find": "passed", "stages": "failed"}
+    monkeypatch.setattr(gpu_check, "run_part", lambda name, _: gpu_check.Outcome(name, outcomes[name], "a | b", 0.0))
+    for parts, status in ((["find"], 0), (["find", "stages"], 1)):
+        monkeypatch.setattr("sys.argv", ["gpu-check", *parts])
+        assert gpu_check.main() == status
+    assert "| `stages` | failed | a / b | 0 |" in capsys.readouterr().out
+
+
+def test_a_part_that_is_none_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu-check", "stage"])
+    with pytest.raises(SystemExit):
+        gpu_check.main()
+    assert "stage is no part; they are find, stages, " in capsys.readouterr().err
