@@ -15,7 +15,7 @@ _SOURCES = {
     JOB: "docs/job.md has its keys, and recycle profile writes one",
     FAULTS: "docs/faults.md has its fields",
     MODEL: "docs/train.md has its keys",
-    RECORDING: "recycle train writes them into the folder of its run",
+    RECORDING: "recycle train writes them into the folder of its run, a Megatron job into that of --recycle-record",
 }
 _FORMATS = {b"recycle plan": PLAN, b"recycle run": RECORDING}
 _FORMAT = re.compile(rb'"format"\s*:\s*"([^"]{1,40})"')

@@ -228,3 +228,9 @@ def test_neither_torch_nor_a_solver_is_imported():
         "finally:\n    assert not {'torch', 'megatron', 'ortools'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_without_a_command_line_it_is_said_what_is_missing(run):
+    status, out, err = run("doctor")
+    assert (status, out) == (2, "")
+    assert err == "recycle: Missing argument 'COMMAND...'. (recycle doctor --help says more)\n"

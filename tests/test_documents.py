@@ -198,6 +198,12 @@ def test_benchmarks_say_what_they_measure_and_take_what_the_documents_give_them(
             assert word in text or not word.strip("-").islower(), f"{each.text}: {word}"
 
 
+@pytest.mark.parametrize("words", [("benchmarks.planner", "help"), ("benchmarks.study", "year")], ids=" ".join)
+def test_benchmarks_of_a_few_seconds_are_run(words):
+    assert any(set(words) <= set(each.words) for each in COMMANDS)
+    assert started(ROOT, words)
+
+
 @pytest.mark.parametrize("line", FLAG_LINES)
 def test_the_flag_knows_what_the_documents_give_it(line):
     words = shlex.split(re.sub(r"<[^>]*>", "", line))

@@ -76,9 +76,7 @@ class Diagnosis(NamedTuple):
         return self.survives_process and not self.exposed
 
 
-@click.command(
-    "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
-)
+@click.command("doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--ranks", type=Count(1), help="The total number of processes, where the command line does not give it.")
 @click.option(
     "--ranks-per-host",
@@ -87,7 +85,7 @@ class Diagnosis(NamedTuple):
 )
 @click.option("--megatron", metavar="RELEASE", help="The release whose options count; default: the installed one.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-@click.argument("words", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     ranks: int | None, ranks_per_host: int | None, megatron: str | None, as_json: bool, words: Sequence[str]
 ) -> None:
