@@ -3,16 +3,13 @@
 import math
 from typing import ClassVar
 
-from recycle.placing.decision import Move, decide
+from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Move, decide
 from recycle.plan.normalise import Counts
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
 from recycle.study.constants import TYPICAL, Measured
 from recycle.study.policy import Phase, Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
-
-LAYER_BYTES, BANDWIDTH = 600_000_000, 10e9
-"""Of a layer with its moments, and bytes per second into a server that copies layers while training goes on."""
 
 
 class Rerouting(Policy):
