@@ -7,11 +7,11 @@ Usage: python -m benchmarks.fleets [templates | failures | trace] [--trace FILE]
     trace      6 x 4 over a trace of live servers (rows of hours and how many live), which of them die drawn at random
 
 96 layers of equal cost, F = I = W = 1 and optimizer 3 each; a server has memory for the activations of 2P stages, and
-holds the layers of 1 1/3 stages at most. Fault-free 1F1B takes 8 s an iteration. Layers of 0.6 GB are copied at 10 GB/s
-into each server while training goes on re-routed; applying a placement stops all for an iteration, a death for 0.2 s,
-and takes back half of an iteration. Every period is that of a plan of all pipelines together. The work bound is all
-work of an iteration, with the optimizer steps of D pipelines, over all live servers: fewer pipelines step less, and can
-be above it.
+holds the layers of 1 1/3 stages at most; pipelines have 2P servers at most. Fault-free 1F1B takes 8 s. Layers of 0.6 GB
+are copied at 10 GB/s into each server while training goes on re-routed; applying a placement stops all for an
+iteration; a death stops them for 0.2 s and takes back half of an iteration. Every period is that of a plan of all
+pipelines together. The work bound is all work of an iteration, with the optimizer steps of D pipelines, over all live
+servers: fewer pipelines step less, and can be above it.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def make_setting(pipelines: int, depth: int, micro_batches: int) -> Setting:
     model = Model((layer,) * LAYERS, 2 * depth * (LAYERS // depth))
     templates = make_templates(model, pipelines * depth, micro_batches)
     least = -(-3 * depth // 4)
-    long = {servers: each for servers, each in templates.by_servers.items() if servers >= least}
+    long = {servers: each for servers, each in templates.by_servers.items() if least <= servers <= 2 * depth}
     return Setting(pipelines, depth, micro_batches, Templates(model, long))
 
 

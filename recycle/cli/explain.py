@@ -3,24 +3,36 @@
 from pathlib import Path
 
 import click
+import msgspec
 
 from recycle.cli.console import make_console, print_json
 from recycle.cli.options import describe_dead, describe_job, json_option, load_legal_plan, plan_argument
+from recycle.cli.parameters import DURATION, Count
+from recycle.placing.decision import OF_A_CLUSTER, Outlook
 from recycle.planner.explain import explain
+from recycle.planner.moving import weigh_move
+from recycle.study.compare import iteration_seconds
 
 
 @click.command("explain")
 @plan_argument
+@click.option("--layers", type=Count(1), help="Of the model, where they may move.  [default: 8 per stage]")
+@click.option("--mtbf", type=DURATION, help="Mean time between the failures of a server.  [default: 238 days]")
+@click.option("--mttr", type=DURATION, help="Mean time to its repair.  [default: 5.5 days]")
 @json_option
-def command(plan_file: Path, as_json: bool) -> None:
+def command(plan_file: Path, layers: int | None, mtbf: float | None, mttr: float | None, as_json: bool) -> None:
     """Explain what bounds PLAN's period, what its failures cost and why, and what would help.
 
-    What would help is judged by bounds: "at best" is a period that no plan can go below after the change.
+    What would help is judged by bounds: "at best" is a period that no plan can go below after the change. Whether
+    layers should move to other servers is decided by what that gains until servers are expected to change again.
     """
     plan = load_legal_plan(plan_file)
     explanation = explain(plan)
+    outlook = Outlook(mtbf or OF_A_CLUSTER.between_failures, mttr or OF_A_CLUSTER.to_repair)
+    weighed = weigh_move(plan, layers or 8 * plan.job.depth, iteration_seconds(plan.job), outlook)
     if as_json:
-        print_json(explanation)
+        placement = None if weighed is None else weighed[0]
+        print_json({**msgspec.structs.asdict(explanation), "placement": placement})
         return
     console = make_console()
     console.print(f"{describe_job(plan.job)}; dead: {describe_dead(plan.dead)}", style="bold", markup=False)
@@ -31,3 +43,8 @@ def command(plan_file: Path, as_json: bool) -> None:
         console.print(f"Would help: {remedy.change}; at best {at_best}.", markup=False)
     if not explanation.remedies:
         console.print("Nothing that the bounds know of would help.")
+    if weighed is not None:
+        decision, transition = weighed
+        console.print(f"Placement: {decision.line}.", markup=False)
+        for story in transition.stories if decision.moves else ():
+            console.print(f"  {story}", markup=False)

@@ -126,15 +126,18 @@ def _fill(capacity: _Capacity, sizes: list[int], live: int, least: int, time: in
     most: list[list[int]] = [[0] * (live + 1)]
     chosen: list[list[tuple[int, int]]] = [[(0, 0)] * (live + 1)]
     for row in range(1, least + 1):
-        values, choices = list(none), [(0, 0)] * (live + 1)
+        before, values, choices = most[-1], list(none), [(0, 0)] * (live + 1)
         for servers in range(1, live + 1):
+            best, choice = -1, (0, 0)
             for size, count in within.items():
-                if size > servers:
+                rest = servers - size
+                if rest < 0:
                     break
-                for before, table in ((row - 1, most[-1]), (row, values)) if row == least else ((row - 1, most[-1]),):
-                    rest = table[servers - size]
-                    if rest >= 0 and rest + count > values[servers]:
-                        values[servers], choices[servers] = rest + count, (size, before)
+                if before[rest] + count > best and before[rest] >= 0:
+                    best, choice = before[rest] + count, (size, row - 1)
+                if row == least and values[rest] + count > best and values[rest] >= 0:
+                    best, choice = values[rest] + count, (size, row)
+            values[servers], choices[servers] = best, choice
         most.append(values)
         chosen.append(choices)
     if most[least][live] < capacity.most:
@@ -142,9 +145,9 @@ def _fill(capacity: _Capacity, sizes: list[int], live: int, least: int, time: in
     found: list[int] = []
     row, servers = least, live
     while row:
-        size, before = chosen[row][servers]
+        size, row = chosen[row][servers]
         found.append(size)
-        row, servers = before, servers - size
+        servers -= size
     found.sort(key=lambda size: -within[size])
     # The least useful of more pipelines than micro-batches would have nothing to do.
     return found[: capacity.most]

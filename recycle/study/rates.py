@@ -11,9 +11,12 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.job import Job
-from recycle.plan.mode import Mode
+from recycle.placing.fleet import choose_fleet
+from recycle.placing.layers import Model, layers_of
+from recycle.placing.templates import Templates, make_templates
 from recycle.plan.normalise import Counts, canonical_dead
 from recycle.planner.assemble import baseline_period
+from recycle.planner.fleets import STAGGERED, proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.problem import make_problem
@@ -26,7 +29,8 @@ SAMPLE_PIPELINES = 8
 ROUNDS = 60
 FEWER = 8
 
-STAGGERED = Mode("split", "staggered", "home")
+MOST_SERVERS = 256
+"""Fleets of more servers are judged by one of their equal parts."""
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -66,6 +70,7 @@ class Rates:
         self._most = most
         self._rerouted: dict[tuple[Counts, int], float] = {}
         self._templates: dict[int, float] = {}
+        self._placed: dict[int, float] = {}
         self._uniform: dict[int, float] = {}
         self._fewer: dict[int, float] = {}
         self._bounds: dict[tuple[int, ...], int] = {}
@@ -92,6 +97,20 @@ class Rates:
             self._templates[live] = min(1.0, self._whole / min(shapes, default=math.inf))
         return self._templates[live]
 
+    def placed(self, live: int) -> float:
+        """By the best fleet on so many servers that loses no layer with any one of them, as the planner scores it.
+
+        Of many servers an equal part of them is taken, with its part of the micro-batches.
+        """
+        if live not in self._placed:
+            job, parts = self.job, -(-live // MOST_SERVERS)
+            total = job.pipelines * job.micro_batches // parts
+            score = proven_period(self._model, STAGGERED)
+            fleet = choose_fleet(self._cuts, live // parts, total, score, failures=min(1, job.pipelines - 1))
+            period = math.inf if fleet is None else fleet.period * (1 + self._gap) / self.layers
+            self._placed[live] = min(self._most, self._baseline / period)
+        return self._placed[live]
+
     def uniform(self, live: int) -> float:
         """By the best pipelines of one depth on so many servers, the rest unused."""
         if live not in self._uniform:
@@ -110,6 +129,15 @@ class Rates:
             total = self.job.pipelines * self.job.micro_batches
             self._fewer[pipelines] = min(1.0, self._whole / self._time([(self.job.depth, pipelines)], total))
         return self._fewer[pipelines]
+
+    @cached_property
+    def _model(self) -> Model:
+        return layers_of(self.job, self.layers)
+
+    @cached_property
+    def _cuts(self) -> Templates:
+        """Of up to twice the job's depth: longer pipelines fill and drain longer than many bounds see."""
+        return make_templates(self._model, 2 * self.job.depth, self.job.micro_batches)
 
     @cached_property
     def _baseline(self) -> int:

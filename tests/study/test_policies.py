@@ -62,7 +62,19 @@ def test_a_stage_without_a_server_is_read_from_disk_or_from_memory():
     for name, back in (("ours", Return.CHECKPOINT), ("ours+memory", Return.SAFE_POINT)):
         reaction = policy(name).react(cluster, died=True)
         assert (reaction.phases[0].bucket, reaction.back) == (Bucket.RESTARTING, back)
-        assert 0 < reaction.phases[-1].rate < 1
+        assert 0 < reaction.phases[-1].rate <= 1
+
+
+def test_layers_move_where_the_decision_says_that_it_pays():
+    reaction = policy("ours+placements").react(cluster_of(3, 7), died=True)
+    buckets = [phase.bucket for phase in reaction.phases]
+    assert buckets == [Bucket.REPLANNING, Bucket.USEFUL, Bucket.MOVING, Bucket.USEFUL]
+    # Four layers of 0.6 GB to a server at 10 GB/s.
+    assert reaction.phases[1].seconds == pytest.approx(0.24)
+    assert reaction.phases[1].rate < reaction.phases[3].rate
+    # With a failure every ten seconds a pause of as long gains nothing.
+    hasty = make_policy("ours+placements", Ground(JOB, 10.0, 16, 0.1), RATES)
+    assert [phase.bucket for phase in hasty.react(cluster_of(3, 7), died=True).phases] == buckets[:2]
 
 
 def test_placements_are_never_worse_than_rerouting():

@@ -1,0 +1,49 @@
+import json
+
+import pytest
+
+from harness.examples import paper_plan
+from recycle.errors import JobError
+from recycle.job import Server
+from recycle.placing.decision import OF_A_CLUSTER, Outlook
+from recycle.plan.document import save_plan
+from recycle.planner.moving import weigh_move
+
+TWO = (Server(0, 3), Server(1, 3))
+
+
+def test_layers_move_where_a_stage_lost_most_of_its_servers():
+    decision, transition = weigh_move(paper_plan(failed=TWO), 16, 10.0, OF_A_CLUSTER)
+    assert decision.moves
+    assert decision.gained > 0
+    assert transition.size > 0
+    assert not {*TWO} & {server for places in transition.places for server in places}
+    assert len({server for places in transition.places for server in places}) <= 10
+
+
+def test_servers_that_change_all_the_time_keep_their_layers():
+    decision, _ = weigh_move(paper_plan(failed=TWO), 16, 10.0, Outlook(60.0))
+    assert not decision.moves
+    assert decision.line.startswith("re-route on, moving loses ")
+
+
+def test_nothing_is_weighed_where_nothing_is_dead_or_too_few_are_left():
+    assert weigh_move(paper_plan(failed=()), 16, 10.0, OF_A_CLUSTER) is None
+    alone = paper_plan(failed=(Server(1, 0),), pipelines=2, stages=1)
+    # One server cannot form two pipelines.
+    assert weigh_move(alone, 4, 10.0, OF_A_CLUSTER) is None
+
+
+def test_a_model_has_a_layer_for_each_stage():
+    with pytest.raises(JobError, match="layers is 3: 4 stages need at least 4 layers"):
+        weigh_move(paper_plan(), 3, 10.0, OF_A_CLUSTER)
+
+
+def test_an_explanation_ends_with_the_decision(run, tmp_path):
+    save_plan(paper_plan(failed=TWO), tmp_path / "plan.json")
+    out = run("explain", tmp_path / "plan.json", "--layers", "16")[1]
+    assert "Placement: move layers, which gains " in out
+    assert "  pipeline " in out
+    assert "Placement: re-route on" in run("explain", tmp_path / "plan.json", "--mtbf", "10s")[1]
+    report = json.loads(run("explain", tmp_path / "plan.json", "--json")[1])
+    assert report["placement"]["moves"] is True
