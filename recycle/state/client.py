@@ -73,8 +73,11 @@ class KeeperClient:
             answer = channel.receive(Answer)
             _require_done(answer)
             segment = channel.receive_segment(answer.size) if channel.is_local else None
+            blocks = [*cut(make_room(answer.head))]
+            if answer.size != sum(map(len, blocks)):
+                raise BadCopy(f"{part} at {self.name} is cut off after {answer.size} bytes")
             checksum, start = Checksum(answer.head), 0
-            for block in cut(make_room(answer.head)):
+            for block in blocks:
                 if segment is None:
                     channel.receive_into([block])
                 else:
