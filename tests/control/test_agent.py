@@ -54,6 +54,7 @@ class Run:
         work: Callable[[], int] = sleep,
         connect: Callable | None = None,
         durations: Durations = DURATIONS,
+        relay: Callable[[], None] | None = None,
     ) -> None:
         connect = connect or self.connect
         started = CONTEXT.SimpleQueue()
@@ -63,7 +64,10 @@ class Run:
             started.put(os.getpid())
             return work()
 
-        agent = CONTEXT.Process(target=lambda: os._exit(abs(run_agent(member, body, connect, self.token, durations))))
+        def watch() -> None:
+            os._exit(abs(run_agent(member, body, connect, self.token, durations, relay=relay)))
+
+        agent = CONTEXT.Process(target=watch)
         agent.start()
         self.agents[member] = agent
         self.workers[member] = started.get()
@@ -73,11 +77,7 @@ class Run:
         return self.agents[member].exitcode
 
     def is_running(self, member: Member) -> bool:
-        try:
-            os.kill(self.workers[member], 0)
-        except ProcessLookupError:
-            return False
-        return True
+        return is_there(self.workers[member])
 
 
 def verdict(epoch: int, *members: Member) -> Verdict:
@@ -103,6 +103,36 @@ def test_a_killed_worker_is_reported_and_the_alarm_raised(run: Run) -> None:
     assert death is not None
     assert (death.reason, death.noticed) == ("was killed by signal 9 (SIGKILL)", "agent")
     assert run.ended(FIRST) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("victim", ["worker", "agent"])
+def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has_another(
+    run: Run, eventually: Eventually, victim: str
+) -> None:
+    relays = CONTEXT.SimpleQueue()
+
+    def relay() -> None:
+        relays.put(os.getpid())
+        time.sleep(300)
+
+    run.start(FIRST, relay=relay)
+    first = relays.get()
+    run.start(SECOND, relay=relay)
+    os.kill(run.workers[FIRST] if victim == "worker" else run.agents[FIRST].pid, signal.SIGKILL)
+    second = relays.get()
+    assert second != first
+    run.ended(FIRST)
+    eventually(lambda: not is_there(first))
+    assert is_there(second)
+    assert run.is_running(SECOND)
+
+
+def is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("status", [3, FENCED])

@@ -29,7 +29,7 @@ from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
 from recycle.runtime.launch.start import Start, choose_address, find_start
-from recycle.runtime.launch.title import set_title
+from recycle.runtime.launch.title import set_title, under_title
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.meeting_store import meeting_over
 
@@ -95,7 +95,8 @@ class Protection(NamedTuple):
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
             connect, token = endpoint.connect_alone, endpoint.token
-            status = run_agent(member, worker, connect, token, DURATIONS, workers.append, place, endpoint.relay)
+            relay = under_title("relay", endpoint.relay)
+            status = run_agent(member, worker, connect, token, DURATIONS, workers.append, place, relay)
             workers.clear()
             if status == REFUSED:
                 refused.append(status)

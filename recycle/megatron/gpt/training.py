@@ -49,7 +49,7 @@ from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals, be_told_to_leave, tell_to_leave
 from recycle.runtime.launch.supervisor import FIRED, Supervisor
-from recycle.runtime.launch.title import set_title
+from recycle.runtime.launch.title import set_title, under_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import NetworkOptions
@@ -275,9 +275,8 @@ def _serve(
     set_title(f"agent of {door.rank.of(member.server)}")
     work = partial(_work, run, text, make, faults, member, door)
     endpoint = door.endpoint
-    return run_agent(
-        member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, endpoint.relay
-    )
+    relay = under_title("relay", endpoint.relay)
+    return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, relay)
 
 
 def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
