@@ -16,7 +16,8 @@ import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from recycle.control.view import View
-from recycle.job import Job, Server, Stage
+from recycle.job import Job, Server
+from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -136,7 +137,7 @@ def compare_delayed() -> str:
 
 def train_staged(kind: DeviceKind) -> str:
     """The losses of 4 x 2 servers that share a device, over the staged transport, and those of one process."""
-    job = Job(4, 4, (Stage(1, 1, 1, 1),) * 2)
+    job = load_job(None, {"pipelines": 4, "stages": 2, "micro_batches": 4})
     plan = make_plan(job, (), Mode(), Effort((MaxMoves(200),), "200 moves"))
     view = View.of(plan)
     found: dict[int, list[list[float]]] = {}
@@ -148,7 +149,7 @@ def train_staged(kind: DeviceKind) -> str:
         network = StagedNetwork(connect(member.store(), view, server), crosses=lambda _: True)
         stage = _stage(server.stage, job.depth, 1 / job.micro_batches, device)
         update = TorchUpdate(
-            MainParameters(stage.parameters()), torch.optim.AdamW, 4, [server.stage], 2, Method(staggered=True)
+            MainParameters(stage.parameters()), torch.optim.AdamW, 4, [server.stage], job.depth, Method(staggered=True)
         )
         update.connect(network)
         worker = Worker(plan, [stage], update, network, Recorder(server))
