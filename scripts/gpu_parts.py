@@ -16,7 +16,8 @@ import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from recycle.control.view import View
-from recycle.job import Job, Server, Stage
+from recycle.job import Job, Server
+from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -136,7 +137,7 @@ def compare_delayed() -> str:
 
 def train_staged(kind: DeviceKind) -> str:
     """The losses of 4 x 2 servers that share a device, over the staged transport, and those of one process."""
-    job = Job(4, 4, (Stage(1, 1, 1, 1),) * 2)
+    job = load_job(None, {"pipelines": 4, "stages": 2, "micro_batches": 4})
     plan = make_plan(job, (), Mode(), Effort((MaxMoves(200),), "200 moves"))
     view = View.of(plan)
     found: dict[int, list[list[float]]] = {}
@@ -148,7 +149,7 @@ def train_staged(kind: DeviceKind) -> str:
         network = StagedNetwork(connect(member.store(), view, server), crosses=lambda _: True)
         stage = _stage(server.stage, job.depth, 1 / job.micro_batches, device)
         update = TorchUpdate(
-            MainParameters(stage.parameters()), torch.optim.AdamW, 4, [server.stage], 2, Method(staggered=True)
+            MainParameters(stage.parameters()), torch.optim.AdamW, 4, [server.stage], job.depth, Method(staggered=True)
         )
         update.connect(network)
         worker = Worker(plan, [stage], update, network, Recorder(server))
@@ -211,7 +212,7 @@ class Mourner:
         self._options = NetworkOptions(PATIENCE, PATIENCE, transport=transport)
         self._over = threading.Event()
 
-    def live(self, each: Round, last: bool) -> None:
+    def live(self, each: Round) -> None:
         """Take part in a round; who survives says when it has summed without the dead."""
         servers = [Server(number, 0) for number in range(RANKS)]
         begun = time.monotonic()
@@ -231,8 +232,8 @@ class Mourner:
         alarm.join()
         network = self._connect([one for one in servers if one.pipeline != each.victim], 2 * each.number + 1)
         self._say(f"left/{each.number}", time.monotonic())
-        if last:
-            network.barrier()
+        # Until then somebody may still be summing.
+        self._store.wait([f"replaced/{each.number}/{each.victim}"], PATIENCE)
         network.unblock()
 
     def _connect(self, servers: Sequence[Server], epoch: int) -> Any:
@@ -284,6 +285,7 @@ def survive_kills(transport: TransportKind, kind: DeviceKind, kills: int) -> str
             store.wait(left, PATIENCE)
             survived.append(max(float(store.get(key)) for key in left) - start)
             store.set(f"replaced/{number}/{victim}", "")
+        pool.join()
     finally:
         pool.end()
     return (
@@ -315,6 +317,11 @@ class _Pool:
         self._present[rank].join()
         self._present[rank] = self._later[rank].pop(0)
 
+    def join(self) -> None:
+        """Wait for who still lives, and is through."""
+        for each in self._present.values():
+            each.join(PATIENCE.total_seconds())
+
     def end(self) -> None:
         """End all."""
         for each in [*self._present.values(), *(one for many in self._later.values() for one in many)]:
@@ -329,5 +336,5 @@ def _live(rank: int, port: int, transport: TransportKind, kind: DeviceKind, roun
         store.wait([f"replaced/{died}/{rank}"], timedelta(hours=2))
     mourner = Mourner(rank, store, transport, kind)
     for number in rounds:
-        mourner.live(Round(number, number % RANKS), number == rounds.stop - 1)
+        mourner.live(Round(number, number % RANKS))
     os._exit(0)

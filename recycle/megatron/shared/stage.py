@@ -133,8 +133,11 @@ class MegatronStage:
         """Run the chunk as in inference, on held-out data."""
         self.model.eval()
         tokens = self.tokens.clone()
+        # Its step is of the held-out data, and says nothing of the parameters.
+        self._seen = None
         with torch.no_grad():
             output = self._run(micro_batch, received, self._data.held_out(micro_batch))
+        self._seen = None
         self.model.train()
         self.tokens.copy_(tokens)
         return None if self.output is None else output
