@@ -143,16 +143,17 @@ def make_keeping(
     def tell(kind: Literal["warning", "memory"], text: str) -> None:
         reporter.tell(InstantLine(kind, now(), str(server), text))
 
-    hosts = directory.host_names(endpoint.address)
+    hosts: dict[str, str] = {}
 
     def kept(part: StatePart, keepers: Sequence[str]) -> None:
         place = part.stage, part.epoch, part.version, part.number, part.parts, part.began
-        reporter.tell(CopyLine(str(server), *place, [hosts[each] for each in keepers]))
+        reporter.tell(CopyLine(str(server), *place, [hosts[each] for each in keepers], part.needed))
 
     def reach(home: KeeperHome) -> KeeperClient:
         return KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
 
     def know(directory: KeeperDirectory) -> KnownKeepers:
+        hosts.update(directory.host_names(endpoint.address))
         own = directory.keepers_of(server)
         others = [each for each in directory.homes if each not in own]
         near = next((each.name(endpoint.address) for each in directory.homes if each.address == endpoint.address), "")
