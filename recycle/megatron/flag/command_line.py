@@ -194,6 +194,8 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     pipelines_last = PIPELINES_LAST in arguments
     if isinstance(settings.moe_router_load_balancing_type, list):
         settings.moe_router_load_balancing_type = " ".join(settings.moe_router_load_balancing_type)
+    if settings.expert_tensor_parallel_size is None:
+        settings.expert_tensor_parallel_size = settings.tensor_model_parallel_size
     server_ranks = ServerRanks.of(lambda name: getattr(settings, name))
     servers = _servers(settings, total, server_ranks, pipelines_last)
     settings.virtual_pipeline_model_parallel_size = _virtual_stages(settings)

@@ -151,6 +151,13 @@ CONTEXT = (
 )
 """What a split of sequences over ranks needs."""
 
+SPLIT_EXPERTS = Rule(
+    ("expert_tensor_parallel_size",),
+    (1,),
+    Advice("ranks would gather parts of unequal length", "use --expert-tensor-parallel-size 1"),
+)
+"""What tensor parallelism needs where experts are divided among ranks."""
+
 READ_ONLY = (
     Rule(("context_parallel_size",), (1,), Advice("its layers need CUDA", "try a death before you rely on it")),
 )
@@ -209,6 +216,8 @@ def refusals(settings: Settings) -> Iterator[Refusal]:
     yield from _broken(RULES, settings)
     if settings("context_parallel_size") not in (None, 1):
         yield from _broken(CONTEXT, settings)
+    if settings("expert_model_parallel_size") not in (None, 1):
+        yield from _broken((SPLIT_EXPERTS,), settings)
 
 
 def read_only(settings: Settings) -> Iterator[Refusal]:
