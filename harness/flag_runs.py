@@ -1,4 +1,4 @@
-"""A user's training script, run by torchrun with and without the flag."""
+"""A user's training script, run with and without the flag by torchrun, or by what stands in for it."""
 
 import importlib.util
 import os
@@ -18,6 +18,10 @@ from recycle.megatron.gpt.text import standard_library
 from recycle.megatron.shared.cpu import run_on_cpu
 
 SCRIPT = Path(__file__).parent / "scripts" / "pretrain_small_gpt.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+"""Starts as many ranks as the next word says."""
+FORKED = (str(SCRIPT.with_name("forked_ranks.py")),)
+"""The same without torchrun, for less of the processor's time."""
 NEEDED = ("megatron.training", "yaml", "six", "regex", "pydantic")
 missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 needs_training = pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} are not installed: scripts/test does")
@@ -69,14 +73,13 @@ def words_of(dataset, *arguments, iterations=8, script=SCRIPT.name):
     return [str(SCRIPT.with_name(script)), *map(str, words)]
 
 
-def launch(dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron"), script=SCRIPT.name):
-    """Begin to run a script under torchrun; what it prints can be read."""
+def launch(
+    dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron"), script=SCRIPT.name, launcher=TORCHRUN
+):
+    """Begin to run a script; what it prints can be read."""
     words = words_of(dataset, *arguments, iterations=iterations, script=script)
     return subprocess.Popen(
-        [
-            *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(ranks), *map(str, start), *words),
-        ],
+        [sys.executable, "-W", "ignore", *launcher, str(ranks), *map(str, start), *words],
         env=os.environ | VARIABLES,
         cwd=Path(dataset).parent,
         stdout=subprocess.PIPE,
@@ -85,18 +88,18 @@ def launch(dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.meg
     )
 
 
-def train(dataset, *arguments, watch=lambda launcher, output: None, **settings):
-    """Run a script under torchrun, as launch does; fails where it fails.
+def train(dataset, *arguments, watch=lambda started, output: None, launcher=FORKED, **settings):
+    """Run a script as launch does; fails where it fails.
 
     Args:
         watch: called with the launcher's process and what was printed so far, whenever something is printed.
     """
-    with launch(dataset, *arguments, **settings) as launcher:
+    with launch(dataset, *arguments, launcher=launcher, **settings) as started:
         output = ""
-        for line in launcher.stdout:
+        for line in started.stdout:
             output += line
-            watch(launcher, output)
-    assert launcher.returncode == 0, output[-8000:]
+            watch(started, output)
+    assert started.returncode == 0, output[-8000:]
     return printed(output)
 
 
@@ -151,13 +154,14 @@ def kill_in_turn(ranks, slow, apart=3):
 
 
 def agents(launcher):
-    """The processes that torchrun has started, by rank."""
+    """The processes that a launcher has started, by rank."""
     found = {}
     for process in children(launcher):
         variables = Path(f"/proc/{process}/environ").read_text().split("\0")
         ranks = [each.partition("=")[2] for each in variables if each.startswith("RANK=")]
         found |= {int(rank): process for rank in ranks}
-    return found
+    # A forked process keeps its parent's environment there; they are listed in the order in which they were started.
+    return found or dict(enumerate(children(launcher)))
 
 
 def children(process):

@@ -78,7 +78,7 @@ class Outages(msgspec.Struct, frozen=True):
             shift = random.uniform(0, self.seconds) if first else 0.0
             for node, start, end in self.entries:
                 if node in places:
-                    entries += _turned(places[node], start + shift, end + shift, self.seconds)
+                    entries += _turned(NodeOutage(places[node], start, end), shift, self.seconds)
         return Outages(self.name, nodes, self.seconds, tuple(sorted(entries, key=lambda entry: entry.start)))
 
 
@@ -146,8 +146,9 @@ def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:
 
 
 def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], speed: float) -> Outages:
-    if not rows:
-        raise FaultError("it is empty: give a trace with at least one failure")
+    if all(row.change == ADD for row in rows):
+        found = "it is empty" if not rows else f"its {len(rows)} lines add servers or nodes, and none removes one"
+        raise FaultError(f"{found}: give a trace with at least one failure")
     if not (math.isfinite(speed) and speed > 0):
         raise FaultError(f"speed is {speed:g}: give a number above 0")
     places = _NodePlaces()
@@ -216,11 +217,20 @@ class _NodePlaces:
         return place
 
 
-def _turned(node: int, start: float, end: float, seconds: float) -> list[NodeOutage]:
-    """An outage on a circle of time, as one or two on the line."""
-    length = end - start
-    start %= seconds
-    end = start + length
-    if end <= seconds:
-        return [NodeOutage(node, start, end)]
-    return [NodeOutage(node, start, seconds), NodeOutage(node, 0.0, end - seconds)]
+def _turned(outage: NodeOutage, shift: float, seconds: float) -> list[NodeOutage]:
+    """An outage on a circle of time, as one or two on the line. What did not overlap does not overlap then either.
+
+    Args:
+        outage: of a trace.
+        shift: by how much later it begins, in seconds.
+        seconds: how long the trace lasts.
+    """
+    node, start, end = outage
+    cut = seconds - shift
+    # The begin and the end of the trace come to the same time, however that is rounded.
+    later = seconds - cut
+    pieces = (
+        (start + later, min(min(end, cut) + later, seconds)),
+        (max(start, cut) - cut, end - cut),
+    )
+    return [NodeOutage(node, *piece) for piece in pieces if piece[0] < piece[1]]

@@ -18,6 +18,8 @@ FORMS = (
     "time,remove|add,node; date,time,live count; hours,live; node,start_days,end_days; or JSON with node_id, "
     "event_time and event_type"
 )
+CHANGES = ("change", "event")
+NAMES = ("server", "node")
 Fields: TypeAlias = tuple[int, list[str]]
 
 
@@ -93,6 +95,7 @@ def _of_changes(lines: Sequence[Fields]) -> list[TraceRow]:
     rows: list[TraceRow] = []
     for number, (time, *rest) in lines:
         if time == "time" and not rows:
+            _require_columns(number, rest)
             continue
         names = tuple(name for name in rest[1:] if name)
         if len(rest) < 2 or not names:
@@ -101,6 +104,12 @@ def _of_changes(lines: Sequence[Fields]) -> list[TraceRow]:
             raise FaultError(f"line {number}: {rest[0]!r} is no change; write remove or add")
         rows.append(TraceRow(number, time, rest[0], names))
     return rows
+
+
+def _require_columns(number: int, names: Sequence[str]) -> None:
+    for name, known in zip(names, (CHANGES, NAMES), strict=False):
+        if name not in known:
+            raise FaultError(f"line {number}: unknown column {name!r}; write time,change,server or time,change,node")
 
 
 def _of_intervals(lines: Sequence[Fields]) -> list[TraceRow]:

@@ -68,6 +68,20 @@ def test_a_resampled_trace_is_legal_and_has_the_rate(nodes, seed):
         assert all(one[1] <= later[0] for one, later in itertools.pairwise(spans))
 
 
+@given(st.floats(0.01, 1e7), st.lists(st.floats(0, 1), unique=True, max_size=6), st.integers(0, 1000))
+def test_outages_that_touch_or_last_throughout_do_not_overlap_when_a_trace_is_turned(seconds, cuts, seed):
+    times = sorted({0.0, seconds, *(cut * seconds for cut in cuts)})
+    outages = Outages("x", 1, seconds, tuple(NodeOutage(0, *span) for span in itertools.pairwise(times)))
+    of_node = {}
+    for node, start, end in outages.resampled(5, seed).entries:
+        of_node.setdefault(node, []).append((start, end))
+    for spans in of_node.values():
+        spans.sort()
+        assert all(start < end for start, end in spans)
+        assert all(one[1] <= later[0] for one, later in itertools.pairwise(spans))
+        assert sum(end - start for start, end in spans) == pytest.approx(seconds)
+
+
 def test_a_resampled_trace_keeps_bursts():
     outages = Outages("x", 4, 100.0, tuple(NodeOutage(node, 10.0, 20.0) for node in range(4)))
     starts = {entry.start for entry in outages.resampled(8, 1).entries if entry.start}

@@ -79,6 +79,9 @@ def test_the_same_file_drives_a_run(tmp_path):
     ("text", "message"),
     [
         ("", "empty: give a trace"),
+        ("0,add,a\n10,add,b\n", "its 2 lines add servers or nodes, and none removes one: give a trace"),
+        ("time,what,node\n1,remove,a\n", "line 1: unknown column 'what'; write time,change,server"),
+        ("time,change,colour\n1,remove,a\n", "line 1: unknown column 'colour'"),
         ("0,add,a\n2,remove,a\n1,add,a\n", "line 3: .*sort the lines by time"),
         ("0,vanish,a\n", "line 1: 'vanish' is no change; write remove or add"),
         ("0,add\n", "line 1: expected .*known forms are"),

@@ -11,6 +11,7 @@ import pytest
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.flag_runs import (
+    TORCHRUN,
     VARIABLES,
     children,
     kill,
@@ -63,7 +64,8 @@ def deaths(printed):
 @pytest.mark.parametrize("victims", [(3, 0), (1, 2)])
 def test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock(dataset, stock, tmp_path, victims):
     moments = [(victim, after, random.uniform(0, 0.2)) for victim, after in zip(victims, (2, 6), strict=True)]
-    survived = train(dataset, *ON, *TO_FILE, tmp_path, iterations=LENGTH, watch=kill(moments))
+    saved = (*TO_FILE, tmp_path)
+    survived = train(dataset, *ON, *saved, iterations=LENGTH, watch=kill(moments), launcher=TORCHRUN)
     assert len(deaths(survived)) == 2, moments
     assert losses(survived) == stock, moments
     resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 8, iterations=LENGTH))

@@ -1,0 +1,80 @@
+"""Stands in for torchrun on one machine: ``forked_ranks.py RANKS (-m MODULE | SCRIPT) [ARGUMENT ...]``.
+
+Its ranks are forked from one process that has imported Megatron, because that is most of what a short run asks of the
+processor. Variables, store and end are as torchrun has them.
+"""
+
+import gc
+import os
+import runpy
+import signal
+import sys
+
+import torch
+
+from recycle.control.tcp_store import listen, serve
+from recycle.megatron.flag.cpu_training import stand_in_for_triton
+from recycle.megatron.shared.cpu import run_on_cpu
+
+
+def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Those that torchrun sets for a rank."""
+    of_rank = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+    of_all = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks))
+    host = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    elastic = {"USE_AGENT_STORE": "True", "RESTART_COUNT": "0", "MAX_RESTARTS": "0", "RUN_ID": "forked"}
+    return of_rank | of_all | host | {f"TORCHELASTIC_{name}": value for name, value in elastic.items()}
+
+
+def be_rank(words: list[str]) -> None:
+    """Run a module or a script as the main program."""
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def wait_for_all(processes: list[int]) -> int:
+    """The exit status of all: 1 as soon as one has failed, which ends the others."""
+    status, left = 0, set(processes)
+    while left:
+        process, ended = os.wait()
+        left.discard(process)
+        if ended and not status:
+            status = 1
+            for each in left:
+                os.kill(each, signal.SIGTERM)
+    return status
+
+
+def main(ranks: int, words: list[str]) -> int:
+    listener = listen()
+    port = listener.getsockname()[1]
+    gc.freeze()
+    processes = []
+    for rank in range(ranks):
+        process = os.fork()
+        if not process:
+            listener.close()
+            os.environ.update(variables(rank, ranks, port))
+            be_rank(words)
+            sys.exit()
+        processes.append(process)
+    store = serve(listener)
+    status = wait_for_all(processes)
+    del store
+    return status
+
+
+if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        run_on_cpu()
+        stand_in_for_triton()
+    # What scripts import is imported once for all.
+    import megatron.core.datasets.gpt_dataset
+    import megatron.core.models.gpt
+    import megatron.training.training  # noqa: F401
+
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
