@@ -37,6 +37,8 @@ ITERATIONS = 30
 EARLIEST, LATEST = 4, 20
 """Iterations after which it is hit."""
 PORT = 29500
+OUTPUT = 600
+"""Characters that are shown of what a process has said that did not end well."""
 
 
 class Row(NamedTuple):
@@ -97,30 +99,28 @@ def try_once(row: Row, folder: Path, moment: random.Random, expected: Mapping[in
             if row.hit == "servers":
                 kill_servers(used, stage)
             elif row.hit == "hosts":
-                for each in lost:
-                    used[each].crash()
+                for number in lost:
+                    used[number].crash()
                 started[0].wait_for(f"no live server of stage {stage} is left", 60)
                 started += [join(folder, Server(place, stage), spare) for place in range(row.pipelines)]
             else:
-                for each in used:
-                    subprocess.run(each.command("pkill", "-KILL", "-f", "harness.scripts.train|recycle: [^k]"))
+                for host in used:
+                    subprocess.run(host.command("pkill", "-KILL", "-f", "harness.scripts.train|recycle: [^k]"))
                 for run in started:
                     run.ended()
                 started = start(row, [*words(row, folder), "--resume"], used)
             gone = lost if row.hit == "hosts" else set()
-            ends = [
-                each.ended(240)
-                for place, each in enumerate(started)
-                if place >= len(row.on) or row.on[place] not in gone
-            ]
+            last = [each for place, each in enumerate(started) if place >= len(row.on) or row.on[place] not in gone]
+            ends = [each.ended(240) for each in last]
             left = [each for place, each in enumerate(made) if place not in gone]
             wait_until(lambda: not any(has_keeper(each) for each in left), 30)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             return f"{error}"[-300:]
         finally:
-            for each in started:
-                each.kill()
-    return judge(folder / "run", ends, step, expected)
+            for run in started:
+                run.kill()
+    said = [each.output[-OUTPUT:] for each, end in zip(last, ends, strict=True) if end]
+    return "\n".join(filter(None, [judge(folder / "run", ends, step, expected), *said]))
 
 
 def start(row: Row, arguments: Sequence[str], used: Sequence[Host]) -> list[Started]:
