@@ -49,8 +49,7 @@ class Supervisor:
 
     Args:
         setting: what the run is.
-        serve: what the process of a member, or of one of its ranks, does, which is forked from here; it gives the exit
-            status.
+        serve: what the process of a member or of one of its ranks does, forked from here; it gives the exit status.
         watch: called with every event.
     """
 
