@@ -17,7 +17,7 @@ from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 
-PATIENCE = timedelta(seconds=30)
+PATIENCE = timedelta(seconds=120)
 
 
 def in_order(job):

@@ -73,6 +73,8 @@ def test_the_ranks_are_those_of_the_living_and_afterwards_what_they_were(dead, s
         dist.gather(torch.tensor([float(process.server.stage)]), gathered, dst=last)
         if gathered is not None:
             assert [each.item() for each in gathered] == [each.stage for each in by_rank]
+        # Whoever ends leaves the view, which the others may still need.
+        meet(process.live.network)
         member.report(msgspec.msgpack.encode((*told, stage, whole)))
 
     launch(len(by_rank), body, lambda rank, content: heard.update({rank: msgspec.msgpack.decode(content)}))

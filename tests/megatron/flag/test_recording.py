@@ -28,14 +28,14 @@ class Training:
         self.recording = Recording.open(folder, plan, epoch, Member(server, life), SOLE)
         self.recorder = Recorder(server)
         self.arguments = SimpleNamespace(iteration=0, curr_iteration=0)
-        self.last = server.stage == 3
+        self.stage, self.last = server.stage, server.stage == 3
         self.recording.install(self, self.arguments, self.recorder)
 
     def train_step(self, *_, iteration=None):
         step = self.arguments.curr_iteration
         self.recorder.iteration = step
         start = Recorder.now()
-        self.recorder.add(Instruction(Op.F, 3, 0, 0), start, start + 1000)
+        self.recorder.add(Instruction(Op.F, self.stage, 0, 0), start, start + 1000)
         return ({"lm loss": step + 0.5, "mtp loss": 9.0} if self.last else {}), False, False, False, 0, 1.0, None, 0
 
     def evaluate(self, *_):
