@@ -124,6 +124,7 @@ def _profile_stage(
             update.versions.keep()
             update.optimizer.step()
             update.main.copy_back()
+            update.versions.advance()
 
         times: list[list[float]] = [[], [], [], []]
         held = kept = 0

@@ -34,15 +34,17 @@ def _short_text(monkeypatch):
 
 @pytest.fixture
 def _spoiled(monkeypatch):
-    original = MegatronStage.backward
+    def spoil(original):
+        def backward(stage, micro_batch, received):
+            result = original(stage, micro_batch, received)
+            if (micro_batch.step, stage._stage) in SPOILED and micro_batch[1:] == (1, 1):
+                next(iter(stage.parameters())).main_grad.view(-1)[0] = float("inf")
+            return result
 
-    def backward(stage, micro_batch, received):
-        result = original(stage, micro_batch, received)
-        if (micro_batch.step, stage._stage) in SPOILED and micro_batch[1:] == (1, 1):
-            next(iter(stage.parameters())).main_grad.view(-1)[0] = float("inf")
-        return result
+        return backward
 
-    monkeypatch.setattr(MegatronStage, "backward", backward)
+    for name in ("backward", "input_gradient"):
+        monkeypatch.setattr(MegatronStage, name, spoil(getattr(MegatronStage, name)))
 
 
 @settings(deadline=None)

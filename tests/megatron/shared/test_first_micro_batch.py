@@ -20,7 +20,11 @@ def test_the_first_after_a_step_or_a_drop_is_said_to_be(monkeypatch):
     monkeypatch.setattr(module.schedules, "forward_step", forward_step)
     monkeypatch.setattr(module.schedules, "deallocate_output_tensor", lambda *_: None)
     config = SimpleNamespace(
-        pipeline_dtype=torch.float32, hidden_dropout=0, attention_dropout=0, deallocate_pipeline_outputs=False
+        pipeline_dtype=torch.float32,
+        hidden_dropout=0,
+        attention_dropout=0,
+        deallocate_pipeline_outputs=False,
+        context_parallel_size=1,
     )
     monkeypatch.setattr(module, "get_model_config", lambda _: config)
     data = SimpleNamespace(training=lambda _: None, held_out=lambda _: None)
