@@ -61,7 +61,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     "--distributed-optimizer",
     "distributed",
     is_flag=True,
-    help="Have each server of a stage hold shards of the optimizer's state, each with another one.",
+    help="Cut the optimizer's state into shards, each held by two servers.",
 )
 @device_option
 @click.option("--nccl", is_flag=True, help="Carry what lies on GPUs by NCCL instead of through host memory.")
@@ -147,7 +147,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     type=RACKS,
     default="",
     metavar="HOST,HOST/HOST,...",
-    help="Which hosts fail together, as racks with a slash between them: nothing is kept twice in one.",
+    help="Which hosts fail together, as racks with a slash between them.",
     **HOSTS,
 )
 @click.option(
