@@ -154,7 +154,7 @@ def mode_options(function: F) -> F:
 
 def device_option(function: F) -> F:
     """Add ``--device``."""
-    text = "What stages are computed on; processes can share a GPU."
+    text = "What stages are computed on; they can share a GPU."
     return click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help=text)(
         function
     )
