@@ -45,6 +45,6 @@ def command(plan_file: Path, layers: int | None, mtbf: float | None, mttr: float
         console.print("Nothing that the bounds know of would help.")
     if weighed is not None:
         decision, transition = weighed
-        console.print(f"Placement: {decision.line}.", markup=False)
+        console.print(f"Placement (plans only, runs move no layers): {decision.line}.", markup=False)
         for story in transition.stories if decision.moves else ():
             console.print(f"  {story}", markup=False)

@@ -5,12 +5,12 @@ One agent of each host also speaks for the host.
 
 import ctypes
 import os
-import select
 import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from recycle.control.board import Board
@@ -171,7 +171,7 @@ class _Agent:
         """Until the worker has ended, or it is time to look around; says whether it has ended."""
         while True:
             heard: list[int] = [] if self._speaker is None else [self._host.fileno()]
-            ready = select.select([*ends, *heard], [], [], max(0.0, self._due - time.monotonic()))[0]
+            ready = wait([*ends, *heard], max(0.0, self._due - time.monotonic()))
             if any(each in ready for each in ends):
                 return True
             if self._speaker is not None:

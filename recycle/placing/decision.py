@@ -121,8 +121,12 @@ def decide(move: Move, until: float) -> Decision:
     if move.busiest > move.memory:
         return Decision(False, f"re-route on: {_bytes(move.memory)} are free on a server; {numbers}", gained)
     if gained <= 0:
-        return Decision(False, f"re-route on, moving loses {-gained:.4g} iterations: {numbers}", gained)
-    return Decision(True, f"move layers, which gains {gained:.4g} iterations: {numbers}", gained)
+        return Decision(False, f"re-route on, moving loses {_iterations(-gained)}: {numbers}", gained)
+    return Decision(True, f"move layers, which gains {_iterations(gained)}: {numbers}", gained)
+
+
+def _iterations(number: float) -> str:
+    return f"{number:,.0f} iterations" if number >= 1000 else f"{number:.4g} iterations"
 
 
 def _bytes(amount: float) -> str:

@@ -7,11 +7,10 @@ which has threads, asks the fork server for new processes, also while the run go
 import gc
 import multiprocessing
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Literal
 
 import msgspec
@@ -136,8 +135,8 @@ class _Host:
     def run(self) -> None:
         while True:
             channel = self._channel.fileno()
-            ready, _, _ = select.select([channel, *self._children], [], [])
-            for handle in ready:
+            for handle in wait([channel, *self._children]):
+                assert isinstance(handle, int)
                 if handle != channel:
                     self._bury(handle)
                     continue
