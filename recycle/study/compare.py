@@ -1,5 +1,6 @@
 """Policies over one trace: each one's outcome, and how far it depends on chance and on constants."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -140,7 +141,8 @@ def _in_parallel(setting: StudySetting, workers: int) -> Iterator[list[tuple[Out
     if workers == 1:
         yield from (_deal(setting, seed) for seed in range(setting.seeds))
         return
-    with ProcessPoolExecutor(workers) as pool:
+    # What the caller's process had of other things is not walked, nor freed, in another one.
+    with ProcessPoolExecutor(workers, initializer=gc.freeze) as pool:
         yield from pool.map(_deal, [setting] * setting.seeds, range(setting.seeds))
 
 

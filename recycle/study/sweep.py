@@ -1,6 +1,7 @@
 """Maps: which policy wins, for which size of cluster, number of micro-batches and rate of failures."""
 
 import csv
+import gc
 import io
 import itertools
 import os
@@ -112,7 +113,8 @@ def sweep(setting: StudySetting, axes: Axes, advance: Callable[[str], None] = la
         if servers < job.depth:
             raise UserError(f"--sweep: {servers} servers make no pipeline of {job.depth} stages; give more")
     cells: dict[int, Cell] = {}
-    with ProcessPoolExecutor(min(len(places), os.cpu_count() or 1)) as pool:
+    # See compare.
+    with ProcessPoolExecutor(min(len(places), os.cpu_count() or 1), initializer=gc.freeze) as pool:
         pending = {pool.submit(_cell, setting, *place): number for number, place in enumerate(places)}
         for done in as_completed(pending):
             cells[pending[done]] = done.result()

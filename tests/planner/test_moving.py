@@ -44,6 +44,9 @@ def test_an_explanation_ends_with_the_decision(run, tmp_path):
     out = run("explain", tmp_path / "plan.json", "--layers", "16")[1]
     assert "Placement (plans only, runs move no layers): move layers, which gains " in out
     assert "  pipeline " in out
-    assert "Placement (plans only, runs move no layers): re-route on" in run("explain", tmp_path / "plan.json", "--mtbf", "10s")[1]
+    assert (
+        "Placement (plans only, runs move no layers): re-route on"
+        in run("explain", tmp_path / "plan.json", "--mtbf", "10s")[1]
+    )
     report = json.loads(run("explain", tmp_path / "plan.json", "--json")[1])
     assert report["placement"]["moves"] is True

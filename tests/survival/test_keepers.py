@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from harness.bad_memory import flip
+from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
 from recycle.record.recording import IterationLine
@@ -88,6 +89,9 @@ def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference
         part = snapshot._part
         if part.stage == 0 and (part.epoch, part.version) in {(0, 3), (1, 7)}:
             snapshot._keepers[0][1].offer(part, b"", 1000).write(memoryview(bytes(500)))
+            # Who hears of a peer's death before it begins would live.
+            (tmp_path / f"{part.epoch} {part.number}").touch()
+            wait_until(lambda: all((tmp_path / f"{part.epoch} {each}").exists() for each in range(part.parts)), 60)
             os.kill(os.getpid(), signal.SIGKILL)
         put(snapshot)
 

@@ -1,5 +1,6 @@
 """How the contract's tests run ranks of a transport: the little that differs between transports."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -159,11 +160,14 @@ class Processes:
                 each.join(max(end - time.monotonic(), 0))
                 if each.exitcode is None:
                     raise Broken(f"rank {number} did not end within {patience} s")
+            troubles = []
             for number, each in enumerate(processes):
                 if pipes[number][0].poll():
-                    raise Broken(f"rank {number}: {pipes[number][0].recv_bytes().decode()}")
-                if each.exitcode not in (0, -signal.SIGKILL):
-                    raise Broken(f"rank {number} ended with {each.exitcode}")
+                    troubles.append(f"rank {number}: {pipes[number][0].recv_bytes().decode()}")
+                elif each.exitcode not in (0, -signal.SIGKILL):
+                    troubles.append(f"rank {number} ended with {each.exitcode}")
+            if troubles:
+                raise Broken("; ".join(troubles))
         finally:
             for each in processes:
                 each.kill()
@@ -171,6 +175,7 @@ class Processes:
             del store
 
     def _live(self, rule: Rule, number: int, port: int, pipe: Any) -> None:
+        gc.freeze()  # what other tests have left must not be freed where its threads are missing
         torch.set_num_threads(1)
         status = 0
         try:
