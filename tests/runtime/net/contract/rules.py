@@ -53,7 +53,10 @@ def other(rank: Rank) -> Server:
 
 
 def pair(rank: Rank, epoch: int = 0, **more: object) -> Network:
-    """The network of a view of the first two ranks, which are peers."""
+    """The network of a view of the first two ranks, which are peers.
+
+    Who lets go of it ends it, also for an end that is still about to connect.
+    """
     return rank.connect(SERVERS[:2], epoch, **more)
 
 
@@ -74,7 +77,8 @@ def filled(value: float, size: int = 4) -> torch.Tensor:
 @rule(1)
 def both_directions_carry_at_once(rank):
     """What one end sends is what the other one receives, while both send and receive, whatever the size."""
-    link = pair(rank).link(other(rank))
+    network = pair(rank)
+    link = network.link(other(rank))
     for size in (1, LARGE):
         received = torch.zeros(size)
         under_way = [link.send(filled(rank.number + 1, size), STATE), link.receive(received, STATE)]
@@ -89,7 +93,8 @@ def both_directions_carry_at_once(rank):
 @rule(2)
 def order_is_kept(rank):
     """The order of their start says which send belongs to which receive."""
-    link = pair(rank).link(other(rank))
+    network = pair(rank)
+    link = network.link(other(rank))
     if rank.number == 0:
         for each in [link.send(filled(place), numbered(place)) for place in range(5)]:
             each.wait()
@@ -168,7 +173,8 @@ def all_get_the_same_bits(rank):
 @rule(7)
 def reductions_of_a_group_keep_their_order(rank):
     """Those of a group are told apart by the order of their start; they may be waited for in any."""
-    group = pair(rank).all
+    network = pair(rank)
+    group = network.all
     tensors = [filled(place + rank.number) for place in range(4)]
     started = [group.start_sum(tensors[0]), group.start_maximum(tensors[1])]
     started += [group.start_sum(tensors[2]), group.start_maximum(tensors[3])]
