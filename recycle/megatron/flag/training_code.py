@@ -127,9 +127,10 @@ class TrainingCode:
         kind, words, *rest = progress.numpy_random
         drawn: Any = (kind, numpy.array(words, dtype=numpy.uint32), *rest)
         numpy.random.set_state(drawn)
-        torch.set_rng_state(state[f"{RANDOM}torch"])
-        torch.cuda.set_rng_state(state[f"{RANDOM}cuda"])
-        get_cuda_rng_tracker().set_states(_named(state, TRACKER))
+        # torch reads a generator's state from where its memory begins, and what came over lies in the middle of some.
+        torch.set_rng_state(state[f"{RANDOM}torch"].clone())
+        torch.cuda.set_rng_state(state[f"{RANDOM}cuda"].clone())
+        get_cuda_rng_tracker().set_states({name: each.clone() for name, each in _named(state, TRACKER).items()})
 
     def log(self, training_log: Callable[..., Any]) -> Callable[..., Any]:
         """Megatron's ``training_log``, whose sums since the last line that it printed come back with a server."""

@@ -12,6 +12,7 @@ from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.whole_stage import WholeStage
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.join.handover import describe_state, make_room
 
 
 class Scheduler:
@@ -46,6 +47,14 @@ def code(**counters):
     return made, arguments
 
 
+def come_over(step, state):
+    """The same where a peer has it: all in one piece of memory."""
+    _, received = make_room(describe_state(step, state))
+    for name, each in received.items():
+        each.copy_(state[name])
+    return received
+
+
 def test_all_that_is_known_is_taken_over():
     run_on_cpu()
     peer, arguments = code(consumed_train_samples=160, num_floating_point_operations_so_far=16_000)
@@ -58,7 +67,7 @@ def test_all_that_is_known_is_taken_over():
     state = peer.state(25)
     drawn = random.random(), numpy.random.rand(), torch.rand(1).item()
     back, own = code()
-    back.adopt(25, state)
+    back.adopt(25, come_over(25, state))
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(1).item())
     assert (own.iteration, own.consumed_train_samples, own.consumed_valid_samples) == (25, 200, 32)
     assert own.num_floating_point_operations_so_far == 20_000
@@ -92,5 +101,5 @@ def test_model_and_moments_are_taken_over():
     model, inner, peer = made(1)
     step(model, inner)
     other, moments, back = made(2)
-    back.adopt(1, {name: each.clone() for name, each in peer.state(1).items()})
+    back.adopt(1, come_over(1, peer.state(1)))
     assert step(other, moments) == step(model, inner)
