@@ -1,9 +1,13 @@
-"""A host that dies or is cut off: three hosts made of namespaces, 12 servers, ``recycle train`` by torchrun on each.
+"""A host that dies or is cut off: three hosts made of namespaces, 12 servers, torchrun on each.
 
-Usage: python -m benchmarks.hosts [--trials 15] [--how crash cut] [--iterations 60] [--loops 0] [--exact]
+Usage: python -m benchmarks.hosts [--trials 15] [--how crash cut] [--iterations 60] [--loops 0] [--exact] [--etcd]
+                                  [--flag]
 
-Each host has one pipeline of four stages. In each trial, a run of its own, a host other than the store's is killed at
-one moment, or its cable is pulled and put back once the others go on. It takes root, and tools that make namespaces.
+Each host has one pipeline of four stages. In each trial, a run of its own, a host is killed at one moment, or its cable
+is pulled and put back once the others go on. Without --etcd the first host, which has the store, is spared; with it,
+every host has a member of etcd, which is lost with it, and the first one is lost as often as others. With --flag it is
+Megatron's script under the flag instead of ``recycle train``; that needs Megatron's training code. All of it takes
+root, and tools that make namespaces.
 
 A trial is good if the others make the first instruction of the redo within the silence and a second, lose no iteration,
 have the losses of an undisturbed run (to the bit with --exact), and end with status 0 within ten seconds; and if
@@ -11,8 +15,10 @@ nothing was written on the other side after the cut.
 """
 
 import argparse
+import contextlib
 import itertools
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -22,19 +28,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.false_deaths import busy
+from benchmarks.host_jobs import PIPELINES, STAGES, HostJob, flag_job, train_job
 from benchmarks.interrupted import until_interrupted
+from harness.etcd import etcd
+from harness.etcd import missing as missing_etcd
 from harness.hosts import Host, hosts, missing
-from harness.started import TRAIN, Started, losses, torchrun, wait_until
+from harness.started import Started, losses, newest_view, torchrun, wait_until
 from recycle.control.durations import Durations
 from recycle.record.reading import load_lines
 from recycle.record.recording import IterationLine, RecoveryLine
 
-PIPELINES, STAGES = 3, 4
 ALLOWED = Durations().silence + 1
 SOON = 10.0
 FAR = 1e-5
-MODEL = "layers = 4\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 MICROSECONDS = 1e6
+PATIENCE = 240.0
+VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 class Trial(NamedTuple):
@@ -51,50 +60,64 @@ class Trial(NamedTuple):
     problem: str
 
 
-def words(folder: Path, iterations: int, *, exact: bool) -> list[str]:
-    """The command line of a run."""
-    folder.mkdir(exist_ok=True)
-    (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", str(PIPELINES), "--stages", str(STAGES), "--micro-batches", "4"]
-    files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
-    return ["train", *size, "--iterations", str(iterations), *files, *["--exact"] * exact]
+class Trials(NamedTuple):
+    """What all trials have in common.
 
+    Attributes:
+        job: what is started.
+        iterations: of a run.
+        with_etcd: whether hosts have members of etcd.
+        exact: whether losses have to be equal to the bit.
+    """
 
-def lose_host(
-    made: Sequence[Host],
-    victim: int,
-    how: str,
-    folder: Path,
-    iterations: int,
-    expected: Mapping[int, list[float]],
-    *,
-    exact: bool,
-) -> Trial:
-    """One run, in which a host is lost."""
-    arguments = words(folder, iterations, exact=exact)
-    nodes = [
-        Started(torchrun(number, len(made), STAGES, made[0], *arguments), host) for number, host in enumerate(made)
-    ]
-    survivors = [node for number, node in enumerate(nodes) if number != victim]
-    try:
-        nodes[0].wait_for("iteration 5/", 240)
-        moment = time.monotonic()
-        if how == "crash":
-            made[victim].crash()
-        else:
-            made[victim].pull_plug()
-            left = (PIPELINES - 1) * STAGES
-            nodes[0].wait_for(f"view 1: {left} of {PIPELINES * STAGES} servers", 60)
-            made[victim].push_plug()
-        nodes[0].wait_for(f"iteration {iterations}/{iterations}", 240)
-        done = time.monotonic()
-        wait_until(lambda: all(node.process.poll() is not None for node in survivors), 60)
-        ended = time.monotonic() - done
-        statuses = [node.process.returncode for node in survivors]
-        return judge(folder / "run", moment, ended, statuses, f"W{victim}_", expected, 0.0 if exact else FAR)
-    finally:
-        for node in nodes:
-            node.kill()
+    job: HostJob
+    iterations: int
+    with_etcd: bool
+    exact: bool
+
+    def start(self, made: Sequence[Host], folder: Path, store: str) -> list[Started]:
+        """Torchrun on every host."""
+        words = self.job.words(folder, self.iterations, store)
+        return [
+            Started(torchrun(number, len(made), STAGES, made[0], *words, module=self.job.module), host, VARIABLES)
+            for number, host in enumerate(made)
+        ]
+
+    def undisturbed(self, folder: Path) -> dict[int, list[float]]:
+        """The losses of a run that nothing befalls."""
+        with hosts(PIPELINES) as made:
+            for node in self.start(made, folder, ""):
+                assert node.ended(600) == 0, node.output
+        return losses(folder / "run")
+
+    def lose(self, victim: int, how: str, folder: Path, expected: Mapping[int, list[float]]) -> Trial:
+        """One run, in which a host is lost."""
+        with contextlib.ExitStack() as stack:
+            made = stack.enter_context(hosts(PIPELINES))
+            store = stack.enter_context(etcd(len(made), made)).url if self.with_etcd else ""
+            nodes = self.start(made, folder, store)
+            for node in nodes:
+                stack.callback(node.kill)
+            survivors = [node for number, node in enumerate(nodes) if number != victim]
+            self.await_iteration(nodes, 5)
+            moment = time.monotonic()
+            if how == "crash":
+                made[victim].crash()
+            else:
+                made[victim].pull_plug()
+                wait_until(lambda: len(newest_view(folder / "run").servers) == (PIPELINES - 1) * STAGES, PATIENCE)
+                made[victim].push_plug()
+            self.await_iteration(survivors, self.iterations)
+            done = time.monotonic()
+            wait_until(lambda: all(node.process.poll() is not None for node in survivors), PATIENCE)
+            ended = time.monotonic() - done
+            statuses = [node.process.returncode for node in survivors]
+            return judge(folder / "run", moment, ended, statuses, f"W{victim}_", expected, 0.0 if self.exact else FAR)
+
+    def await_iteration(self, nodes: Sequence[Started], step: int) -> None:
+        """Wait until one of them has printed that it was made."""
+        line = re.compile(self.job.line(step, self.iterations))
+        wait_until(lambda: any(line.search(node.output) for node in nodes), PATIENCE)
 
 
 def judge(
@@ -139,35 +162,40 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--loops", type=int, default=0, help="how many other processes keep the machine busy")
     parser.add_argument("--exact", action="store_true", help="sum exactly, and expect equal losses to the bit")
+    parser.add_argument("--etcd", action="store_true", help="a member on each host, and any host is lost")
+    parser.add_argument("--flag", action="store_true", help="a Megatron script under the flag")
     arguments = parser.parse_args()
-    if why_not := missing():
+    if why_not := missing() or (missing_etcd() if arguments.etcd else ""):
         print(why_not, file=sys.stderr)
         return 2
-    trials: dict[str, list[Trial]] = {how: [] for how in arguments.how}
+    found: dict[str, list[Trial]] = {how: [] for how in arguments.how}
     with until_interrupted(), tempfile.TemporaryDirectory() as temporary, busy(arguments.loops):
-        undisturbed = Path(temporary) / "undisturbed"
+        if arguments.flag:
+            from harness.flag_runs import make_dataset
+
+            job = flag_job(make_dataset(Path(temporary) / "text"), exact=arguments.exact)
+        else:
+            job = train_job(exact=arguments.exact)
+        trials = Trials(job, arguments.iterations, arguments.etcd, arguments.exact)
         print("a run that nothing befalls", file=sys.stderr, flush=True)
-        run = Started([*TRAIN, *words(undisturbed, arguments.iterations, exact=arguments.exact)])
-        assert run.ended(600) == 0, run.output
-        expected = losses(undisturbed / "run")
-        for number, how in itertools.product(range(arguments.trials), arguments.how):
-            folder = Path(temporary) / f"{how}-{number}"
-            with hosts(PIPELINES) as made:
-                victim = 1 + number % 2
-                trial = lose_host(made, victim, how, folder, arguments.iterations, expected, exact=arguments.exact)
-            trials[how].append(trial)
-            text = f"{how} {number + 1} of {arguments.trials}: {trial.first:.2f} s, {trial.problem or 'good'}"
-            print(text, file=sys.stderr, flush=True)
+        expected = trials.undisturbed(Path(temporary) / "undisturbed")
+        victims = itertools.cycle(range(0 if arguments.etcd else 1, PIPELINES))
+        for number, victim in zip(range(arguments.trials), victims, strict=False):
+            for how in arguments.how:
+                trial = trials.lose(victim, how, Path(temporary) / f"{how}-{number}", expected)
+                found[how].append(trial)
+                text = f"{how} {number + 1} of {arguments.trials}: {trial.first:.2f} s, {trial.problem or 'good'}"
+                print(text, file=sys.stderr, flush=True)
     print("how   | good      | first instruction of the redo: median, worst | end: worst")
-    for how, found in trials.items():
-        if not found:
+    for how, made in found.items():
+        if not made:
             continue
-        firsts = [each.first for each in found]
-        good = f"{sum(not each.problem for each in found)} of {len(found)}"
+        firsts = [each.first for each in made]
+        good = f"{sum(not each.problem for each in made)} of {len(made)}"
         middle, worst = statistics.median(firsts), max(firsts)
-        print(f"{how:5} | {good:9} | {middle:6.2f} s {worst:6.2f} s | {max(each.ended for each in found):6.2f} s")
+        print(f"{how:5} | {good:9} | {middle:6.2f} s {worst:6.2f} s | {max(each.ended for each in made):6.2f} s")
     print(f"load {os.getloadavg()[0]:.1f}; {ALLOWED:g} s are allowed")
-    return int(any(each.problem for found in trials.values() for each in found))
+    return int(any(each.problem for made in found.values() for each in made))
 
 
 if __name__ == "__main__":

@@ -17,35 +17,20 @@ import time
 from itertools import chain
 from pathlib import Path
 
-import msgspec
-
-from benchmarks.hosts import FAR, PIPELINES, STAGES, words
+from benchmarks.host_jobs import PIPELINES, STAGES, train_words
+from benchmarks.hosts import FAR
 from benchmarks.interrupted import until_interrupted
 from benchmarks.turns import family
-from harness.started import TRAIN, Started, losses, wait_until
-from recycle.record.recording import Line, ViewLine
+from harness.started import TRAIN, Started, losses, newest_view, wait_until
 
 ENDLESS = 1_000_000
 PATIENCE = 120.0
 
 
-def newest_view(folder: Path) -> ViewLine | None:
-    """The newest view of a run that goes on."""
-    found = None
-    for path in (folder / "events").glob("*.jsonl"):
-        # The last line may be half there.
-        for text in path.read_bytes().rpartition(b"\n")[0].splitlines():
-            if b'"type":"view"' in text:
-                line = msgspec.json.decode(text, type=Line)
-                if isinstance(line, ViewLine) and (found is None or line.epoch > found.epoch):
-                    found = line
-    return found
-
-
 def is_whole(folder: Path, epoch: int) -> bool:
     """Whether all servers are in a view after another one."""
     view = newest_view(folder)
-    return view is not None and view.epoch > epoch and len(view.servers) == PIPELINES * STAGES
+    return view.epoch > epoch and len(view.servers) == PIPELINES * STAGES
 
 
 def worker_of(server: str, root: int) -> int:
@@ -63,7 +48,6 @@ def worker_of(server: str, root: int) -> int:
 def crash(run: Started, folder: Path, server: str) -> float:
     """Kill a server of a whole view; gives the seconds until it is whole again."""
     view = newest_view(folder)
-    assert view is not None, "there is no view"
     killed = time.monotonic()
     os.kill(worker_of(server, run.process.pid), signal.SIGKILL)
     wait_until(lambda: is_whole(folder, view.epoch), PATIENCE)
@@ -79,7 +63,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder, undisturbed = Path(temporary) / "crashes", Path(temporary) / "undisturbed"
         # Each server may crash as often as it is chosen.
-        run = Started([*TRAIN, *words(folder, ENDLESS), "--restarts", str(arguments.crashes + 1)])
+        run = Started([*TRAIN, *train_words(folder, ENDLESS, exact=False), "--restarts", str(arguments.crashes + 1)])
         try:
             run.wait_for("iteration 2/")
             with until_interrupted():
@@ -98,7 +82,7 @@ def main() -> int:
             run.kill()
         found = losses(folder / "run")
         print(f"{max(found) + 1} iterations that nothing befalls, to compare", file=sys.stderr, flush=True)
-        again = Started([*TRAIN, *words(undisturbed, max(found) + 1)])
+        again = Started([*TRAIN, *train_words(undisturbed, max(found) + 1, exact=False)])
         assert again.ended(3600) == 0, again.output
         expected = losses(undisturbed / "run")
     complete = list(found) == list(expected)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from harness.hosts import Host
-from recycle.record.recording import IterationLine, Line
+from recycle.record.recording import IterationLine, Line, ViewLine
 
 TRAIN = (sys.executable, "-m", "harness.scripts.train")
 ROOT = Path(__file__).parents[1]
@@ -68,12 +68,14 @@ class Started:
                 self.output += line
 
 
-def torchrun(node: int, nodes: int, ranks: int, master: Host, *arguments: str) -> list[str]:
+def torchrun(
+    node: int, nodes: int, ranks: int, master: Host, *arguments: str, module: str = "harness.scripts.train"
+) -> list[str]:
     """What is typed on one of several hosts."""
     return [
         *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--rdzv-backend", "static"),
         *("--nnodes", str(nodes), "--node-rank", str(node), "--nproc-per-node", str(ranks)),
-        *("--master-addr", master.name, "--master-port", "29500", "-m", "harness.scripts.train", *arguments),
+        *("--master-addr", master.name, "--master-port", "29500", "-m", module, *arguments),
     ]
 
 
@@ -105,6 +107,19 @@ def losses(folder: Path) -> dict[int, list[float]]:
             if isinstance(line, IterationLine) and line.losses and found.get(line.step, (-1, []))[0] <= line.epoch:
                 found[line.step] = line.epoch, line.losses
     return {step: losses for step, (_, losses) in sorted(found.items())}
+
+
+def newest_view(folder: Path) -> ViewLine:
+    """Of a run that goes on, and has one."""
+    views = []
+    for path in (folder / "events").glob("*.jsonl"):
+        # The last line may be half there.
+        for text in path.read_bytes().rpartition(b"\n")[0].splitlines():
+            if b'"type":"view"' in text:
+                line = msgspec.json.decode(text, type=Line)
+                assert isinstance(line, ViewLine)
+                views.append(line)
+    return max(views, key=lambda line: line.epoch)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
