@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from harness.examples import QUICK, uneven_job
+from recycle.control.durations import Durations
 from recycle.faults.menu import Kind
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
@@ -13,11 +14,13 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.trained import DURATIONS, MODEL, Trained, fault, short_text
+from tests.survival.trained import MODEL, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = uneven_job()
 ITERATIONS = 40
+# A busy machine must not make anybody else look dead.
+PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,7 +41,7 @@ class Uneven(Trained):
     @staticmethod
     def describe(folder, iterations, **options):
         model = msgspec.structs.replace(MODEL, layers=4, exact=True)
-        return Run(make(()), model, iterations, folder, durations=DURATIONS, **options)
+        return Run(make(()), model, iterations, folder, durations=PATIENT, **options)
 
 
 def test_a_server_dies_and_comes_back_with_the_state_of_all_its_peers(tmp_path, monkeypatch):
