@@ -72,9 +72,7 @@ class EmulatedServer:
     @property
     def trainee(self) -> Trainee:
         """What recovery gets of it."""
-        if self._emulated.job.even:
-            return Trainee(versions=self, connection=self, followed=self)
-        return Trainee(versions=self, connection=self, part=lambda _: self.state())
+        return Trainee(versions=self, connection=self, followed=self)
 
     @property
     def newest(self) -> int:
