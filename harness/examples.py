@@ -1,7 +1,7 @@
 """The worked example, and plans made quickly for tests."""
 
 from recycle.job import Job, Server, Stage
-from recycle.placement import parse_placement
+from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -16,6 +16,13 @@ def placed_job(form, pipelines=2, servers=2, micro_batches=4, limit=4, latency=0
     count = sum(map(len, placement))
     stages = (Stage(1, 1, 1, 1, 0, 1, 0, limit),) * count
     return Job(pipelines, micro_batches, stages, (latency,) * (count - 1), "placed", placement=placement)
+
+
+def uneven_job(slow=100):
+    """Two servers beside three, whose cuts make four chunks, with five micro-batches and three; and one may be slow."""
+    short = PlacedPipeline(5, (PlacedServer((0, 1), 8), PlacedServer((2, 3), 8)))
+    long = PlacedPipeline(3, (PlacedServer((0,), 4), PlacedServer((1, 2), 8, slow), PlacedServer((3,), 4)))
+    return Job(2, 5, (Stage(1, 1, 1, 1, 0, 1, 0, 8),) * 4, (0,) * 3, "uneven", layout=(short, long))
 
 
 def paper_job(limit=4, released=1, pipelines=3, stages=4, micro_batches=6):

@@ -124,11 +124,16 @@ def train_by_plan(plan, steps, options=OPTIONS):
         tie = None
         if options.tied and server.stage in (0, job.depth - 1):
             weight = get_attr_wrapped_model(model, "shared_embedding_or_output_weight")
-            tie = Tie([weight()], network, 0, job.depth - 1)
+            tie = Tie([weight()], network, view.peers(0), view.peers(job.depth - 1))
             tie.copy_from_first()
         update = TorchUpdate(MainParameters(stage.parameters()), optimizer, job.pipelines, [server.stage], job.depth)
-        tokens = TokenTotal(network, job.depth - 1, stage.take_tokens) if options.per_token_loss else None
-        update.connect(network, tie.reduce if tie else lambda: None, tokens)
+        group = network.peers if server.stage == job.depth - 1 else None
+        total = TokenTotal(network, view.peers(job.depth - 1), group, stage.take_tokens)
+        update.connect(
+            network,
+            after_reduction=tie.reduce if tie else lambda: None,
+            tokens=total if options.per_token_loss else None,
+        )
         worker = Worker(plan, [stage], update, network, Recorder(server))
         losses = {}
         for step in range(steps):

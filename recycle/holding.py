@@ -1,5 +1,7 @@
 """Who holds which chunks, and what they cost there: the one place that knows servers' own chunks, limits and speeds."""
 
+from collections.abc import Collection, Sequence
+
 import msgspec
 
 from recycle.job import Job, Server, Stage
@@ -44,3 +46,33 @@ def longest_update(job: Job) -> int:
     # Where pipelines are alike, those of one stand for all.
     servers = [server for server in job.servers() if not (job.even and server.pipeline)]
     return max(sum(stage.update for stage in costs_on(job, server).values()) for server in servers)
+
+
+def live_holders(job: Job, live: Collection[Server]) -> tuple[tuple[Server, ...], ...]:
+    """Per chunk, the live servers that hold it, by pipeline."""
+    return tuple(tuple(each for each in held if each in live) for held in holders(job))
+
+
+def units(job: Job) -> range:
+    """What servers hold of a model so that all who hold any of it hold the same of it.
+
+    They are stages where pipelines are alike, and chunks where they are not.
+    """
+    return range(job.depth if job.even else len(job.stages))
+
+
+def units_of(job: Job, server: Server) -> tuple[int, ...]:
+    """The units that a server holds, rising."""
+    return (server.stage,) if job.even else placed(job, server).chunks
+
+
+def units_text(job: Job, numbers: Sequence[int]) -> str:
+    """What some units are called."""
+    word = "stage" if job.even else "chunk"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def sole_units(job: Job, server: Server, live: Collection[Server]) -> tuple[int, ...]:
+    """The units of a server that no live one holds."""
+    held = {unit for each in live for unit in units_of(job, each)}
+    return tuple(unit for unit in units_of(job, server) if unit not in held)

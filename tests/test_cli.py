@@ -484,6 +484,9 @@ def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run
         assert run(*command)[0] == 0
     assert "W1_1,2,F,0,0," not in run("export", plan)[1]
     assert "\nW1_0,2,F,0,0," in run("export", plan)[1]
-    for command, what in (("explain", plan), "an explanation"), (("train", job), "training"):
+    for command, what in (
+        (("explain", plan), "an explanation"),
+        (("train", job, "--distributed-optimizer"), "--distributed-optimizer"),
+    ):
         status, _, err = run(*command)
         assert (status, f"layout: {what} takes pipelines that are alike" in err) == (2, True)

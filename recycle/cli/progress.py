@@ -42,7 +42,7 @@ class TrainingProgress:
         self.history = History()
         self._console = console
         self._tokens = tokens
-        self._servers = plan.job.pipelines * plan.job.depth
+        self._servers = len(plan.job.servers())
         self._view = self._size(len(plan.programs), plan.retention)
         self._iterations = iterations
         self._progress = Progress(

@@ -137,12 +137,14 @@ def print_events(subject: Subject) -> None:
 
 def print_summary(subject: Subject) -> None:
     """Print what happened in a run in a few lines."""
+    from recycle.record.speeds import slow_servers
     from recycle.view.copies import copies_lines
     from recycle.view.history import summarise
 
     history, console = subject.history, make_console()
     if history is not None:
-        for line in (*summarise(history, history.servers), *copies_lines(subject.copies)):
+        slow = map(str, slow_servers(subject.timeline)) if subject.timeline is not None else ()
+        for line in (*summarise(history, history.servers), *slow, *copies_lines(subject.copies)):
             console.print(line, markup=False)
 
 

@@ -77,7 +77,7 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
     from recycle.runtime.launch.tensorboard import TensorBoard
 
     plan, job, output = run.plan, run.plan.job, run.folder
-    tokens = run.model.sequence * run.model.micro_batch_size * job.pipelines * job.micro_batches
+    tokens = run.model.sequence * run.model.micro_batch_size * sum(job.loads)
     board = TensorBoard(output / "tensorboard", tokens)
     curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
     with TrainingProgress(console, plan, tokens, run.iterations, began) as progress:

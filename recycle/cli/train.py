@@ -208,10 +208,11 @@ def command(
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
-    job.require_even("training")
     if emulate is not None:
         show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
         return
+    if distributed:
+        job.require_even("--distributed-optimizer")
     quiet()
     from recycle.control.durations import Durations
     from recycle.runtime.device import require_device
@@ -370,7 +371,8 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
 
         return first_plan(job, dead, Mode())
     plan = load_legal_plan(path)
-    plan.job.require_even("training")
+    if plan.job.layout != job.layout:
+        raise UserError(f"{path}: the plan is for pipelines of another layout than the job's: make a plan for this job")
     shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
     if shapes[0] != shapes[1]:
         planned, asked = (" x ".join(map(str, shape)) for shape in shapes)
@@ -378,7 +380,7 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
             f"{path}: the plan is for {planned} pipelines x stages x micro-batches, and the job is {asked}: "
             "make a plan for this job"
         )
-    if plan.job.chunks != job.chunks:
+    if plan.job.placements != job.placements:
         planned, asked = (placement_text(each.chunks) for each in (plan.job, job))
         raise UserError(
             f"{path}: the plan is for placement {planned}, and the job's is {asked}: make a plan for this job, or give "

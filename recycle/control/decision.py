@@ -1,10 +1,12 @@
 """The decision: who is in the next epoch and where it takes up the work, as a pure function of what is known."""
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import product
 from typing import NamedTuple
 
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
+from recycle.holding import units, units_of, units_text
 from recycle.job import Job, Server
 
 
@@ -38,7 +40,8 @@ class Lost(NamedTuple):
     """The state cannot be brought together from the members' memory and there is nothing to restore it from.
 
     Attributes:
-        stages: those without any live server; none if all have one, but hold no version in common.
+        stages: those, or chunks where pipelines are not alike, without any live server; none if all have one, but hold
+            no version in common.
         checkpoint: whether all survivors can read one, so that new servers for these stages would help.
         kept: whether keepers have what is missing, so that they would help as well.
     """
@@ -67,7 +70,8 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     holders = {each: survey.reports[each] for each in view.members if each not in survey.deaths}
     admitted = _admitted(survey, holders)
     holders |= admitted
-    empty = tuple(stage for stage in range(job.depth) if not any(each.server.stage == stage for each in holders))
+    held = {unit for each in holders for unit in units_of(job, each.server)}
+    empty = tuple(unit for unit in units(job) if unit not in held)
     common = _common_versions(job, holders)
     readable = [report.checkpoint for report in holders.values() if report.checkpoint is not None]
     checkpoint = len(readable) == len(holders) > 0
@@ -110,11 +114,10 @@ def common_report(reports: Collection[Report]) -> Report:
     )
 
 
-def give_up(survey: Survey, lost: Lost) -> Verdict:
+def give_up(job: Job, survey: Survey, lost: Lost) -> Verdict:
     """The verdict that ends a run that cannot go on."""
     if lost.stages:
-        which = f"{'stage' if len(lost.stages) == 1 else 'stages'} {', '.join(map(str, lost.stages))}"
-        what = f"no live server of {which} is left"
+        what = f"no live server of {units_text(job, lost.stages)} is left"
     else:
         what = "no version of the state is held in every stage"
     if lost.checkpoint:
@@ -144,16 +147,15 @@ def _admitted(survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member
 
 def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[int]:
     """The versions that are held in every stage, by a server of it or by keepers."""
-    held: list[set[int]] = [set() for _ in range(job.depth)]
-    parts: list[dict[int, set[int]]] = [{} for _ in range(job.depth)]
+    held: list[set[int]] = [set() for _ in units(job)]
+    parts: list[dict[int, set[int]]] = [{} for _ in units(job)]
     for member, report in holders.items():
-        stage = member.server.stage
-        for version in report.versions:
+        for version, unit in product(report.versions, units_of(job, member.server)):
             shards = report.shards_of(version)
-            found = parts[stage].setdefault(version, set())
+            found = parts[unit].setdefault(version, set())
             found.update(shards or ())
             if shards is None or len(found) == job.pipelines:
-                held[stage].add(version)
+                held[unit].add(version)
         for versions, kept in zip(held, report.kept, strict=False):
             versions.update(kept)
     return frozenset(set.intersection(*held))

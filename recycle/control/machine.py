@@ -236,7 +236,7 @@ class Machine:
         if isinstance(outcome, Verdict):
             return (Propose(outcome),)
         if self.starts or not (outcome.stages and (outcome.checkpoint or outcome.kept)):
-            return (Propose(give_up(self._survey(), outcome)),)
+            return (Propose(give_up(self._job, self._survey(), outcome)),)
         if outcome.stages == self._waits_for:
             return ()
         self._waits_for = outcome.stages

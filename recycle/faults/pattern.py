@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple, Self
 
 from recycle.faults.errors import FaultError
+from recycle.holding import placed
 from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 
@@ -87,7 +88,7 @@ class InstructionPattern(NamedTuple):
             FaultError: it is of a stage that the server has not got, or the job has no such micro-batch, transfer or
                 server.
         """
-        chunks = job.chunks[server.stage]
+        chunks = placed(job, server).chunks
         if self.stage not in chunks:
             has = " and ".join(map(job.chunk_text, chunks))
             raise FaultError(

@@ -1,11 +1,13 @@
 """Random failures and repairs, from the mean time between failures."""
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from random import Random
 
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
+from recycle.holding import units_of
 from recycle.job import Job, Server
 
 MOST = 100_000
@@ -42,19 +44,23 @@ def random_faults(
         raise FaultError(f"mtbf is {mtbf_seconds:g} s in a run of {duration:g} s: at most {MOST} kills; make it longer")
     random = Random(seed)
     repairs = dict.fromkeys(dead, math.inf)
-    live = [len(pipelines) for pipelines in job.dead_servers(dead).live]
+    held = Counter(unit for server in job.servers() if server not in repairs for unit in units_of(job, server))
     faults: list[Fault] = []
     time = 0.0
     while time < duration:
         time += random.expovariate(1 / mtbf_seconds)
         for repaired, server in sorted((at, server) for server, at in repairs.items() if at < min(time, duration)):
             del repairs[server]
-            live[server.stage] += 1
+            held.update(units_of(job, server))
             faults.append(Fault(Kind.JOIN, (server,), at=_round(repaired)))
-        candidates = [server for server in job.servers() if server not in repairs and live[server.stage] > 1]
+        candidates = [
+            server
+            for server in job.servers()
+            if server not in repairs and all(held[unit] > 1 for unit in units_of(job, server))
+        ]
         if time < duration and candidates:
             victim = random.choice(candidates)
-            live[victim.stage] -= 1
+            held.subtract(units_of(job, victim))
             faults.append(Fault(Kind.KILL, (victim,), at=_round(time)))
             wait = math.inf if mean_time_to_repair is None else random.expovariate(1 / mean_time_to_repair)
             repairs[victim] = time + wait

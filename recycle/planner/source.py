@@ -55,12 +55,14 @@ def waiting_plan(plan: Plan) -> Plan | None:
 def plan_ahead(job: Job, mode: Mode, path: Path) -> Path | None:
     """A catalogue for as many failures as can be planned in a few seconds, at most two; None if that is none.
 
+    Where pipelines are not alike there is none: their plans are made when servers die.
+
     Args:
         job: what is trained.
         mode: what the plans may do.
         path: where the catalogue is written.
     """
-    if job.pipelines == 1:
+    if job.pipelines == 1 or not job.even:
         return None
     begin = time.monotonic()
     plan_maker(job, mode)(job.servers()[:1])

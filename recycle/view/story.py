@@ -3,6 +3,7 @@
 import msgspec
 
 from recycle.record.measured import iteration_ends
+from recycle.record.speeds import slow_servers
 from recycle.record.timeline import Timeline
 from recycle.view.copies import copies_lines
 from recycle.view.history import summarise, tell
@@ -57,7 +58,7 @@ def story_of(subject: Subject, line: Timeline) -> Story:
     return Story(
         _curves(subject, line),
         tuple((max(0.0, time), text) for time, text in events if time >= 0 or line.first == 0),
-        (*summarise(history, history.servers), *copies_lines(subject.copies)),
+        (*summarise(history, history.servers), *map(str, slow_servers(line)), *copies_lines(subject.copies)),
     )
 
 
@@ -69,7 +70,7 @@ def _curves(subject: Subject, line: Timeline) -> tuple[Curve, ...]:
     steps = tuple(total.step for total, _ in made)
     times = tuple(ends[step] for step in steps)
     job = subject.job
-    work, unit = (job.pipelines * job.micro_batches, "micro-batches/s") if job else (1, "iterations/s")
+    work, unit = (sum(job.loads), "micro-batches/s") if job else (1, "iterations/s")
     return (
         Curve("loss", "", times, tuple(total.loss for total, _ in made), steps, from_zero=False),
         Curve("throughput", unit, times, tuple(work / seconds for _, seconds in made), steps, from_zero=True),

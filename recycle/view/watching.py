@@ -211,7 +211,7 @@ class WatchedRun:
 
     def _rate(self, total: StepTotal) -> float:
         job = self._job()
-        return (job.pipelines * job.micro_batches if job else 1) / (total.seconds or 1)
+        return (sum(job.loads) if job else 1) / (total.seconds or 1)
 
     def _servers(self) -> tuple[ServerState, ...]:
         job, view, deaths = self._job(), self._history.view, self._history.deaths

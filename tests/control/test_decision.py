@@ -2,7 +2,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.examples import paper_job
+from harness.examples import paper_job, uneven_job
 from recycle.control.decision import Lost, Missing, Survey, common_report, decide, give_up
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
@@ -82,7 +82,7 @@ def test_a_run_is_lost_only_without_a_server_or_a_common_version(survey: Survey)
         live = {each.server.stage for each in (*survey.reports, *survey.joiners) if each not in survey.deaths}
         assert set(outcome.stages) == {0, 1} - live
         assert not outcome.checkpoint
-        assert "no checkpoint" in give_up(survey, outcome).stop
+        assert "no checkpoint" in give_up(JOB, survey, outcome).stop
 
 
 def test_forward_where_every_stage_has_finished_somewhere_and_back_where_not() -> None:
@@ -158,10 +158,12 @@ def test_what_keepers_have_counts_as_held(
 
 def test_a_run_that_cannot_go_on_says_why() -> None:
     survey = Survey(VIEW, {}, {each: death(each) for each in MEMBERS[1:]}, {})
-    stop = give_up(survey, Lost((1,), checkpoint=False))
+    stop = give_up(JOB, survey, Lost((1,), checkpoint=False))
     assert stop.stop.startswith("no live server of stage 1 is left, and there is no checkpoint")
-    assert give_up(survey, Lost((0, 1), checkpoint=False)).stop.startswith("no live server of stages 0, 1 is left")
-    assert give_up(survey, Lost((), checkpoint=False)).stop.startswith("no version of the state is held in every stage")
+    assert give_up(JOB, survey, Lost((0, 1), checkpoint=False)).stop.startswith("no live server of stages 0, 1 is left")
+    assert give_up(JOB, survey, Lost((), checkpoint=False)).stop.startswith(
+        "no version of the state is held in every stage"
+    )
     assert (stop.epoch, stop.members) == (5, ("W0_0#0",))
 
 
@@ -228,3 +230,26 @@ def test_a_server_holds_the_shards_that_all_its_ranks_hold(
         parts = [every if (found := each.shards_of(version)) is None else set(found) for each in reports]
         found = common.shards_of(version)
         assert (every if found is None else set(found)) == set.intersection(*parts)
+
+
+def test_where_pipelines_are_not_alike_a_chunk_is_lost_with_the_last_who_holds_it() -> None:
+    job = uneven_job()
+    members = tuple(Member(server, 0) for server in job.servers())
+
+    def decided(*dead: str, newest: tuple[str, ...] = ()) -> Verdict | Missing | Lost:
+        gone = {each: death(each) for each in members if str(each.server) in dead}
+        reports = {
+            each: report(each, 8 if str(each.server) in newest else 7, 7) for each in members if each not in gone
+        }
+        return decide(job, Survey(View(4, members), reports, gone, {}))
+
+    # W1_1 holds chunks 1 and 2, of which W0_0 and W0_1 hold one each.
+    assert isinstance(decided("W1_1"), Verdict)
+    assert decided("W1_1", "W0_0") == Lost((1,), checkpoint=False)
+    assert decided("W1_1", "W0_0", "W0_1") == Lost((1, 2), checkpoint=False)
+    forward = decided("W1_1", newest=("W0_0", "W0_1"))
+    assert isinstance(forward, Verdict)
+    assert (forward.step, forward.lacking) == (8, ("W1_0#0", "W1_2#0"))
+    back = decided("W1_1", newest=("W0_0", "W1_2"))
+    assert isinstance(back, Verdict)
+    assert (back.step, back.lacking) == (7, ())

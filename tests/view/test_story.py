@@ -1,10 +1,15 @@
 import pytest
 
-from harness.examples import paper_plan
+from harness.examples import QUICK, paper_plan, uneven_job
 from recycle.plan.document import save_plan
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.record.history import History
+from recycle.record.planned import timeline
+from recycle.record.speeds import LEAST
 from recycle.view.panel import make_panels
-from recycle.view.story import Story
-from recycle.view.subject import load_subject, subject_of
+from recycle.view.story import Story, story_of
+from recycle.view.subject import Subject, load_subject, subject_of
 from tests.view.disturbed import DEATH, write_disturbed
 
 
@@ -50,3 +55,9 @@ def test_events_stand_at_their_times(run):
     [panel] = make_panels([load_subject(run)], "stage")
     died = next(time for time, text in panel.story.events if text.startswith("W1_2 died"))
     assert died == pytest.approx(DEATH - panel.timeline.origin)
+
+
+def test_slow_servers_are_named_at_the_end():
+    line = timeline(make_plan(uneven_job(50), (), Mode(), QUICK), LEAST)
+    story = story_of(Subject("run", None, line, history=History()), line)
+    assert story.summary == ("W1_1 computes at 50% of its peers' speed, in the median of 5 iterations",)

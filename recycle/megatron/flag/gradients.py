@@ -105,7 +105,7 @@ class LiveGradients(FinalizedGradients):
             *((buffer, ranks.layers) for buffer in model.buffers),
             *((buffer, ranks.experts) for buffer in model.expert_parallel_buffers),
         ]
-        self._tie = tie_of([stage.model], network, 0, depth - 1)
+        self._tie = tie_of([stage.model], network, network.view.peers(0), network.view.peers(depth - 1))
 
     def reduce(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""

@@ -66,7 +66,7 @@ class StageSteps:
         number = execution.server.stage
         self._update = TorchUpdate(self._parameters, lambda _: inner, job.pipelines, [number], job.depth, method)
         self._update.adopt(version)
-        self.versions = StageTraining([stage], self._update, execution.recorder)
+        self.versions = StageTraining([stage], [number], self._update, execution.recorder)
         self.whole = _OwnVersions(self.versions)
         self._goal = self._settled = version
         stepping.optimizer.step = self.step

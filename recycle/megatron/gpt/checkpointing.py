@@ -4,6 +4,7 @@ import torch
 
 from recycle.control.view import ServerRank
 from recycle.errors import RunFailed, UserError
+from recycle.holding import live_holders, placed
 from recycle.job import Server
 from recycle.megatron.gpt.recut import Cut, read_recut, shard
 from recycle.megatron.gpt.run import Run
@@ -44,7 +45,7 @@ class Checkpointing:
         self._run = run
         self._settings = run.settings | {"text": text}
         self._server = server
-        self._stages = run.plan.job.chunks[server.stage]
+        self._stages = placed(run.plan.job, server).chunks
         self._cut = Cut(run.model.layers, len(run.plan.job.stages))
         self._rank = rank
         self._training = training
@@ -81,17 +82,20 @@ class Checkpointing:
             return
         view = network.view
         failures = torch.zeros(1)
-        writer = view.peers(self._server.stage)[0]
-        states = self._training.stage_states(network, writer)
-        if self._server == writer:
-            try:
-                for stage, state in zip(self._stages, states, strict=True):
-                    write_stage(self._run.checkpoints, step, shard(stage, self._rank.number), state)
-            except RunFailed as error:
-                failures += 1
-                if step == self._run.iterations:
-                    raise  # there is no later one
-                self._warn(str(error))
+        live = live_holders(self._run.plan.job, frozenset(view.servers))
+        writers = [live[stage][0] for stage in self._stages]
+        # Where the optimizer is in shards, all stages of a server have the same writer.
+        states = self._training.stage_states(network, writers[0])
+        pairs = zip(writers, self._stages, states, strict=True)
+        mine = [(stage, state) for writer, stage, state in pairs if writer == self._server]
+        try:
+            for stage, state in mine:
+                write_stage(self._run.checkpoints, step, shard(stage, self._rank.number), state)
+        except RunFailed as error:
+            failures += 1
+            if step == self._run.iterations:
+                raise  # there is no later one
+            self._warn(str(error))
         if not self._sum(network, failures) and self._rank.is_first and self._server == view.servers[0]:
             try:
                 settings = self._settings | {STAGES: self._cut.stages}

@@ -12,6 +12,7 @@ from recycle.control.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.placement import placement_text
+from recycle.plan.batch import Batch
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.device import DeviceKind
@@ -110,10 +111,10 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def settings(self) -> dict[str, Any]:
         """What must be the same for a run to go on from a checkpoint; who is alive and who holds what may differ."""
-        job = self.plan.job
+        batch = Batch(self.plan.job)
         shape = {
-            "pipelines": job.pipelines,
-            "micro_batches": job.micro_batches,
+            "pipelines": batch.rows,
+            "micro_batches": batch.length,
             "tensor_parallel": self.tensor_parallel,
         }
         model: dict[str, Any] = msgspec.to_builtins(self.model)
@@ -127,7 +128,9 @@ class Run(msgspec.Struct, frozen=True):
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
         release |= {"device": self.device, "distributed_optimizer": str(self.distributed)}
-        release |= {"stages": str(self.plan.job.depth), "placement": placement_text(self.plan.job.chunks)}
+        job = self.plan.job
+        placements = placement_text(job.chunks) if job.even else str(job.layout)
+        release |= {"stages": str(job.depth), "placement": placements}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:

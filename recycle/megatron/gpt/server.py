@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from recycle.control.view import SOLE, ServerRank, View
+from recycle.holding import placed
 from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.forward import forward_step
@@ -19,6 +20,7 @@ from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.megatron.shared.world import Place, groups_of, join_server
+from recycle.plan.batch import Batch
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
@@ -73,22 +75,24 @@ class GptServer:
         self._reporter = reporter
         self._collectives = RankCollectives(rank)
         groups = join_server(server, run.plan.job.depth, self._collectives)
-        chunks = run.plan.job.chunks[server.stage]
+        chunks = placed(run.plan.job, server).chunks
         stages = [make_stage(run, each, text, groups, device) for each in chunks]
-        self.training = StageTraining(stages, make_update(run, stages, chunks, keep), self.recorder)
+        self.training = StageTraining(stages, chunks, make_update(run, stages, chunks, keep), self.recorder)
         self.checkpoints = Checkpointing(run, text.fingerprint, server, rank, self.training, reporter)
 
     @property
     def trainee(self) -> Trainee:
         """What recovery gets of it."""
-        training, shards = self.training, self.training.update.shards
+        training, shards, even = self.training, self.training.update.shards, self._run.plan.job.even
         return Trainee(
             training,
             connection=self,
             durable=self.checkpoints,
-            # Who serves a joiner has only some shards, so that it gets its own in the pause in which it is let in.
-            followed=training if shards is None else None,
+            # Who serves a joiner has only some shards, or some of its chunks, so that it gets its own in the pause in
+            # which it is let in.
+            followed=training if shards is None and even else None,
             shards=shards,
+            part=None if even else training.part,
             rank=self._rank,
             transport=self._run.transport,
         )
@@ -186,7 +190,7 @@ def make_stage(run: Run, number: int, text: TokenText, groups: Any, device: torc
     config = transformer_config(options, place.depth, run.tensor_parallel)
     model = build_stage(options, config, number, place.depth, groups_of(groups, place)).to(device)
     shape = (options.sequence, options.micro_batch_size, options.hidden)
-    return MegatronStage(model, place, shape, job.micro_batches, forward_step, text, options.seed)
+    return MegatronStage(model, place, shape, Batch(job).length, forward_step, text, options.seed)
 
 
 def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int], keep: bool) -> TorchUpdate:
@@ -199,17 +203,18 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         keep: whether steps can be undone.
     """
     job, options = run.plan.job, run.model
+    batch = Batch(job)
     method = Method(
         options.clip,
         run.plan.mode.optimizer == "staggered",
-        job.pipelines * job.micro_batches if options.exact else 0,
+        batch.rows * batch.length if options.exact else 0,
         keep,
         options.schedule.prepare,
         options.scale_rule,
         _shard_rule(stages, job.pipelines) if run.distributed else None,
     )
     main = MainParameters(*(stage.parameters() for stage in stages))
-    update = TorchUpdate(main, options.make_optimizer, job.pipelines, numbers, len(job.stages), method)
+    update = TorchUpdate(main, options.make_optimizer, batch.rows, numbers, len(job.stages), method)
     if update.loss_scale is not None:
         for stage in stages:
             stage.config.grad_scale_func = update.loss_scale.apply

@@ -63,7 +63,7 @@ class MegatronStage:
         model: the chunk, wrapped or not; it knows its configuration.
         place: which stage of how many.
         shape: of the hidden states on this rank: (sequence, micro-batch size, hidden).
-        micro_batches: M of the full job, by which Megatron divides each loss.
+        micro_batches: M of the full job, or the length of a row of its batch, by which Megatron divides each loss.
         forward_step: Megatron's ``forward_step_func``.
         data: what the forward step reads.
         seed: of dropout.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from recycle.holding import live_holders
 from recycle.job import Server
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import Tie, tie_of
@@ -14,6 +15,7 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.recover.sharing import gather
 from recycle.runtime.step.checkpoint import give_state, named_state, require_shapes, stage_state
 from recycle.runtime.step.listener import Listener
@@ -26,6 +28,7 @@ class StageTraining:
 
     Args:
         stages: what computes: one for each chunk that the server holds, rising.
+        chunks: which those are.
         update: what reduces and steps.
         recorder: of its server; gets what is executed.
 
@@ -33,10 +36,15 @@ class StageTraining:
         update: see above.
     """
 
-    def __init__(self, stages: Sequence[MegatronStage], update: TorchUpdate, recorder: Recorder) -> None:
+    def __init__(
+        self, stages: Sequence[MegatronStage], chunks: Sequence[int], update: TorchUpdate, recorder: Recorder
+    ) -> None:
         self.update = update
         self._stages = stages
-        self._whole = torch.nn.ModuleList(stage.model for stage in stages)
+        # Named by their chunks, so that servers that share some of them call those by the same names.
+        self._whole = {
+            chunk: torch.nn.ModuleDict({str(chunk): stage.model}) for chunk, stage in zip(chunks, stages, strict=True)
+        }
         self._recorder = recorder
         self._worker: Worker | None = None
         self._tie: Tie | None = None
@@ -77,6 +85,10 @@ class StageTraining:
     def state(self) -> Mapping[str, torch.Tensor]:
         """See Versioned."""
         return stage_state(self._named(), self.update.optimizer)
+
+    def part(self, unit: int) -> Mapping[str, torch.Tensor]:
+        """See Trainee."""
+        return stage_state(self.update.named(self._whole[unit]), self.update.optimizer)
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """See Versioned."""
@@ -150,8 +162,10 @@ class StageTraining:
         Raises:
             ViewBroken: somebody is gone.
         """
-        first, last = plan.job.places[0], plan.job.places[-1]
-        self._tie = tie = tie_of([stage.model for stage in self._stages], network, first, last)
+        live = live_holders(plan.job, frozenset(network.view.servers))
+        self._tie = tie = tie_of([stage.model for stage in self._stages], network, live[0], live[-1])
+        peers = chunk_peers(plan.job, network)
+        last = peers_of_last(plan.job, peers)
 
         def finish() -> None:
             if tie is not None:
@@ -159,8 +173,8 @@ class StageTraining:
             after_reduction()
 
         per_token = self._stages[-1].config.calculate_per_token_loss
-        tokens = TokenTotal(network, last, self._stages[-1].take_tokens) if per_token else None
-        self.update.connect(network, finish, tokens)
+        tokens = TokenTotal(network, live[-1], last and last.group, self._stages[-1].take_tokens) if per_token else None
+        self.update.connect(network, peers, finish, tokens)
         self._worker = Worker(plan, self._stages, self.update, network, self._recorder, hooks, notices, waiting)
 
     def tie_embeddings(self) -> None:
@@ -192,4 +206,5 @@ class StageTraining:
         return self._worker
 
     def _named(self) -> Mapping[str, torch.Tensor]:
-        return self.update.named(self._whole)
+        named = (self.update.named(each) for each in self._whole.values())
+        return {name: tensor for each in named for name, tensor in each.items()}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from megatron.core.utils import get_attr_wrapped_model
 
+from recycle.job import Server
 from recycle.runtime.net.network import Alone, Group, Network
 
 
@@ -13,21 +14,25 @@ class Tie:
 
     Once a stage's gradients are reduced, all its live servers hold the same. So one server of each stage puts in its
     gradient, all others put in nothing, and every live server of both stages gets the sum, whoever its partner was.
-    A server that holds both stages needs nobody for that.
+    Where the same servers hold both stages, they need nobody for that.
 
     Args:
-        weights: the embedding's parameter, the head's, or both: those that are here.
+        weights: the embedding's parameter, the head's, or both in this order: those that are here.
         network: of the server.
-        first: the place, in their pipelines, of the servers that hold the first stage.
-        last: that of those that hold the last one.
+        first: the live servers that hold the first stage.
+        last: those that hold the last one.
     """
 
-    def __init__(self, weights: Sequence[torch.nn.Parameter], network: Network, first: int, last: int) -> None:
-        holders, others = network.view.peers(first), network.view.peers(last)
+    def __init__(
+        self, weights: Sequence[torch.nn.Parameter], network: Network, first: Sequence[Server], last: Sequence[Server]
+    ) -> None:
+        alone, server = set(first) == set(last), network.server
+        everybody = [*first, *(each for each in last if each not in first)]
         self._weight, *self._copies = weights
-        self._group: Group = Alone() if first == last else network.group("tie", [*holders, *others])
-        self._first = first == last or network.server == holders[0]
-        self._represents = self._first or network.server == others[0]
+        self._group: Group = Alone() if alone else network.group("tie", everybody)
+        self._first = alone or server == first[0]
+        represented = [alone or server == each[0] for each in (first, last) if server in each]
+        self._others = [weight for weight, mine in zip(weights, represented, strict=True) if not mine]
 
     def copy_from_first(self) -> None:
         """Give every server the first stage's parameter."""
@@ -39,9 +44,9 @@ class Tie:
 
     def reduce(self) -> None:
         """Give every server the gradient of both uses."""
+        for weight in self._others:
+            _gradient(weight).zero_()
         gradient = _gradient(self._weight)
-        if not self._represents:
-            gradient.zero_()
         for copy in self._copies:
             gradient.add_(_gradient(copy))
         self._group.sum(gradient)
@@ -49,22 +54,24 @@ class Tie:
             _gradient(copy).copy_(gradient)
 
 
-def tie_of(models: Sequence[torch.nn.Module], network: Network, first: int, last: int) -> Tie | None:
+def tie_of(
+    models: Sequence[torch.nn.Module], network: Network, first: Sequence[Server], last: Sequence[Server]
+) -> Tie | None:
     """The tie of a server's stages; None if they have none.
 
     Args:
         models: the chunks of the model that the server holds, rising.
         network: of the server.
-        first: the place, in their pipelines, of the servers that hold the first stage.
-        last: that of those that hold the last one.
+        first: the live servers that hold the first stage.
+        last: those that hold the last one.
 
     Raises:
         ConnectionLost: somebody did not come.
     """
-    ends = [model for model, place in ((models[0], first), (models[-1], last)) if network.server.stage == place]
+    ends = [model for model, holders in ((models[0], first), (models[-1], last)) if network.server in holders]
     tied = get_attr_wrapped_model(models[0], "share_embeddings_and_output_weights")
     # Where one stage is the whole model, it uses one parameter twice.
-    if not tied or not ends or (first == last and len(models) == 1):
+    if not tied or not ends or ends == [models[0], models[0]]:
         return None
     weights = [get_attr_wrapped_model(each, "shared_embedding_or_output_weight")() for each in ends]
     return Tie(weights, network, first, last)

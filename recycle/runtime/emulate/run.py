@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from recycle.control.view import View
+from recycle.holding import placed
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder, measured_timeline
 from recycle.record.timeline import Span, Timeline
@@ -69,10 +70,8 @@ def emulate(
 
     Raises:
         RunError: the plan cannot run.
-        JobError: its pipelines are not alike.
         ProcessFailed: a process failed.
     """
-    plan.job.require_even("an emulated run")
     view = View.of(plan)
     encoder = msgspec.json.Encoder(enc_hook=str)
     reports: dict[int, ServerReport] = {}
@@ -83,7 +82,8 @@ def emulate(
         recorder = Recorder(server)
         sleeper = Sleeper()
         update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper, norm)
-        stages = [EmulatedStage(plan.job, each, slot, sleeper, size) for each in plan.job.chunks[server.stage]]
+        chunks = placed(plan.job, server).chunks
+        stages = [EmulatedStage(plan.job, server, each, slot, sleeper, size) for each in chunks]
         worker = Worker(plan, stages, update, network, recorder, waiting=waiting)
         peak = 0
         for step in range(warm_up + iterations):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from recycle.holding import placed
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
@@ -21,6 +22,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.peers import ChunkPeers, chunk_peers
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.trainee import Trainee
 
@@ -59,7 +61,8 @@ class EmulatedServer:
         self._reporter = reporter
         self._sleeper = Sleeper()
         job, slot, size = emulated.job, emulated.slot, emulated.size
-        self._stages = [EmulatedStage(job, each, slot, self._sleeper, size) for each in job.chunks[server.stage]]
+        chunks = placed(job, server).chunks
+        self._stages = [EmulatedStage(job, server, each, slot, self._sleeper, size) for each in chunks]
         self._update: CountedUpdate | None = None
         self._worker: Worker | None = None
         self._listener: Listener | None = None
@@ -137,7 +140,7 @@ class EmulatedServer:
         """See Connectable."""
         emulated = self._emulated
         update = EmulatedUpdate(emulated.job, emulated.staggered, network, emulated.slot, self._sleeper)
-        counted = CountedUpdate(update, network, self._version)
+        counted = CountedUpdate(update, chunk_peers(emulated.job, network), self._version)
         counted.listener = self._listener
         self._update = counted
         self._epoch = network.view.epoch
@@ -173,7 +176,7 @@ class CountedUpdate:
 
     Args:
         update: what sleeps.
-        network: of the server.
+        peers: of the server.
         version: the count.
 
     Attributes:
@@ -181,11 +184,11 @@ class CountedUpdate:
         listener: hears of every step; None for nobody.
     """
 
-    def __init__(self, update: EmulatedUpdate, network: Network, version: torch.Tensor) -> None:
+    def __init__(self, update: EmulatedUpdate, peers: Sequence[ChunkPeers], version: torch.Tensor) -> None:
         self.stepped = False
         self.listener: Listener | None = None
         self._update = update
-        self._network = network
+        self._peers = peers
         self._version = version
 
     @property
@@ -202,10 +205,10 @@ class CountedUpdate:
 
     def reduce(self) -> None:
         """Compare, and sleep the reduction."""
-        total = self._version.clone()
-        self._network.peers.sum(total)
-        peers = len(self._network.view.peers(self._network.server.stage))
-        assert int(total) == peers * int(self._version), f"peers are at other versions than {int(self._version)}"
+        for each in self._peers:
+            total, count = self._version.clone(), len(each.servers)
+            each.group.sum(total)
+            assert int(total) == count * int(self._version), f"peers are at other versions than {int(self._version)}"
         self._update.reduce()
 
     def step(self) -> Redo:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from recycle.job import Job
+from recycle.holding import costs_on
+from recycle.job import Job, Server
 from recycle.runtime.execute.stage import Held, MicroBatch, Redo, TensorSpec
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.peers import chunk_peers
 from recycle.runtime.step.speculation import Speculation
 from recycle.runtime.step.validation import Validation
 
@@ -56,6 +58,7 @@ class EmulatedStage:
 
     Args:
         job: the planned durations.
+        server: on which it is; its speed counts.
         number: which stage it is.
         slot: seconds for one unit of the job's time.
         sleeper: shared with the server's other stages and its update, so that one follows the other without a gap.
@@ -64,13 +67,13 @@ class EmulatedStage:
 
     cannot_split = ""
 
-    def __init__(self, job: Job, number: int, slot: float, sleeper: Sleeper, size: int = 1024) -> None:
+    def __init__(self, job: Job, server: Server, number: int, slot: float, sleeper: Sleeper, size: int = 1024) -> None:
         spec = TensorSpec((size,), torch.float64)
         self.input = spec if number > 0 else None
         self.output = spec if number < len(job.stages) - 1 else None
         self._size = size
         self._number = number
-        self._cost = job.stages[number]
+        self._cost = costs_on(job, server)[number]
         self._slot = slot
         self._sleeper = sleeper
         self._held: set[MicroBatch] = set()
@@ -171,17 +174,18 @@ class EmulatedUpdate:
         norm: Callable[[int], float] | None = None,
     ) -> None:
         self._staggered = staggered
-        stages = job.chunks[network.server.stage]
-        self._reduction = sum(job.stages[each].reduction for each in stages) * slot
-        self._optimizer = sum(job.stages[each].optimizer for each in stages) * slot
-        self._stages = stages
+        costs = costs_on(job, network.server)
+        self._reduction = sum(each.reduction for each in costs.values()) * slot
+        self._optimizer = sum(each.optimizer for each in costs.values()) * slot
+        self._stages = tuple(costs)
+        self._peers = chunk_peers(job, network)
         self._network = network
         self._sleeper = sleeper
         self._norm = norm
         self._pending = False
         self._validation: Validation | None = None
         if norm is not None:
-            self._validation = Validation(stages, len(job.stages), 1.0, staggered)
+            self._validation = Validation(self._stages, len(job.stages), 1.0, staggered)
             self._validation.connect(network, 0)
         self.steps = 0
 
@@ -213,10 +217,10 @@ class EmulatedUpdate:
         """Meet the peers, and sleep the reduction."""
         if self._validation is None and not self._staggered:
             self._network.barrier()
-        count = torch.ones(1)
-        self._network.peers.sum(count)
-        peers = len(self._network.view.peers(self._network.server.stage))
-        assert count.item() == peers, f"{count.item():g} of {peers} peers were in the reduction"
+        for each in self._peers:
+            count, peers = torch.ones(1), len(each.servers)
+            each.group.sum(count)
+            assert count.item() == peers, f"{count.item():g} of {peers} peers were in the reduction"
         self._sleeper.sleep(self._reduction)
         if self._validation is not None and self._norm is not None:
             self._pending = self._validation.guesses

@@ -29,16 +29,16 @@ class Notices(NamedTuple):
     Attributes:
         admit: that somebody waits to be let in.
         unprotected: that the store cannot be reached.
-        leaving: that they were told to leave, by stage; empty for nobody.
+        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; empty for nobody.
     """
 
     admit: int = 0
     unprotected: int = 0
     leaving: tuple[int, ...] = ()
 
-    def encoded(self, depth: int) -> torch.Tensor:
-        """As it is summed over all servers of a job with so many stages."""
-        leaving = self.leaving or (0,) * depth
+    def encoded(self, units: int) -> torch.Tensor:
+        """As it is summed over all servers of a job with so many stages, or chunks."""
+        leaving = self.leaving or (0,) * units
         return torch.tensor([self.admit, self.unprotected, *leaving], dtype=torch.int32)
 
     @classmethod
@@ -53,6 +53,7 @@ class NoticeExchange:
 
     Args:
         network: of the server.
+        units: how many stages the job has, or chunks where pipelines are not alike.
         long: seconds of an iteration from which on all of them have a post.
 
     Attributes:
@@ -62,12 +63,13 @@ class NoticeExchange:
         before: what all said the time before.
     """
 
-    def __init__(self, network: Network, long: float = LONG) -> None:
+    def __init__(self, network: Network, units: int, long: float = LONG) -> None:
         self.say = Notices()
         self.heard = Notices()
         self.said = Notices()
         self.before = Notices()
         self._network = network
+        self._units = units
         self._long = long
         self._every = EVERY
         self._to_go = 0
@@ -89,10 +91,9 @@ class NoticeExchange:
         self._iterations += 1
 
     def _post(self) -> None:
-        depth = 1 + max(each.stage for each in self._network.view.servers)
         now = time.monotonic()
         took = min(round(1000 * (now - self._began) / max(self._iterations, 1)), _LONGEST)
-        tensor = torch.cat([self.say.encoded(depth), torch.tensor([took], dtype=torch.int32)])
+        tensor = torch.cat([self.say.encoded(self._units), torch.tensor([took], dtype=torch.int32)])
         # What any rank of a server has to say, the server says; so all planes hear the same.
         self._network.ranks.maximum(tensor)
         said = Notices.decoded(tensor[:-1])

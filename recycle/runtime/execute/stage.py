@@ -12,8 +12,9 @@ class MicroBatch(NamedTuple):
 
     Attributes:
         step: the iteration, from 0 over the whole training.
-        home: the pipeline whose data it is, wherever it is executed.
-        number: its place in its home pipeline.
+        home: the pipeline whose data it is, wherever it is executed; where pipelines are not alike, its row in the
+            batch.
+        number: its place there.
     """
 
     step: int

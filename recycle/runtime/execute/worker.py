@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import torch
 
+from recycle.holding import placed
 from recycle.job import Server
+from recycle.plan.batch import Batch
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import memory_changes
@@ -18,6 +20,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.execute.transport import Transport, key_of
 from recycle.runtime.net.network import Network
+from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 
 FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
@@ -88,10 +91,9 @@ class Worker:
         self._program = self._present = _Program(require_program(plan, server, stages))
         self._waiting = _Program(require_program(waiting, server, stages)) if waiting else self._program
         self._depth = len(job.stages)
-        self._micro_batches = job.micro_batches
-        self._pipelines = job.pipelines
-        self._stages: Mapping[int, PipelineStage] = dict(zip(job.chunks[server.stage], stages, strict=True))
-        self._network = network
+        self._batch = Batch(job)
+        self._stages: Mapping[int, PipelineStage] = dict(zip(placed(job, server).chunks, stages, strict=True))
+        self._last = peers_of_last(job, chunk_peers(job, network))
         self._notices = notices
         self._losses: tuple[float, ...] = ()
         self._update = update
@@ -189,7 +191,7 @@ class Worker:
     def _compute(self, instruction: Instruction) -> None:
         op, stage = instruction.op, self._stages[instruction.stage]
         received = self._receive(instruction)
-        micro_batch = MicroBatch(self._step, instruction.home, instruction.micro_batch)
+        micro_batch = self._micro_batch(instruction)
         result: torch.Tensor | None
         if op is Op.F:
             result = stage.forward(micro_batch, received)
@@ -205,9 +207,11 @@ class Worker:
         self._keep(instruction, result)
 
     def _evaluate(self, instruction: Instruction) -> None:
-        micro_batch = MicroBatch(self._step, instruction.home, instruction.micro_batch)
         received = self._receive(instruction)
-        self._keep(instruction, self._stages[instruction.stage].evaluate(micro_batch, received))
+        self._keep(instruction, self._stages[instruction.stage].evaluate(self._micro_batch(instruction), received))
+
+    def _micro_batch(self, instruction: Instruction) -> MicroBatch:
+        return MicroBatch(self._step, *self._batch.place(instruction.home, instruction.micro_batch))
 
     def _receive(self, instruction: Instruction) -> torch.Tensor | None:
         """The result of another stage that an instruction needs: what that left here, or a transfer."""
@@ -249,20 +253,21 @@ class Worker:
         self._losses = self._share_losses()
         for place, loss in enumerate(self._losses):
             if not math.isfinite(loss):
-                home, number = divmod(place, self._micro_batches)
+                home, number = divmod(place, self._batch.length)
                 raise NotFinite(f"the loss of micro-batch {home}.{number} is {loss}")
         self._update.reduce()
 
     def _share_losses(self) -> tuple[float, ...]:
         """The losses of the whole batch, so that none is lost with the server that computed it."""
-        last = self._stages.get(self._depth - 1)
-        losses = None if last is None else last.take_losses()
+        if self._last is None:
+            return ()
+        losses = self._stages[self._depth - 1].take_losses()
         if losses is None:
             return ()
-        table = torch.zeros(self._pipelines, self._micro_batches, dtype=torch.float64)
+        table = torch.zeros(self._batch.rows, self._batch.length, dtype=torch.float64)
         for micro_batch, loss in losses.items():
             table[micro_batch.home, micro_batch.number] = loss
-        self._network.peers.sum(table)
+        self._last.group.sum(table)
         return tuple(table.flatten().tolist())
 
     def _update_step(self, instruction: Instruction) -> None:
@@ -286,7 +291,7 @@ def require_program(plan: Plan, server: Server, stages: Sequence[PipelineStage])
     program = plan.programs.get(server)
     if program is None:
         raise RunError(f"plan: {server} has no instructions in it: it is failed there, or the job has no such server")
-    for chunk, stage in zip(plan.job.chunks[server.stage], stages, strict=True):
+    for chunk, stage in zip(placed(plan.job, server).chunks, stages, strict=True):
         split = next((each for each in program if each.stage == chunk and each.op in (Op.W, Op.I)), None)
         if split is not None and stage.cannot_split:
             raise RunError(

@@ -131,11 +131,11 @@ class RollCall:
             self.refuse(refusal)
             raise RunError(refusal)
 
-    def risks(self, stages: Sequence[int], *, kept: bool = False) -> list[str]:
+    def risks(self, stages: Sequence[Collection[int]], *, kept: bool = False) -> list[str]:
         """What the loss of one host would end, or hold up.
 
         Args:
-            stages: of each process's server, by rank.
+            stages: that each process's server holds, by rank.
             kept: whether the memory of other hosts has the state of whichever is lost.
         """
         end = (
@@ -363,15 +363,16 @@ def why_not(hellos: Sequence[Hello]) -> str:
     return ""
 
 
-def lonely_stages(stages: Sequence[int], hosts: Sequence[str]) -> dict[int, str]:
+def lonely_stages(stages: Sequence[Collection[int]], hosts: Sequence[str]) -> dict[int, str]:
     """The stages whose servers are all on one host, and on which, where there are several hosts.
 
     Args:
-        stages: of each server.
+        stages: that each server holds.
         hosts: of each server.
     """
     where: dict[int, Collection[str]] = {
-        stage: {host for each, host in zip(stages, hosts, strict=True) if each == stage} for stage in set(stages)
+        stage: {host for each, host in zip(stages, hosts, strict=True) if stage in each}
+        for stage in {stage for each in stages for stage in each}
     }
     if len(set(hosts)) < 2:
         return {}

@@ -55,22 +55,21 @@ def is_over(board: Board) -> bool:
         return False
 
 
-def lives_elsewhere(board: Board | None, stage: int, here: Container[Member]) -> bool:
-    """Whether a server of a stage is alive that was not started here, as far as anybody knows.
+def live_elsewhere(board: Board | None, here: Container[Member]) -> list[Server]:
+    """The live servers that were not started here, as far as anybody knows.
 
     Args:
         board: of the run; None where there is none.
-        stage: which.
         here: who was started here.
     """
     try:
         verdict = board.verdicts.newest() if board is not None else None
         if board is None or verdict is None:
-            return False
-        members = [each for each in verdict.view.members if each.server.stage == stage and each not in here]
-        return any(board.failures.death(each) is None for each in members)
+            return []
+        members = [each for each in verdict.view.members if each not in here]
+        return [each.server for each in members if board.failures.death(each) is None]
     except StoreLost:
-        return False
+        return []
 
 
 def end_with_run(endpoint: Endpoint, status: int, beat: float, told_to_end: Callable[[], bool]) -> int:

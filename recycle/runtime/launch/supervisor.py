@@ -24,6 +24,7 @@ from recycle.control.view import Member
 from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile, unfired
 from recycle.faults.menu import Fault, Kind
+from recycle.holding import sole_units, units_of, units_text
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
@@ -31,7 +32,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
-from recycle.runtime.launch.outcome import is_over, lives_elsewhere, ranks_at_end, was_kept
+from recycle.runtime.launch.outcome import is_over, live_elsewhere, ranks_at_end, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -163,7 +164,7 @@ class Supervisor:
         if meeting is not None:
             directory = self._keeper.directory
             kept = directory is not None and directory.survival(1) == 1
-            for text in meeting.risks([each.stage for each in self._setting.servers], kept=kept):
+            for text in meeting.risks([units_of(self._setting.job, each) for each in self._setting.servers], kept=kept):
                 self._tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 
@@ -355,11 +356,10 @@ class Supervisor:
         refusal = self._restarts.refusal(server)
         if refusal:
             self._tell(InstantLine("warning", now(), str(server), refusal))
-        stage = member.server.stage
-        alive = any(each.server.stage == stage for each in self._going)
-        if not alive and not lives_elsewhere(self._board, stage, members_of(self._agents)) and self._setting.durable():
-            text = f"no live server of stage {stage} is left: {member.server} is started again"
-            self._tell(InstantLine("warning", now(), str(member.server), text))
+        alive = [*(each.server for each in self._going), *live_elsewhere(self._board, members_of(self._agents))]
+        if (lost := sole_units(self._setting.job, server, alive)) and self._setting.durable():
+            text = f"no live server of {units_text(self._setting.job, lost)} is left: {server} is started again"
+            self._tell(InstantLine("warning", now(), str(server), text))
             self._start_again(member)
 
     def _start_again(self, member: Member) -> None:

@@ -179,6 +179,8 @@ class Network(Protocol):
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """A group of some live servers, this one among them; each of them must ask for it by the same name.
 
+        Who asks for a name again gets the same group, and meets nobody.
+
         Args:
             name: of the group.
             servers: who is in it.

@@ -7,6 +7,7 @@ from datetime import timedelta
 from recycle.control.events import BuildFailed, Built, Died, Event
 from recycle.control.messages import Verdict
 from recycle.control.view import SOLE, Member, ServerRank, View
+from recycle.holding import units
 from recycle.job import Server
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
@@ -166,13 +167,13 @@ class Rebuilding:
         if unheard:
             return [Died(f"death/{death.member}", death) for death in unheard]
         try:
-            holders = find_holders(verdict, self._member.server.stage)
             text = self._plans.text(verdict)
             plan = self._plans.find(verdict, text)
+            holders = find_holders(verdict, plan.job, self._member.server)
             network = self._groups.build(view, plan.partners(self._member.server))
             reports.times.rebuilt = time.monotonic()
             self._holdings.restore(network, Restoration(verdict.step, verdict.restore, holders))
-            self._notices = NoticeExchange(network)
+            self._notices = NoticeExchange(network, len(units(plan.job)))
             self._connection.connect(plan, network, self._hooks, self._notices)
             self._groups.settle()
         except ViewBroken as error:

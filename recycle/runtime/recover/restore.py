@@ -3,17 +3,27 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+import torch
+
 from recycle.control.messages import Verdict
 from recycle.control.view import Member
+from recycle.holding import units_of
+from recycle.job import Job, Server
 from recycle.runtime.join.handover import receive_state, send_state
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
 
+Holders = Mapping[int, Mapping[Member, bool]]
+"""Of each unit of a server: who holds it, and whether that one has the version that a view begins with."""
 
-def find_holders(verdict: Verdict, stage: int) -> dict[Member, bool]:
-    """Which of a stage's members have the version that a view begins with, as they reported before it."""
-    members = (each for each in verdict.view.members if each.server.stage == stage)
-    return {each: str(each) not in verdict.lacking for each in members}
+
+def find_holders(verdict: Verdict, job: Job, server: Server) -> Holders:
+    """Who holds what a server holds, as they reported before a view."""
+    members = verdict.view.members
+    return {
+        unit: {each: str(each) not in verdict.lacking for each in members if unit in units_of(job, each.server)}
+        for unit in units_of(job, server)
+    }
 
 
 class Restoration(NamedTuple):
@@ -22,12 +32,12 @@ class Restoration(NamedTuple):
     Attributes:
         step: the version.
         source: memory, of members or of keepers, or the checkpoint of this step.
-        holders: who of the stage has the version itself; if nobody has, keepers have it.
+        holders: who of each unit has the version itself; if nobody has, keepers have it.
     """
 
     step: int
     source: Literal["memory", "checkpoint"]
-    holders: Mapping[Member, bool]
+    holders: Holders
 
 
 def restore_state(trainee: Trainee, member: Member, network: Network, restoration: Restoration) -> None:
@@ -47,25 +57,35 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
     if source == "checkpoint":
         assert trainee.durable is not None, f"nobody has said that there is a checkpoint of step {step}"
         trainee.durable.load(step)
-    elif holders[member]:
+    elif all(each[member] for each in holders.values()):
         if versions.newest > step:
             versions.undo()
         assert versions.newest == step, f"{member} is at {versions.newest}, and said that it has {step}"
     step = versions.enter(network, step)
     if source == "checkpoint":
         return
-    lacking = [each for each, holds in holders.items() if not holds]
-    sources = [each for each, holds in holders.items() if holds]
-    if not sources:
+    if not all(any(each.values()) for each in holders.values()):
         assert trainee.kept is not None, f"nobody has said that version {step} of stage {member.server.stage} is held"
         versions.adopt(step, trainee.kept.fetch(step))
         return
-    pairs = [(sources[place % len(sources)], each) for place, each in enumerate(lacking)]
-    for sender, receiver in pairs:
-        if sender == member:
-            # The state is at rest here, so a peer that lacks it can have it.
-            send_state(network.link(receiver.server), step, versions.state())
-        elif receiver == member:
-            received, state = receive_state(network.link(sender.server))
-            assert received == step, f"{sender} sent version {received} instead of {step}"
-            versions.adopt(step, state)
+    found: dict[str, torch.Tensor] = {}
+    # All go through their units in the same order, so that nobody waits for somebody who waits for another one.
+    for unit, members in holders.items():
+        for sender, receiver in _pairs(members):
+            if sender == member:
+                # The state is at rest here, so a peer that lacks it can have it.
+                state = versions.state() if trainee.part is None else trainee.part(unit)
+                send_state(network.link(receiver.server), step, state)
+            elif receiver == member:
+                received, state = receive_state(network.link(sender.server))
+                assert received == step, f"{sender} sent version {received} instead of {step}"
+                found |= state
+    if found:
+        versions.adopt(step, found)
+
+
+def _pairs(members: Mapping[Member, bool]) -> list[tuple[Member, Member]]:
+    """Who sends a version to whom, of those who hold a unit."""
+    lacking = [each for each, holds in members.items() if not holds]
+    sources = [each for each, holds in members.items() if holds]
+    return [(sources[place % len(sources)], each) for place, each in enumerate(lacking)]

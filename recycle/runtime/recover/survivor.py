@@ -5,6 +5,7 @@ and frees the main thread from whatever it waits in.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -17,6 +18,7 @@ from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
 from recycle.control.messages import Death
 from recycle.control.view import Member
+from recycle.holding import units, units_of
 from recycle.job import Job
 from recycle.record.reporting import Reporter
 from recycle.runtime.errors import NotFinite, ViewBroken
@@ -193,8 +195,8 @@ class Survivor:
         """Between two iterations: look after the store, and say what all should know; gives what all said."""
         self._store_loss.look()
         notices = self._rebuilding.notices
-        mine = self._member.server.stage
-        leaving = tuple(int(stage == mine) for stage in range(self._job.depth)) if self._told_to_leave else ()
+        mine = units_of(self._job, self._member.server)
+        leaving = tuple(int(unit in mine) for unit in units(self._job)) if self._told_to_leave else ()
         notices.say = Notices(int(self._admission.is_asked_for), int(self._recovery.is_unprotected), leaving)
         return notices.heard
 
@@ -222,9 +224,8 @@ class Survivor:
         if not self.is_parting:
             return False
         heard, view = self._rebuilding.notices.heard, self._recovery.view
-        return heard.unprotected > 0 or any(
-            count == len(view.peers(stage)) for stage, count in enumerate(heard.leaving)
-        )
+        held = Counter(unit for server in view.servers for unit in units_of(self._job, server))
+        return heard.unprotected > 0 or any(count == held[unit] for unit, count in enumerate(heard.leaving))
 
     @property
     def takes_shards(self) -> bool:

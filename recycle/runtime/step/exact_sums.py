@@ -11,6 +11,7 @@ iteration is made again with a bound that fits.
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,13 @@ NOTHING = SMALLEST - 1
 HEADROOM = 12
 # Numbers that are handled at once: they and their copy stay in the processor's cache.
 CHUNK = 65_536
+
+
+class Share(NamedTuple):
+    """Gradients, one after another, that are summed over the same servers."""
+
+    peers: Group
+    which: slice
 
 
 class Chunk(NamedTuple):
@@ -54,6 +62,7 @@ class ExactSums:
         device = gradients[0].device if gradients else None
         self.totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64, device=device)
         self._chunks: list[Chunk] = []
+        self._edges = list(accumulate((each.numel() for each in gradients), initial=0))
         place = 0
         for number, gradient in enumerate(gradients):
             for part in torch.split(gradient.view(-1), CHUNK):
@@ -90,14 +99,20 @@ class ExactSums:
             addend.zero_()
         self._greatest = torch.tensor(greatest, dtype=torch.float64)
 
-    def reduce(self, peers: Group) -> None:
+    def reduce(self, shares: Sequence[Share]) -> None:
         """Sum over the peers.
+
+        Args:
+            shares: which gradients are summed over whom.
 
         Raises:
             ConnectionLost: somebody is gone.
         """
-        for transfer in (peers.start_sum(self.totals), peers.start_maximum(self._greatest)):
-            transfer.wait()
+        for peers, which in shares:
+            first, last, _ = which.indices(len(self._greatest))
+            totals = self.totals[self._edges[first] : self._edges[last]]
+            for transfer in (peers.start_sum(totals), peers.start_maximum(self._greatest[which])):
+                transfer.wait()
 
     @property
     def finite(self) -> bool:

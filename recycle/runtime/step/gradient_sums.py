@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from recycle.runtime.net.network import Group
-from recycle.runtime.step.exact_sums import ExactSums
+from recycle.runtime.step.exact_sums import ExactSums, Share
 from recycle.runtime.step.gradients import FlatGradients, square
 from recycle.runtime.step.main_parameters import MainParameters
 
@@ -50,11 +49,11 @@ class GradientSums:
         if self._exact is not None:
             self._exact.collect()
 
-    def reduce(self, peers: Group, divisor: float) -> bool:
+    def reduce(self, shares: Sequence[Share], divisor: float) -> bool:
         """Sum over the peers, and make the mean of it that the optimizer uses.
 
         Args:
-            peers: the live servers of the same stages.
+            shares: which gradients are summed over whom.
             divisor: of the sum.
 
         Returns:
@@ -64,13 +63,14 @@ class GradientSums:
             ConnectionLost: one of the peers is gone.
         """
         if self._exact is None:
-            for buffer in self.collected.buffers:
-                peers.sum(buffer)
+            for peers, which in shares:
+                for part in self.collected.part(which):
+                    peers.sum(part)
             if divisor > 1:
                 self.collected.scale(1 / divisor)
             self.collected, self._reduced = self._reduced, self.collected
         else:
-            self._exact.reduce(peers)
+            self._exact.reduce(shares)
             self._exact.mean(divisor, self._reduced.views)
             self.bounds = self._exact.next_bounds()
         self.use_reduced()

@@ -26,12 +26,22 @@ class FlatGradients:
         room = {kind: torch.zeros(size, dtype=kind[0], device=kind[1]) for kind, size in sizes.items()}
         self.buffers = list(room.values())
         self.views: list[torch.Tensor] = []
+        self._places: list[tuple[torch.Tensor, int, int]] = []
         places = dict.fromkeys(sizes, 0)
         for each in members:
             kind = each.dtype, each.device
             place = places[kind]
-            places[kind] = place + each.numel()
-            self.views.append(room[kind][place : place + each.numel()].view_as(each))
+            places[kind] = end = place + each.numel()
+            self._places.append((room[kind], place, end))
+            self.views.append(room[kind][place:end].view_as(each))
+
+    def part(self, which: slice) -> list[torch.Tensor]:
+        """The part of each buffer that belongs to some parameters that follow each other."""
+        ends: dict[int, tuple[torch.Tensor, int, int]] = {}
+        for buffer, start, end in self._places[which]:
+            _, first, _ = ends.get(id(buffer), (buffer, start, end))
+            ends[id(buffer)] = buffer, first, end
+        return [buffer[first:end] for buffer, first, end in ends.values()]
 
     def are_finite(self) -> bool:
         """Whether every value is a finite number."""

@@ -46,6 +46,11 @@ class MainParameters:
                 # The name by which Megatron knows it, and the queue of weight gradients.
                 model.main_grad = gradient  # type: ignore[attr-defined]
 
+    def of_stage(self, stage: int) -> slice:
+        """Which of the main parameters are those of a stage, by its place among the server's."""
+        first = sum(self._sizes[:stage])
+        return slice(first, first + self._sizes[stage])
+
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Have an optimizer step with the gradients in use."""
         optimizer.step()

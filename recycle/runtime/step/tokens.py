@@ -1,11 +1,11 @@
 """The number of tokens in the whole batch, by which a loss of tokens is divided."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from recycle.job import Server
-from recycle.runtime.net.network import Network, Transfer
+from recycle.runtime.net.network import Group, Network, Transfer
 from recycle.runtime.net.transfer_key import TOKENS
 
 
@@ -17,25 +17,28 @@ class TokenTotal:
 
     Args:
         network: of the server.
-        place: in their pipelines, of the servers that hold the last stage.
+        counters: the live servers that hold the last stage.
+        group: of them; nobody else needs it.
         take: what was counted here in this iteration; asked on these servers only.
     """
 
-    def __init__(self, network: Network, place: int, take: Callable[[], int]) -> None:
+    def __init__(
+        self, network: Network, counters: Sequence[Server], group: Group | None, take: Callable[[], int]
+    ) -> None:
         self._network = network
-        self._counts = network.server.stage == place
-        self._counters = network.view.peers(place)
+        self._counters = counters
+        self._group = group
         self._take = take
         self._told: list[tuple[torch.Tensor, Transfer]] = []
 
     def __call__(self) -> int:
         """The total of the iteration; every server asks once in each."""
         total = torch.zeros(1, dtype=torch.int64)
-        if not self._counts:
+        if self._group is None:
             self._network.link(self._reporter(self._network.server)).receive(total, TOKENS).wait()
             return int(total)
         total += self._take()
-        self._network.peers.sum(total)
+        self._group.sum(total)
         while self._told:
             self._told.pop()[1].wait()
         for server in self._network.view.servers:

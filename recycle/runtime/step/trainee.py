@@ -166,6 +166,8 @@ class Trainee(NamedTuple):
         admits: whether its state is, just now, all that somebody needs who is let in.
         kept: copies in memory; None where there are none.
         shards: of its optimizer; None where each server holds all of its stage.
+        part: the newest version of one of its chunks, by name, where servers that hold one may hold different others;
+            None where all peers of a server hold the same.
         rank: which of its server's ranks this is the training of.
         transport: what carries its tensors.
     """
@@ -176,6 +178,7 @@ class Trainee(NamedTuple):
     followed: Followable | None = None
     kept: Kept | None = None
     shards: Sharded | None = None
+    part: Callable[[int], Mapping[str, torch.Tensor]] | None = None
     rank: ServerRank = SOLE
     admits: Callable[[], bool] = lambda: True
     transport: TransportKind = "gloo"

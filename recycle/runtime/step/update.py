@@ -1,7 +1,7 @@
 """Reduction and optimizer step of a server's stages of torch parameters."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,7 +9,8 @@ import torch
 from recycle.runtime.errors import NotFinite
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network
-from recycle.runtime.step.exact_sums import NOTHING
+from recycle.runtime.net.peers import ChunkPeers
+from recycle.runtime.step.exact_sums import NOTHING, Share
 from recycle.runtime.step.gradient_sums import GradientSums
 from recycle.runtime.step.listener import StepFeed
 from recycle.runtime.step.loss_scale import LossScale, ScaleRule
@@ -76,7 +77,7 @@ class TorchUpdate:
     Args:
         main: the parameters of the server's stages.
         make_optimizer: makes the optimizer of the main parameters.
-        pipelines: D of the full job.
+        pipelines: D of the full job, or the rows of its batch.
         stages: which stages they are.
         count: of all stages of the model.
         method: how gradients become steps.
@@ -162,6 +163,7 @@ class TorchUpdate:
     def connect(
         self,
         network: Network,
+        peers: Sequence[ChunkPeers] = (),
         after_reduction: Callable[[], None] = lambda: None,
         tokens: Callable[[], int] | None = None,
     ) -> None:
@@ -169,10 +171,12 @@ class TorchUpdate:
 
         Args:
             network: of the server.
+            peers: who holds which of its stages; the network's peers hold all of them if nobody is named.
             after_reduction: what else is done to the gradients before they are used.
             tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
         """
         self._network = network
+        self._shares = list(self._share_out(peers)) or [Share(network.peers, slice(None))]
         self._steps.connect(network)
         self._after_reduction = after_reduction
         if tokens is not None:
@@ -202,7 +206,7 @@ class TorchUpdate:
             self._network.barrier()
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         # Divided by this, the sum over all micro-batches is the gradient of the whole batch.
-        fits = self.sums.reduce(self._network.peers, self._tokens() * scale)
+        fits = self.sums.reduce(self._shares, self._tokens() * scale)
         self._after_reduction()
         if self._validation is None:
             if not self.sums.are_finite():
@@ -253,6 +257,15 @@ class TorchUpdate:
         self.main.copy_back()
         if self._validation is not None:
             self._validation.forget(self.versions.newest)
+
+    def _share_out(self, peers: Sequence[ChunkPeers]) -> Iterator[Share]:
+        """Which gradients are summed over whom: all at once, where all stages have the same peers."""
+        for each in peers:
+            if len(peers) == 1:
+                yield Share(each.group, slice(None))
+                continue
+            for chunk in each.chunks:
+                yield Share(each.group, self.main.of_stage(self._stages.index(chunk)))
 
     def _correct(self, verdict: GradientVerdict) -> Redo:
         """Make the last step what it should have been."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.examples import QUICK, placed_job
+from harness.examples import QUICK, placed_job, uneven_job
 from recycle.job import Server
 from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
@@ -26,11 +26,17 @@ def placed_plan(form, *dead):
     return make_plan(placed_job(form), [Server.parse(each) for each in dead], Mode(), QUICK)
 
 
+def uneven_plan(slow, *dead):
+    return make_plan(uneven_job(slow), [Server.parse(each) for each in dead], Mode(), QUICK)
+
+
 PLANS = {
     **{name: partial(paper_plan, name) for name in ("1-fault-free", "2-fused", "3-split", "4-staggered")},
     "v-shaped": partial(placed_plan, "v-shaped"),
     "v-shaped with a death": partial(placed_plan, "v-shaped", "W1_0"),
     "interleaved with a death": partial(placed_plan, "interleaved:2", "W0_1"),
+    "unequal depth with a slow server": partial(uneven_plan, 50),
+    "unequal depth with a death": partial(uneven_plan, 100, "W1_1"),
 }
 
 
@@ -62,10 +68,10 @@ def test_plans_run_to_the_end_in_order(name):
         assert report.peak_memory == peak_memory(plan.job, server, plan.programs[server])
 
 
-@pytest.mark.parametrize("name", ["4-staggered", "v-shaped with a death"])
+@pytest.mark.parametrize("name", ["4-staggered", "v-shaped with a death", "unequal depth with a slow server"])
 def test_across_servers_no_instruction_starts_before_what_it_needs(name):
     plan = PLANS[name]()
-    chunks, units = len(plan.job.stages), plan.job.pipelines * plan.job.micro_batches
+    chunks, units = len(plan.job.stages), sum(plan.job.loads)
     run = emulate(plan, slot=0.0005, iterations=2)
     end = {}
     start = {}

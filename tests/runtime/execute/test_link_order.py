@@ -44,6 +44,9 @@ class Listed:
     def sum(self, _):
         pass
 
+    def group(self, _, __):
+        return self
+
     def link(self, peer):
         return ListedLink(self.sent[peer], self.received[peer])
 
@@ -102,7 +105,8 @@ class Update:
     waits = False
 
     def __init__(self, network, place, redo):
-        self._tokens = TokenTotal(network, place, lambda: 1)
+        group = network.peers if network.server.stage == place else None
+        self._tokens = TokenTotal(network, network.view.peers(place), group, lambda: 1)
         self._redo = list(redo)
 
     def collect(self):
@@ -152,7 +156,7 @@ def test_everybody_but_the_last_stage_is_told_the_total_in_each_iteration_once()
     for server in view.servers:
         network = Listed(view, server)
         for _ in range(3):
-            TokenTotal(network, 2, lambda: 1)()
+            TokenTotal(network, view.peers(2), network.peers if server.stage == 2 else None, lambda: 1)()
         told += [peer for peer, keys in network.sent.items() for key in keys if key.carried is Carried.TOKENS]
         assert sum(map(len, network.received.values())) == (0 if server.stage == 2 else 3)
     assert sorted(told) == sorted(3 * [each for each in view.servers if each.stage < 2])

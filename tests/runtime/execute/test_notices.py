@@ -18,7 +18,7 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
     heard = {}
 
     def body(member):
-        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]))
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2)
         found = []
         for iteration in range(2 * EVERY + 1):
             notices.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
@@ -37,7 +37,7 @@ def test_where_iterations_are_long_each_has_a_post():
     heard = {}
 
     def body(member):
-        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), long=0.0)
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2, long=0.0)
         found = []
         for iteration in range(4):
             notices.say = Notices(admit=iteration)
@@ -51,7 +51,7 @@ def test_where_iterations_are_long_each_has_a_post():
 
 
 def test_nothing_is_under_way_before_the_first_notice():
-    notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)))
+    notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)), 1)
     notices.collect()
     assert notices.heard == Notices()
 
@@ -63,7 +63,7 @@ def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():
 
     def body(member):
         server = view.servers[member.rank]
-        notices = NoticeExchange(connect(member.store(), view, server))
+        notices = NoticeExchange(connect(member.store(), view, server), 2)
         found = []
         for iteration in range(EVERY):
             if (member.rank, iteration) in ((0, 0), (1, 1), (1, 2), (0, 1), (0, 2)):

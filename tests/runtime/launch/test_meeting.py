@@ -51,7 +51,7 @@ class Other:
 def test_the_first_process_lets_all_others_in_and_waits_for_their_leave(store):
     first, other = meeting(store, 0), Other(store)
     first.receive()
-    assert first.risks([0, 0]) == []  # both are on this machine
+    assert first.risks([(0,), (0,)]) == []  # both are on this machine
     first.admit("token", ("127.0.0.1", 5))
     other.end()
     assert other.admission.digest == digest_of("token")
@@ -116,9 +116,14 @@ def test_who_cannot_train_together(other, reason):
     assert bool(why_not([hello(), other])) == bool(reason)
 
 
+STAGES = [(0,), (1,), (0,), (1,)]
+
+
 def test_stages_whose_servers_are_all_on_one_host():
-    assert lonely_stages([0, 1, 0, 1], ["a", "a", "b", "b"]) == {}
-    assert lonely_stages([0, 1, 0, 1], ["a", "b", "a", "b"]) == {0: "a", 1: "b"}
-    assert lonely_stages([0, 1, 0, 1], ["a", "a", "a", "b"]) == {0: "a"}
+    assert lonely_stages(STAGES, ["a", "a", "b", "b"]) == {}
+    assert lonely_stages(STAGES, ["a", "b", "a", "b"]) == {0: "a", 1: "b"}
+    assert lonely_stages(STAGES, ["a", "a", "a", "b"]) == {0: "a"}
     # Where there is one host, everybody knows.
-    assert lonely_stages([0, 1, 0, 1], ["a"] * 4) == {}
+    assert lonely_stages(STAGES, ["a"] * 4) == {}
+    # One that pipelines cut at different places holds several chunks.
+    assert lonely_stages([(0, 1), (2,), (0,), (1, 2)], ["a", "a", "b", "a"]) == {1: "a", 2: "a"}

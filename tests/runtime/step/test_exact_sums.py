@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recycle.runtime.step.exact_sums import CHUNK, HEADROOM, NOTHING, SMALLEST, ExactSums, quantum
+from recycle.runtime.step.exact_sums import CHUNK, HEADROOM, NOTHING, SMALLEST, ExactSums, Share, quantum
 
 WIDTH = 3
 singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -54,7 +54,7 @@ def collect(rows, bound, most):
 
 def mean(servers, divisor=1):
     first, *others = servers
-    first.reduce(OtherServers(others))
+    first.reduce([Share(OtherServers(others), slice(None))])
     result = torch.empty(WIDTH)
     first.mean(divisor, [result])
     return result
@@ -115,7 +115,7 @@ def test_an_addend_above_its_bound_is_noticed_on_every_server(rows):
     low = exponent - 1 if mantissa > 0.5 else exponent - 2
     here, there = collect([[0.0] * WIDTH], low, 16), collect(rows, low, 16)
     assert here.fits
-    here.reduce(OtherServers([there]))
+    here.reduce([Share(OtherServers([there]), slice(None))])
     assert not here.fits
     assert here.next_bounds() == [exponent + HEADROOM]
 
@@ -139,7 +139,7 @@ def test_nothing_but_zero_fits_before_anything_is_known():
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_what_is_no_number_is_noticed_and_leaves_the_bounds(value):
     here, there = collect([[1.0] * WIDTH], 1, 4), collect([[1.0, value, 0.0], [1.0, 1.0, 1.0]], 1, 4)
-    here.reduce(OtherServers([there]))
+    here.reduce([Share(OtherServers([there]), slice(None))])
     assert not here.finite
     assert here.next_bounds() == [1]
     assert not mean([there]).isfinite().all()

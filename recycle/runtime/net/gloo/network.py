@@ -56,6 +56,7 @@ class GlooNetwork:
         self._sockets = open_sockets()
         # Groups end with the network, whoever else has let go of them: their end takes its time.
         self._groups: list[LazyGroup] = []
+        self._named: dict[str, GlooGroup] = {}
         self._connections: list[Connections] = []
         self._waits = Waits()
         everybody = self._make_group("all", view.servers)
@@ -76,9 +77,11 @@ class GlooNetwork:
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> GlooGroup:
         """See Network."""
-        group = self._make_group(name, servers)
-        self._connect([group], self._options.rebuild_timeout)
-        return GlooGroup(group.backend, self._check)
+        if name not in self._named:
+            group = self._make_group(name, servers)
+            self._connect([group], self._options.rebuild_timeout)
+            self._named[name] = GlooGroup(group.backend, self._check)
+        return self._named[name]
 
     def link(self, peer: Server) -> GlooLink:
         """See Network."""

@@ -44,6 +44,7 @@ class OrderedNetwork:
         self.rank = rank
         self.one_queue = made.one_queue
         self._communicators = made
+        self._named: dict[str, OrderedGroup] = {}
         self._rank = view.rank(server)
         peers = view.peers(server.stage)
         self.all: Group = Alone()
@@ -60,9 +61,10 @@ class OrderedNetwork:
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> OrderedGroup:
         """See Network."""
-        group = self._communicators.group(name, servers.index(self.server), len(servers))
-        self._communicators.meet()
-        return group
+        if name not in self._named:
+            self._named[name] = self._communicators.group(name, servers.index(self.server), len(servers))
+            self._communicators.meet()
+        return self._named[name]
 
     def link(self, peer: Server) -> OrderedLink:
         """See Network."""

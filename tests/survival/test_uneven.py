@@ -1,0 +1,68 @@
+"""Where pipelines are not alike a server has other peers for each of its chunks, and its death changes no bit."""
+
+import time
+
+import msgspec
+import pytest
+
+from harness.examples import QUICK, uneven_job
+from recycle.control.durations import Durations
+from recycle.faults.menu import Kind
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.server import GptServer
+from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.record.recording import DeathLine
+from tests.survival.trained import MODEL, Trained, fault, short_text
+
+pytestmark = pytest.mark.timeout(150)
+JOB = uneven_job()
+ITERATIONS = 40
+# A busy machine must not make anybody else look dead.
+PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_text():
+    with short_text():
+        yield
+
+
+def make(dead):
+    return make_plan(JOB, dead, Mode(), QUICK)
+
+
+class Uneven(Trained):
+    """Runs of two pipelines, of two servers and of three."""
+
+    make = staticmethod(make)
+
+    @staticmethod
+    def describe(folder, iterations, **options):
+        model = msgspec.structs.replace(MODEL, layers=4, exact=True)
+        return Run(make(()), model, iterations, folder, durations=PATIENT, **options)
+
+
+def test_a_server_dies_and_comes_back_with_the_state_of_all_its_peers(tmp_path, monkeypatch):
+    iterate = GptServer.iterate
+
+    def patient(server, step):
+        if len(server.view.servers) < 5:
+            time.sleep(0.5)
+        iterate(server, step)
+
+    monkeypatch.setattr(GptServer, "iterate", patient)
+    reference = Uneven(tmp_path / "reference", iterations=ITERATIONS)
+    # W0_0 and W0_1 hold one each of W1_1's two chunks.
+    faults = fault(Kind.KILL, "W1_1", 3, Op.STEP), fault(Kind.JOIN, "W1_1", 4)
+    run = Uneven(tmp_path / "run", *faults, iterations=ITERATIONS)
+    assert run.error == "", run.story
+    assert run.losses() == reference.losses(), run.story
+    assert [len(each.servers) for each in run.views] == [5, 4, 5], run.story
+
+
+def test_the_last_who_holds_a_chunk_takes_the_run_with_it(tmp_path):
+    run = Uneven(tmp_path / "run", fault(Kind.KILL, "W1_1", 2), fault(Kind.KILL, "W0_0", 5))
+    assert "no live server of chunk 1 is left" in run.error, run.story
+    assert len(run.of(DeathLine)) == 2
