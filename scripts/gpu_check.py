@@ -10,9 +10,11 @@ Usage: scripts/gpu-check [PART ...] [--kills 100] [--json]
 import argparse
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +23,11 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
+
+SHARED = 23003
+"""The first release of NCCL that lets several ranks share a GPU."""
 
 
 class Skipped(Exception):
@@ -105,18 +111,25 @@ def delayed(_: argparse.Namespace) -> str:
 
 
 def profile(_: argparse.Namespace) -> str:
-    """What the stages of a GPT cost."""
+    """What the stages of a GPT cost and hold, of Megatron's layers and, where it is there, of Transformer Engine's."""
     require("megatron.core", "click", "rich")
+    found = [f"F, I, W, held, after I of two stages: {_profile('')}"]
+    if device() == "cuda" and importlib.util.find_spec("transformer_engine") is not None:
+        found.append(f"of Transformer Engine's layers: {_profile('transformer_engine = true')}")
+    return "; ".join(found)
+
+
+def _profile(model: str) -> str:
     shape = ["-D", "2", "-P", "2", "-M", "4", "--repeats", "5", "--device", device()]
     program = [sys.executable, "-c", "from recycle.cli import main; main()"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [*program, "profile", *shape, "-o", f"{folder}/job.toml"]
+        Path(folder, "model.toml").write_text(model)
+        command = [*program, "profile", *shape, "--model", f"{folder}/model.toml", "-o", f"{folder}/job.toml"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip())
-    rows = [line.split() for line in done.stdout.splitlines()]
-    times = [" ".join(row[1:7]) for row in rows if len(row) > 6 and row[0] in "01"]
-    return "F, I, W of two stages: " + "; ".join(times)
+    rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
+    return ", ".join(" ".join([*row[1:4], *row[6:8]]) for row in rows if len(row) == 9 and row[0] in "01")
 
 
 def staged(_: argparse.Namespace) -> str:
@@ -139,23 +152,54 @@ def nccl(arguments: argparse.Namespace) -> str:
     """Kills over NCCL, with several ranks on one GPU or one each."""
     require_gpu("the transport over NCCL runs over a stand-in in tests/runtime/net/contract")
     require("msgspec")
-    import torch
+    from scripts.gpu_parts import RANKS, survive_kills
 
-    from recycle.runtime.net.nccl.bindings import Nccl
-
-    if torch.cuda.device_count() == 1:
-        if Nccl().release < 23003:
-            raise Skipped(f"one GPU, and NCCL of release {Nccl().release}: several ranks on one take 2.30.3")
-        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-    from scripts.gpu_parts import survive_kills
-
+    if (missing := share_gpus(RANKS)) is not None:
+        raise Skipped(missing)
     return survive_kills("nccl", "cuda", arguments.kills)
 
 
 def flag(_: argparse.Namespace) -> str:
-    """The flag on Megatron's own script."""
-    require_gpu("tests/megatron/flag runs it on CPUs")
-    raise Skipped("the flag refuses NCCL (docs/limits.md)")
+    """The flag on Megatron's own training code: over the staged transport, and over NCCL where ranks have GPUs."""
+    require("megatron.training", "yaml", "six", "regex", "pydantic")
+    from scripts.gpu_flag import RANKS, survive_under_flag
+
+    if device() == "cpu":
+        return survive_under_flag(["gloo"], "cpu")
+    missing = share_gpus(RANKS)
+    found = survive_under_flag(["gloo", "nccl"] if missing is None else ["gloo"], "cuda")
+    return found if missing is None else f"{found}; not over nccl: {missing}"
+
+
+def stock(_: argparse.Namespace) -> str:
+    """Megatron's own 1F1B against a plan."""
+    require("megatron.training", "yaml", "six", "regex", "pydantic", "click", "rich")
+    from scripts.gpu_flag import time_against_stock
+
+    # Stages that shared a GPU would time each other.
+    return time_against_stock(2 if device() == "cpu" else min(4, gpus()), device())
+
+
+def gpus() -> int:
+    """How many there are."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def share_gpus(ranks: int) -> str | None:
+    """Have ranks share a GPU where there are more of them; why they cannot, None if they can."""
+    from recycle.runtime.net.nccl.bindings import Nccl
+
+    release = Nccl().release
+    if gpus() >= ranks:
+        return None
+    if release < SHARED:
+        return f"{ranks} ranks on {gpus()} GPUs, and NCCL of release {release}: several ranks on one take 2.30.3"
+    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    # Kernels of all of them have to be on the GPU together.
+    os.environ.setdefault("NCCL_MAX_CTAS", "2")
+    return None
 
 
 PARTS = {
@@ -166,7 +210,8 @@ PARTS = {
     "staged": Part(staged, "do 8 servers that share a device lose as one process does?", 600),
     "kills": Part(kills, "are kills survived over the staged transport?", 1200),
     "nccl": Part(nccl, "are kills survived over NCCL, and how soon?", 3600),
-    "flag": Part(flag, "does the flag run Megatron's own script?", 1200),
+    "flag": Part(flag, "does the flag carry Megatron's training code through a kill?", 1200),
+    "stock": Part(stock, "how long are iterations of a plan against those of Megatron's own 1F1B?", 1800),
 }
 
 

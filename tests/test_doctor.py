@@ -132,7 +132,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--num-layers 16 --num-layers-per-virtual-pipeline-stage 2", "--num-layers-per-virtual-pipeline-stage: plans"),
         ("--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank: plans are for one"),
         ("--pipeline-model-parallel-layout Et|(tt|)*6L", "--pipeline-model-parallel-layout: plans are for one"),
-        ("--fp8-format hybrid", "--fp8-format: layers keep rounded weights"),
+        ("--fp8-format hybrid", "--fp8-format: scales follow from the micro-batches"),
         ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
         ("--context-parallel-size 3 --transformer-impl transformer_engine", "--cp-comm-type: ranks send to each other"),
         ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
@@ -151,6 +151,16 @@ def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):
     assert reason in line
 
 
+def test_nccl_counts_as_there_where_that_is_said(run):
+    words = ("--ranks", 24, *GOOD, "--distributed-backend", "nccl")
+    _, out, _ = run("doctor", *words)
+    assert "--distributed-backend: NCCL is taken to be there only where recycle doctor --nccl says so" in out
+    assert run("doctor", "--nccl", *words)[0] == 0
+    status, out, _ = run("doctor", "--nccl", *words, "--use-sharp")
+    assert status == 1
+    assert "--use-sharp: each view makes communicators of its own" in out
+
+
 @pytest.mark.parametrize(
     "arguments", ["--pipeline-model-parallel-layout Et*3|t,t|tt|tL", "--use-checkpoint-args --load checkpoints"]
 )
@@ -158,7 +168,9 @@ def test_what_decides_how_layers_are_made_and_not_who_runs_them_is_no_obstacle(r
     assert run("doctor", "--ranks", 24, *GOOD, *arguments.split())[0] == 0
 
 
-@pytest.mark.parametrize("arguments", ["--sequence-parallel", "--transformer-impl transformer_engine"])
+@pytest.mark.parametrize(
+    "arguments", ["--sequence-parallel", "--transformer-impl transformer_engine --tp-comm-overlap"]
+)
 def test_what_prevents_a_split_backward_pass_is_said_and_planned_for(run, arguments):
     status, out, _ = run("doctor", "--ranks", 24, "--json", *GOOD, *arguments.split())
     report = json.loads(out)

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from recycle.runtime.net.nccl import bindings
 from scripts import gpu_check
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +29,16 @@ def test_on_a_cpu_parts_are_run_or_left_out_with_a_reason():
     assert found.startswith("| `find` | passed | Python 3.")
     assert stages.startswith("| `stages` | passed | on cpu: at most ")
     assert nccl.startswith("| `nccl` | left out | no GPU here; ")
+
+
+def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):
+    monkeypatch.setattr(gpu_check, "gpus", lambda: 1)
+    monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
+    monkeypatch.setattr(bindings, "Nccl", lambda: SimpleNamespace(release=22907))
+    assert "release 22907: several ranks on one take 2.30.3" in gpu_check.share_gpus(4)
+    monkeypatch.setattr(bindings, "Nccl", lambda: SimpleNamespace(release=23003))
+    assert gpu_check.share_gpus(4) is None
+    assert os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
 
 
 def test_a_part_that_takes_too_long_is_ended_and_has_failed(monkeypatch):

@@ -20,6 +20,8 @@ from recycle.plan.plan import Plan
 
 RANKS_PER_HOST = 8
 
+NOT_ASKED = "NCCL is taken to be there only where recycle doctor --nccl says so"
+
 
 class Price(NamedTuple):
     """What one dead server costs.
@@ -83,11 +85,17 @@ class Diagnosis(NamedTuple):
     type=Count(1),
     help=f"Processes on each host; default: torchrun's --nproc-per-node, or {RANKS_PER_HOST}.",
 )
+@click.option("--nccl", is_flag=True, help="The job's machines have GPUs, and a torch with NCCL.")
 @click.option("--megatron", metavar="RELEASE", help="The release whose options count; default: the installed one.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    ranks: int | None, ranks_per_host: int | None, megatron: str | None, as_json: bool, words: Sequence[str]
+    ranks: int | None,
+    ranks_per_host: int | None,
+    nccl: bool,
+    megatron: str | None,
+    as_json: bool,
+    words: Sequence[str],
 ) -> None:
     """Check what --pipeline-schedule recycle would do for a Megatron job, whose command line is COMMAND.
 
@@ -99,8 +107,8 @@ def command(
     recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py --pipeline-model-parallel-size 4 ...
     recycle doctor --ranks 64 pretrain_gpt.py --tensor-model-parallel-size 2 ...
     """
-    diagnosis = diagnose(read_command_line(words, ranks), ranks_per_host, choose_release(megatron))
-    line = diagnosis.line
+    line = read_command_line(words, ranks)
+    diagnosis = diagnose(line, ranks_per_host, choose_release(megatron), "" if nccl else NOT_ASKED)
     from recycle.planner.source import price as make
 
     source = Source(line.flags, line.shape, [str(each) for each in diagnosis.fused], make)
@@ -115,15 +123,16 @@ def command(
     sys.exit(0 if diagnosis.runs else 1)
 
 
-def diagnose(line: CommandLine, ranks_per_host: int | None, release: str) -> Diagnosis:
+def diagnose(line: CommandLine, ranks_per_host: int | None, release: str, lacks_nccl: str) -> Diagnosis:
     """Judge a command line.
 
     Args:
         line: which.
         ranks_per_host: processes on each host; None to take what the line says.
         release: of Megatron, whose options count.
+        lacks_nccl: why NCCL is not taken to be there; empty if it is.
     """
-    refused = list(refusals(line.setting))
+    refused = list(refusals(line.setting, lacks_nccl))
     if owns_steps(line.flags):
         refused += not_own(line.setting, line.flags.exact)
     per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST

@@ -247,7 +247,7 @@ class Collectives:
         if tuple(members) == network.view.peers(self._server.stage):
             return network.peers
         # Groups of one kind share no members, and groups of two kinds may share all that are alive.
-        return network.group(f"{self.kind(servers)}/{'-'.join(map(str, members))}", members)
+        return network.group(f"{self.kind(servers)}/{'-'.join(map(str, members))}", members, on_host=True)
 
     def _reduce(
         self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor, how: Any

@@ -26,6 +26,7 @@ NUMBERS: dict[str, int | float | None] = {
     "--micro-batch-size": None,
     "--global-batch-size": None,
     "--decoder-seq-length": None,
+    "--timing-log-level": 0,
     "--clip-grad": 1.0,
     "--hidden-dropout": 0.1,
     "--attention-dropout": 0.1,
@@ -36,6 +37,8 @@ WORDS: dict[str, str | None] = {
     "--transformer-impl": "transformer_engine",
     "--dataloader-type": None,
     "--distributed-backend": "nccl",
+    "--pipeline-model-parallel-comm-backend": None,
+    "--nccl-communicator-config-path": None,
     "--cuda-graph-impl": "none",
     "--recompute-granularity": None,
     "--pipeline-model-parallel-layout": None,
@@ -78,14 +81,18 @@ SWITCHES = (
     "--qk-layernorm",
     "--moe-router-enable-expert-bias",
     "--overlap-moe-expert-parallel-comm",
+    "--tp-comm-overlap",
+    "--use-sharp",
 )
 """Options that are off unless they are given."""
 
 FUSION = "--no-gradient-accumulation-fusion"
+REGISTERED = "--use-nccl-ub"
 ROUNDED = {"fp8": "--fp8-format", "fp4": "--fp4-format"}
 OTHER_NAMES = {
     **{name: (option,) for name, option in ROUNDED.items()},
     "gradient_accumulation_fusion": (FUSION,),
+    "nccl_ub": (REGISTERED,),
     "virtual_pipeline_model_parallel_size": (
         "--num-layers-per-virtual-pipeline-stage",
         "--num-virtual-stages-per-pipeline-rank",
@@ -148,6 +155,8 @@ def megatron_parser() -> argparse.ArgumentParser:
     parser.add_argument(RAMP_UP, nargs=3, type=int)
     parser.add_argument(BALANCE, nargs="+", default="aux_loss")
     parser.add_argument("--cp-comm-type", nargs="+", default=["p2p"])
+    parser.add_argument("--high-priority-stream-groups", nargs="+", default=[])
+    parser.add_argument(REGISTERED, dest="nccl_ub", action="store_true")
     for name, option in ROUNDED.items():
         parser.add_argument(option, dest=name)
     return parser

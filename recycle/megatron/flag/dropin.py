@@ -14,9 +14,11 @@ from torch.utils.data import DataLoader
 
 from recycle.control.view import Member
 from recycle.errors import UserError
+from recycle.megatron.flag.accelerator import keep_groups_on_host, lacks_nccl, transport_of
 from recycle.megatron.flag.alone import make_lonely_groups
 from recycle.megatron.flag.comeback import Comeback
 from recycle.megatron.flag.ending import Ending
+from recycle.megatron.flag.engine import cannot_delay, delay_where_split
 from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Make, Shape, Source
@@ -95,10 +97,13 @@ class DropIn:
                 epoch=epoch,
                 recording=self._recording,
                 layout=here.layout,
+                transport=transport_of(arguments.distributed_backend),
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
-        self._execution = self._protected or UnprotectedExecution(plan, here, store)
+        self._execution = self._protected or UnprotectedExecution(
+            plan, here, store, transport_of(arguments.distributed_backend)
+        )
         self._schedule = PlanSchedule(
             plan,
             server,
@@ -109,6 +114,11 @@ class DropIn:
             execution=self._execution,
             evaluation=self._protected,
         )
+
+    @property
+    def splits(self) -> bool:
+        """Whether the plan splits the backward pass."""
+        return self._plan.mode.backward == "split"
 
     def install(self, training: Any) -> None:
         """Replace what has to be.
@@ -213,8 +223,11 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
 
     set_up = training.initialize_megatron
     share_devices()
+    if protection is not None:
+        keep_groups_on_host()
     groups = make_groups(protection)
     drop_ins: list[DropIn] = []
+    delay_where_split(lambda: any(each.splits for each in drop_ins))
 
     @wraps(set_up)
     def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
@@ -313,7 +326,7 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
     def settings(name: str) -> Any:
         return getattr(arguments, name, None)
 
-    for problem in chain(refusals(settings), not_own(settings, flags.exact) if owns_steps(flags) else ()):
+    for problem in chain(refusals(settings, lacks_nccl()), not_own(settings, flags.exact) if owns_steps(flags) else ()):
         raise RunError(str(problem))
     return source().plan(flags.dead)
 
@@ -352,5 +365,5 @@ def plan_source(arguments: Any, make: Make) -> Source:
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * arguments.data_parallel_size)
     pipelines = arguments.data_parallel_size // layout_of(arguments).pipelines
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
-    fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))]
+    fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))] + cannot_delay(arguments)
     return Source(read_flags(arguments), shape, fused, make)

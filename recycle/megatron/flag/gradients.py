@@ -120,7 +120,7 @@ class LiveGradients(FinalizedGradients):
         if self._tie is not None:
             self._tie.reduce()
         if self._stage.config.calculate_per_token_loss:
-            tokens = self._stage.tokens.to(torch.float64)
+            tokens = self._stage.tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
             _sum_over(self._ranks.layers, tokens)
             for buffer, _ in self._sums:

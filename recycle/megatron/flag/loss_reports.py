@@ -11,12 +11,13 @@ from recycle.runtime.execute.stage import MicroBatch
 
 
 class LossReport(NamedTuple):
-    """One number or a few that a loss function reported of a micro-batch: a tensor in bytes."""
+    """One number or a few that a loss function reported of a micro-batch: a tensor in bytes, and where it lay."""
 
     home: int
     number: int
     name: str
     dtype: str
+    device: str
     shape: tuple[int, ...]
     content: bytes
 
@@ -43,7 +44,7 @@ class LossExchange:
             The reports of this pipeline's micro-batches, by their number, as a stock schedule returns them.
         """
         away = [
-            LossReport(self._rank(each), each.number, name, str(value.dtype), tuple(value.shape), _content(value))
+            _report(self._rank(each), each.number, name, value)
             for each, values in results.items()
             for name, value in values.items()
             if self._rank(each) != self._group.rank()
@@ -61,12 +62,14 @@ class LossExchange:
         return micro_batch.home * self._pipelines + self._group.rank() % self._pipelines
 
     def _gather(self, reports: list[LossReport]) -> list[LossReport]:
+        # A group over NCCL carries nothing that lies in host memory.
+        device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
         content = torch.frombuffer(bytearray(msgspec.msgpack.encode(reports)), dtype=torch.uint8)
-        size = torch.tensor([len(content)])
+        size = torch.tensor([len(content)], device=device)
         sizes = [torch.zeros_like(size) for _ in range(self._group.size())]
         dist.all_gather(sizes, size, group=self._group)
         longest = max(int(each) for each in sizes)
-        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded = torch.zeros(longest, dtype=torch.uint8, device=device)
         padded[: len(content)] = content
         contents = [torch.zeros_like(padded) for _ in sizes]
         dist.all_gather(contents, padded, group=self._group)
@@ -77,10 +80,11 @@ class LossExchange:
         ]
 
 
-def _content(value: torch.Tensor) -> bytes:
-    return bytes(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).tolist())
+def _report(home: int, number: int, name: str, value: torch.Tensor) -> LossReport:
+    content = bytes(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).tolist())
+    return LossReport(home, number, name, str(value.dtype), value.device.type, tuple(value.shape), content)
 
 
 def _tensor(report: LossReport) -> torch.Tensor:
     dtype = getattr(torch, report.dtype.removeprefix("torch."))
-    return torch.frombuffer(bytearray(report.content), dtype=dtype).reshape(report.shape)
+    return torch.frombuffer(bytearray(report.content), dtype=dtype).reshape(report.shape).to(report.device)

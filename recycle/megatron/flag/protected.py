@@ -34,7 +34,7 @@ from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.launch.saying import is_first_to_say
-from recycle.runtime.net.network import Network, meet
+from recycle.runtime.net.network import Network, TransportKind, meet
 from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
@@ -92,6 +92,7 @@ class ProtectedTraining(NamedTuple):
         epoch: of the first view.
         recording: of what happens on this server; None if there is none.
         layout: how the ranks of a server divide its work.
+        transport: what carries the tensors of its stages.
     """
 
     plan: Plan
@@ -103,6 +104,7 @@ class ProtectedTraining(NamedTuple):
     epoch: int = 0
     recording: Recording | None = None
     layout: ServerRanks = ONE_RANK
+    transport: TransportKind = "gloo"
 
 
 class ProtectedExecution:
@@ -175,7 +177,7 @@ class ProtectedExecution:
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
             self.job,
-            Trainee(doorway, connection=self, rank=self._rank, admits=doorway.admits),
+            Trainee(doorway, self, rank=self._rank, admits=doorway.admits, transport=training.transport),
             endpoint,
             durations,
             training.plans,

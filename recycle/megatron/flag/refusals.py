@@ -56,7 +56,7 @@ SHARDS = Advice(
 OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
 ROUNDED = Advice(
-    "layers keep rounded weights until a step's first micro-batch, and nobody tells them on which server that runs",
+    "scales follow from the micro-batches that a server has seen, and failures change which these are",
     "train with --bf16",
 )
 BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
@@ -114,10 +114,28 @@ RULES = (
     ),
     Rule(
         ("distributed_backend",),
-        ("gloo",),
-        Advice("transfers between servers go over gloo and CPU tensors so far", "use --distributed-backend gloo"),
+        ("gloo", "nccl"),
+        Advice("servers send to each other over one of these", "use --distributed-backend gloo"),
     ),
 )
+
+COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
+
+OVER_NCCL = (
+    Rule(
+        ("timing_log_level",),
+        (0, 1),
+        Advice(
+            "its timers wait for all that a GPU is at, in the middle of a schedule, and some of that waits for others",
+            "use --timing-log-level 1",
+        ),
+    ),
+    Rule(("pipeline_model_parallel_comm_backend", "nccl_communicator_config_path"), (), COMMUNICATORS),
+    Rule(("high_priority_stream_groups",), ([],), COMMUNICATORS),
+    _off("use_sharp", COMMUNICATORS),
+    _off("nccl_ub", COMMUNICATORS),
+)
+"""What NCCL needs."""
 
 UNSPLIT = (
     _off(
@@ -136,6 +154,18 @@ UNSPLIT = (
         ),
     ),
 )
+"""What prevents a split of Megatron's own layers."""
+
+UNSPLIT_BY_ENGINE = (
+    _off(
+        "tp_comm_overlap",
+        Advice(
+            "Transformer Engine computes weight gradients while it communicates then",
+            "turn it off, or plan with --backward fused",
+        ),
+    ),
+)
+"""What prevents a split of Transformer Engine's."""
 
 CONTEXT = (
     Rule(
@@ -211,9 +241,18 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
 
 
-def refusals(settings: Settings) -> Iterator[Refusal]:
-    """What has to be changed before any plan can run; nothing if all is well."""
+def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
+    """What has to be changed before any plan can run; nothing if all is well.
+
+    Args:
+        settings: Megatron's.
+        lacks_nccl: why NCCL cannot carry anything; empty if it can.
+    """
     yield from _broken(RULES, settings)
+    if settings("distributed_backend") == "nccl":
+        if lacks_nccl:
+            yield Refusal("distributed_backend", "nccl", Advice(lacks_nccl, "use --distributed-backend gloo"))
+        yield from _broken(OVER_NCCL, settings)
     if settings("context_parallel_size") not in (None, 1):
         yield from _broken(CONTEXT, settings)
     if settings("expert_model_parallel_size") not in (None, 1):
@@ -227,7 +266,7 @@ def read_only(settings: Settings) -> Iterator[Refusal]:
 
 def unsplit(settings: Settings) -> Iterator[Refusal]:
     """Why the backward pass cannot be split; nothing if it can."""
-    return _broken(UNSPLIT, settings)
+    return _broken(UNSPLIT_BY_ENGINE if settings("transformer_impl") == "transformer_engine" else UNSPLIT, settings)
 
 
 def _broken(rules: tuple[Rule, ...], settings: Settings) -> Iterator[Refusal]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from recycle.megatron.flag.engine import engine_layers, require_delaying
 from recycle.megatron.flag.refusals import refusals, unsplit
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
@@ -20,6 +21,9 @@ def require_supported(model: Any, config: Any, plan: Plan) -> None:
     """
 
     def setting(name: str) -> Any:
+        if name == "delay_wgrad_compute":
+            # Megatron's option was looked at on the command line; here it says what a split has changed.
+            return None
         found = getattr(config, name, None)
         return getattr(getattr(model, "ddp_config", None), name, None) if found is None else found
 
@@ -33,14 +37,11 @@ def require_supported(model: Any, config: Any, plan: Plan) -> None:
         )
     if plan.mode.backward == "fused":
         return
-    for problem in unsplit(lambda name: None if name == "transformer_impl" else setting(name)):
+    layers = engine_layers(model)
+    made_by = "transformer_engine" if layers else "local"
+    for problem in unsplit(lambda name: made_by if name == "transformer_impl" else setting(name)):
         raise RunError(str(problem))
-    for module in model.modules():
-        if type(module).__module__.endswith("extensions.transformer_engine"):
-            raise RunError(
-                f"{type(module).__name__} is a layer of Transformer Engine, whose backward pass is not split here: "
-                "use the local layer spec (--transformer-impl local), or plan with --backward fused"
-            )
+    require_delaying(layers)
 
 
 def require_micro_batches(number: int, plan: Plan) -> None:

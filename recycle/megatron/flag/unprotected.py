@@ -17,7 +17,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.connect import connect
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
 
 
 class UnprotectedExecution:
@@ -30,19 +30,22 @@ class UnprotectedExecution:
         plan: a lowered plan.
         here: this rank.
         store: where the ranks find each other.
+        transport: what carries the tensors of its stages.
 
     Attributes:
         recorder: what was executed.
     """
 
-    def __init__(self, plan: Plan, here: ThisRank, store: torch.distributed.Store) -> None:
+    def __init__(
+        self, plan: Plan, here: ThisRank, store: torch.distributed.Store, transport: TransportKind = "gloo"
+    ) -> None:
         self.recorder = Recorder(here.server)
         self._plan = plan
         self._server = server = here.server
         self._network: Network | None = None
         self._losses: LossExchange | None = None
         if server in plan.programs:
-            self._network = connect(store, View.of(plan), server, rank=here.rank)
+            self._network = connect(store, View.of(plan), server, NetworkOptions(transport=transport), here.rank)
         if plan.dead and server.stage == plan.job.depth - 1:
             self._losses = LossExchange(parallel_state.get_data_parallel_group(), here.layout.pipelines)
 

@@ -1,4 +1,4 @@
-"""The model provider: a GPT of Megatron's local layers, cut into stages."""
+"""The model provider: a GPT of Megatron's own layers or of Transformer Engine's, cut into stages."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -7,9 +7,11 @@ import msgspec
 import torch
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec as engine
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from recycle.megatron.shared.delayed_weights import delay_weight_gradients
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
@@ -48,6 +50,8 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         min_loss_scale: below which it does not fall.
         loss_scale_window: after so many iterations in a row without overflow it is doubled.
         hysteresis: with how many overflows it is halved for the first time after it was doubled.
+        transformer_engine: whether layers are Transformer Engine's, which need a GPU, and leave their weight gradients
+            for W by their own means.
         per_token_loss: whether every token of the batch counts the same; otherwise every micro-batch does.
     """
 
@@ -75,6 +79,7 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_loss_scale: Annotated[float, msgspec.Meta(ge=1)] = ScaleRule().least
     loss_scale_window: Count = ScaleRule().window
     hysteresis: Count = ScaleRule().hysteresis
+    transformer_engine: bool = False
     per_token_loss: bool = False
     exact: bool = False
 
@@ -148,7 +153,10 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
         "batch_p2p_comm": False,
         "deallocate_pipeline_outputs": True,
     }
-    return TransformerConfig(**(settings | changes))
+    config = TransformerConfig(**(settings | changes))
+    if options.transformer_engine:
+        delay_weight_gradients(config)
+    return config
 
 
 def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, groups: Any) -> torch.nn.Module:
@@ -156,7 +164,7 @@ def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, grou
     with seeded(seed_of(options.seed, MicroBatch(-1, 0, 0), stage)):
         model: torch.nn.Module = GPTModel(
             config=config,
-            transformer_layer_spec=get_gpt_layer_local_spec(),
+            transformer_layer_spec=engine() if options.transformer_engine else get_gpt_layer_local_spec(),
             vocab_size=options.vocabulary,
             max_sequence_length=options.sequence,
             pre_process=stage == 0,

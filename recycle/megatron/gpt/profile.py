@@ -13,13 +13,13 @@ import torch
 
 from recycle.control.view import View
 from recycle.job import Job, Server, Stage
-from recycle.megatron.gpt.device import compute_on
+from recycle.megatron.gpt.device import compute_on, require_means
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.gpt.text import TokenText
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, join_server
-from recycle.runtime.device import DeviceKind, require_device, settle
+from recycle.runtime.device import DeviceKind, settle
 from recycle.runtime.execute.stage import MicroBatch, TensorSpec
 from recycle.runtime.launch.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
@@ -68,7 +68,7 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int, kind
     Raises:
         RunError: the model cannot be cut so, or there is no such device.
     """
-    require_device(kind)
+    require_means(options, kind)
     count = len(job.stages)
     transformer_config(options, count)
     profiles = [_profile_stage(stage, job, options, text, repeats, kind) for stage in range(count)]

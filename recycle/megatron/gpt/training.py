@@ -19,7 +19,7 @@ from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.job import Server
-from recycle.megatron.gpt.device import prepare_device
+from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting, make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
@@ -77,6 +77,7 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
     run = msgspec.structs.replace(run, resume_from=None) if _begins(run) else run
+    require_means(run.model, run.device)
     transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel)
     if run.model.exact and run.model.tied and len(run.plan.job.stages) == 1:
         raise RunError(

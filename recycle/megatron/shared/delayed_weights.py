@@ -18,6 +18,9 @@ import torch
 
 from recycle.runtime.errors import RunError
 
+CACHE = "disable_parameter_transpose_cache"
+"""The attribute with which Megatron's wrappers do not tell Transformer Engine of the first micro-batch."""
+
 
 class Delayed(NamedTuple):
     """What one module has left of one backward pass: for each product its tensors, and what computes it."""
@@ -27,8 +30,19 @@ class Delayed(NamedTuple):
 
     @property
     def tensors(self) -> Iterator[torch.Tensor]:
-        """What it holds."""
-        return (each for kept, _ in self.entries for each in kept if isinstance(each, torch.Tensor))
+        """What it holds; of a rounded tensor, what that is made of."""
+        return (each for kept, _ in self.entries for whole in kept for each in _parts(whole))
+
+
+def add_up_always(model: torch.nn.Module) -> None:
+    """Have layers add up all weight gradients of a step, whichever comes first.
+
+    Layers that add to ``main_grad`` themselves write over it with that of the micro-batch which they were told is the
+    first. Here another one's may have been added by then: who was first in the forward pass need not be in W.
+    """
+    for each in model.modules():
+        if getattr(each, "fuse_wgrad_accumulation", False) and hasattr(each, CACHE):
+            setattr(each, CACHE, True)
 
 
 def delay_weight_gradients(config: Any) -> None:
@@ -59,7 +73,7 @@ class DelayedModules:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._modules: list[Any] = [each for each in model.modules() if _delays(each)]
+        self._modules: list[Any] = [each for each in model.modules() if delays(each)]
         users = Counter(id(own) for each in model.modules() for own in each.parameters(recurse=False))
         for module in self._modules:
             if any(users[id(each)] > 1 for each in module.parameters(recurse=False)):
@@ -84,9 +98,15 @@ class DelayedModules:
                 assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
 
 
-def _delays(module: torch.nn.Module) -> bool:
+def delays(module: torch.nn.Module) -> bool:
+    """Whether a module leaves its weight gradients for ``backward_dw``."""
     store = getattr(module, "wgrad_store", None)
     return store is not None and hasattr(module, "backward_dw") and store.delay_wgrad_compute()
+
+
+def _parts(kept: Any) -> Iterator[torch.Tensor]:
+    rounded = getattr(kept, "get_data_tensors", None)
+    return (each for each in ((kept,) if rounded is None else rounded()) if isinstance(each, torch.Tensor))
 
 
 def _emptied(context: Any) -> list[Any]:

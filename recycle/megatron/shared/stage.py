@@ -9,7 +9,7 @@ from megatron.core.pipeline_parallel import schedules
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_model_config
 
-from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules
+from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add_up_always
 from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
 from recycle.megatron.shared.world import Place
 from recycle.runtime.execute.seeds import seed_of, seeded
@@ -105,6 +105,7 @@ class MegatronStage:
         self._contexts: dict[MicroBatch, ChunkContext] = {}
         self._owed: dict[MicroBatch, OwedWeights] = {}
         self._delayed = DelayedModules(model)
+        add_up_always(model)
         self._results: dict[MicroBatch, Any] = {}
         # Of which iteration the parameters have seen a micro-batch.
         self._seen: int | None = None

@@ -80,7 +80,8 @@ def _scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.
     (output,) = outputs
     knows = opts.rootRank == group.rank
     parts = torch.stack(inputs[0] if knows else [output] * group.size)
-    content = torch.cat([parts.view(-1).view(torch.uint8), torch.tensor([knows], dtype=torch.uint8)])
+    said = torch.tensor([knows], dtype=torch.uint8, device=parts.device)
+    content = torch.cat([parts.view(-1).view(torch.uint8), said])
     found = group.carrier.gather(content)[opts.rootRank]
     if not found[-1]:
         raise RunError(
@@ -117,6 +118,7 @@ ACTIONS: Mapping[str, Callable[..., None]] = {
     "broadcast": _broadcast,
     "allgather": _all_gather,
     "all_gather_single": _all_gather_single,
+    "_allgather_base": _all_gather_single,
     "gather": _gather,
     "scatter": _scatter,
     "barrier": _barrier,
@@ -124,5 +126,8 @@ ACTIONS: Mapping[str, Callable[..., None]] = {
 
 EXCHANGES: Mapping[str, Callable[..., None]] = {
     "reduce_scatter_single": _reduce_scatter_single,
+    "_reduce_scatter_base": _reduce_scatter_single,
     "all_to_all_single": _all_to_all_single,
+    "alltoall_base": _all_to_all_single,
 }
+"""What torch calls some of them differs between its releases."""

@@ -13,9 +13,10 @@ import torch
 from megatron.core.tensor_parallel import layers
 
 from recycle.megatron.shared.patching import replace
-from recycle.runtime.errors import RunError
 
 Function = layers.LinearWithGradAccumulationAndAsyncCommunication
+WHOLE = ("sequence_parallel", "gradient_accumulation_fusion", "grad_output_buffer")
+"""Settings with which weight gradients are computed at once."""
 
 
 class Owed(NamedTuple):
@@ -37,8 +38,8 @@ class BackwardHook:
 def queued_weight_gradients() -> Iterator[list[Owed]]:
     """Within the block, backward passes leave weight gradients in the list that it gives.
 
-    Raises:
-        RunError: a setting that this split does not know is in use.
+    Those of layers with sequence parallelism or fused accumulation are computed at once: among Transformer Engine's
+    layers, which split their own, that is the head.
     """
     if BackwardHook.original is None:
         BackwardHook.original = replace(Function, "backward", staticmethod(_backward))
@@ -64,11 +65,8 @@ def add_weight_gradients(queue: list[Owed]) -> None:
 
 
 def _backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-    if BackwardHook.queue is None:
+    if BackwardHook.queue is None or any(getattr(ctx, setting) for setting in WHOLE):
         return BackwardHook.original(ctx, grad_output)
-    for setting in ("sequence_parallel", "gradient_accumulation_fusion", "grad_output_buffer"):
-        if getattr(ctx, setting):
-            raise RunError(f"{setting} is on: a split backward pass does not work with it; turn it off")
     source, weight = ctx.saved_tensors
     grad_input = grad_output.matmul(weight)
     reduction = None

@@ -29,6 +29,16 @@ class EngineLinear(torch.nn.Linear):
     __module__ = "megatron.core.extensions.transformer_engine"
 
 
+class DelayingLinear(EngineLinear):
+    """Such a layer, of a release that leaves its weight gradients."""
+
+    __module__ = EngineLinear.__module__
+    wgrad_store = SimpleNamespace(delay_wgrad_compute=lambda: True)
+
+    def backward_dw(self):
+        raise AssertionError
+
+
 def refuse(message, plan=SPLIT, model=None, **changes):
     with pytest.raises(RunError, match=message):
         require_supported(model or torch.nn.Linear(2, 2), SimpleNamespace(**GOOD | changes), plan)
@@ -48,4 +58,10 @@ def test_what_does_not_is_named_with_what_to_change():
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
     refuse("sequence_parallel is on: .* plan with --backward fused", sequence_parallel=True)
     refuse("gradient_accumulation_fusion is on: .* plan with --backward fused", gradient_accumulation_fusion=True)
-    refuse("EngineLinear is a layer of Transformer Engine, .* use the local layer spec", model=EngineLinear(2, 2))
+    refuse("tp_comm_overlap is on: .* plan with --backward fused", model=DelayingLinear(2, 2), tp_comm_overlap=True)
+    refuse("EngineLinear is a layer of Transformer Engine that leaves no weight gradients", model=EngineLinear(2, 2))
+
+
+def test_layers_of_transformer_engine_split_themselves():
+    settings = {"sequence_parallel": True, "gradient_accumulation_fusion": True, "delay_wgrad_compute": True}
+    require_supported(DelayingLinear(2, 2), SimpleNamespace(**GOOD | settings), SPLIT)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from recycle.megatron.shared.delayed_weights import DelayedModules, delay_weight_gradients
+from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add_up_always, delay_weight_gradients
 from recycle.runtime.errors import RunError
 
 
@@ -125,6 +125,23 @@ def test_what_was_taken_can_be_forgotten():
     (first, second) = modules.take()
     assert len(first.entries) == len(second.entries) == 1
     assert modules.take() == []
+
+
+def test_no_layer_that_adds_up_itself_is_told_of_the_first_micro_batch():
+    layers = {fused: make(DelayingLinear, fused=fused)[0] for fused in (False, True)}
+    for each in layers.values():
+        each.disable_parameter_transpose_cache = False
+        add_up_always(torch.nn.Sequential(each))
+    assert {fused: each.disable_parameter_transpose_cache for fused, each in layers.items()} == {
+        False: False,
+        True: True,
+    }
+
+
+def test_of_a_rounded_tensor_its_parts_are_held():
+    whole = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None, torch.zeros(2, dtype=torch.uint8)))
+    left = Delayed(None, [([whole, torch.zeros(1), None], None)])
+    assert [each.nbytes for each in left.tensors] == [12, 2, 4]
 
 
 def test_weights_that_two_modules_use_are_refused():

@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,12 +57,15 @@ def test_each_gets_from_each_what_was_for_it(lengths):
         assert torch.equal(found, torch.cat([part(source, target) for source in range(SIZE)]))
 
 
-def test_equal_parts_need_not_be_counted_and_sums_are_dealt_out():
+@pytest.mark.parametrize(
+    ("swap", "deal"), [("all_to_all_single", "reduce_scatter_single"), ("alltoall_base", "_reduce_scatter_base")]
+)
+def test_equal_parts_need_not_be_counted_and_sums_are_dealt_out(swap, deal):
     def act(group):
         mine, dealt = torch.arange(6.0) + 10 * group.rank, torch.empty(2)
         swapped = torch.empty_like(mine)
-        group.carry_out("all_to_all_single", swapped, mine, [], [], None)
-        group.carry_out("reduce_scatter_single", dealt, mine, SimpleNamespace(reduceOp=ReduceOp.SUM))
+        group.carry_out(swap, swapped, mine, [], [], None)
+        group.carry_out(deal, dealt, mine, SimpleNamespace(reduceOp=ReduceOp.SUM))
         return swapped.tolist(), dealt.tolist()
 
     assert on_all(act) == [

@@ -8,10 +8,10 @@ from harness.gpt_runs import OPTIONS, text
 from recycle.job import Server
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
+from recycle.megatron.shared import weight_queue
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, join_server
-from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.launch.local import launch
 
@@ -76,16 +76,25 @@ def test_split_and_whole_backward_agree_to_the_bit(number, variant):
     launch(1, body)
 
 
-def refused(member):
-    run_on_cpu()
-    stage = make_stage(member.store(), 1, {})
-    for module in stage.model.modules():
-        if hasattr(module, "gradient_accumulation_fusion"):
-            module.gradient_accumulation_fusion = True
-    stage.forward(MicroBatch(0, 0, 0), torch.randn(SHAPE))
-    stage.input_gradient(MicroBatch(0, 0, 0), torch.randn(SHAPE))
+def test_what_cannot_be_split_is_computed_at_once(monkeypatch):
+    # Stands in for sequence parallelism and fused accumulation, which need several ranks or a GPU.
+    monkeypatch.setattr(weight_queue, "WHOLE", ("use_bias",))
 
+    def body(member):
+        run_on_cpu()
+        stage = make_stage(member.store(), 1, {})
+        whole = run(stage, split=False)
+        for parameter in stage.parameters():
+            parameter.grad = None
+        stage.forward(MicroBatch(0, 0, 0), torch.randn(SHAPE))
+        stage.input_gradient(MicroBatch(0, 0, 0), torch.randn(SHAPE))
+        at_once = {name for name, each in stage.model.named_parameters() if each.ndim == 2 and each.grad is not None}
+        assert at_once == {"decoder.layers.0.self_attention.linear_qkv.weight"}
+        stage.drop()
+        for parameter in stage.parameters():
+            parameter.grad = None
+        split = run(stage, split=True)
+        for one, other in zip(whole[0] + whole[1], split[0] + split[1], strict=True):
+            assert torch.equal(one, other)
 
-def test_a_setting_that_cannot_be_split_is_refused():
-    with pytest.raises(RunError, match=r"gradient_accumulation_fusion is on: .* turn it off"):
-        launch(1, refused)
+    launch(1, body)

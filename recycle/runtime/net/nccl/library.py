@@ -1,6 +1,5 @@
 """Communicators of NCCL that never block: made eagerly, looked at, and given up from any thread."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from recycle.runtime.net.nccl.bindings import Functions, Handle, Nccl
 from recycle.runtime.net.ordered.communicators import watch
 from recycle.runtime.net.ordered.library import Communicator, Kind
 
-CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 NAME = "name"
 SPIN, RESTS = 0.001, (0.00005, 0.001)
 """For how many seconds one looks without a rest, and the shortest and the longest rest after that."""
@@ -138,6 +136,10 @@ class NcclCommunicator:
 class NcclLibrary:
     """Makes communicators of one rank for one view; it is a Library.
 
+    What a rank starts is said to run in one queue. With ``CUDA_DEVICE_MAX_CONNECTIONS=1`` it does. Without, the first
+    launch of a kernel loads it, and memory is given back to the device, once all that the device is at is over: a
+    receive that was started early would wait for its sender, and the sender for what this rank cannot compute.
+
     Args:
         device: the rank's GPU.
         patience: how long others are waited for.
@@ -155,7 +157,7 @@ class NcclLibrary:
         make_lane: Callable[[torch.device], Lane] = CudaLane,
     ) -> None:
         self.device = device
-        self.one_queue = os.environ.get(CONNECTIONS) == "1"
+        self.one_queue = True
         self._functions = functions or Nccl()
         self._patience = patience
         self._check = check

@@ -1,6 +1,6 @@
 """The network of one view over NCCL: what lies on GPUs goes over its communicators, and the rest beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,20 +16,24 @@ class TwofoldLink:
 
     Args:
         host: carries what lies there.
-        near: carries all others.
+        near: gives what carries all others. It is asked for it when there is something to carry, because a link that a
+            plan does not use carries nothing but figures.
         is_near: which those are.
     """
 
-    def __init__(self, host: Link, near: Link, is_near: Crosses) -> None:
+    def __init__(self, host: Link, near: Callable[[], Link], is_near: Crosses) -> None:
         self._host, self._near, self._is_near = host, near, is_near
 
     def send(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
         """See Link."""
-        return (self._near if self._is_near(tensor) else self._host).send(tensor, key)
+        return self._carrier(tensor).send(tensor, key)
 
     def receive(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
         """See Link."""
-        return (self._near if self._is_near(tensor) else self._host).receive(tensor, key)
+        return self._carrier(tensor).receive(tensor, key)
+
+    def _carrier(self, tensor: torch.Tensor) -> Link:
+        return self._near() if self._is_near(tensor) else self._host
 
 
 class TwofoldGroup:
@@ -104,7 +108,7 @@ class TwofoldNetwork:
 
     def link(self, peer: Server) -> TwofoldLink:
         """See Network."""
-        return TwofoldLink(self._host.link(peer), self._near.link(peer), self._is_near)
+        return TwofoldLink(self._host.link(peer), lambda: self._near.link(peer), self._is_near)
 
     def barrier(self) -> None:
         """See Network."""

@@ -87,7 +87,8 @@ class Named:
 def test_what_lies_on_a_device_goes_over_nccl_and_the_rest_beside_it():
     given = []
     ends = Named("host", given), Named("near", given), lambda tensor: int(tensor[0]) > 2
-    link, group = TwofoldLink(*ends), TwofoldGroup(*ends)
+    host, near, is_near = ends
+    link, group = TwofoldLink(host, lambda: near, is_near), TwofoldGroup(*ends)
     for number, act in enumerate([link.send, link.receive, link.send, link.receive], start=1):
         act(torch.tensor([number]), STATE).wait()
     group.sum(torch.tensor([0]))

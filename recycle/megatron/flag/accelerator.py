@@ -1,0 +1,51 @@
+"""GPUs under the flag: what carries tensors between servers, and what of torch's NCCL is not begun at all.
+
+A process group of torch's over NCCL ends its process when a member is gone: its watchdog does, or a call that never
+returns. So where a run is to outlive its servers, Megatron's groups are gloo's, and carry its set-up through host
+memory. From the first schedule on, whatever is called in them goes over the network of the present view, which gives
+its own communicators up.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from recycle.megatron.shared.patching import replace
+from recycle.runtime.errors import RunError
+from recycle.runtime.net.nccl.bindings import Nccl
+from recycle.runtime.net.network import TransportKind
+
+
+def transport_of(backend: str) -> TransportKind:
+    """What carries the tensors of a job's stages.
+
+    Args:
+        backend: of torch.distributed, that the job asks for.
+    """
+    if backend == "nccl":
+        return "nccl"
+    return "staged" if torch.cuda.is_available() else "gloo"
+
+
+def lacks_nccl() -> str:
+    """Why NCCL cannot carry anything on this machine; empty if it can."""
+    if not torch.cuda.is_available():
+        return "this machine has no CUDA"
+    try:
+        Nccl()
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def keep_groups_on_host() -> None:
+    """Have torch make gloo's groups where Megatron asks for NCCL's."""
+    own: Callable[..., Any] = torch.distributed.init_process_group
+
+    @wraps(own)
+    def init_process_group(backend: str | None = None, *positional: Any, **keywords: Any) -> Any:
+        return own("gloo" if backend == "nccl" else backend, *positional, **keywords)
+
+    replace(torch.distributed, "init_process_group", init_process_group)

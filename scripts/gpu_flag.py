@@ -1,0 +1,269 @@
+"""The part of ``scripts/gpu-check`` that runs Megatron's own training code: under the flag, and as it is."""
+
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from recycle.jobfile import load_job
+from recycle.megatron.flag.on_cpu import settings_for_cpu
+from recycle.plan.instruction import Op
+from recycle.record.reading import load_recording
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "harness" / "scripts" / "pretrain_small_gpt.py"
+RANKS, VICTIM, DEATH = 4, 3, 3
+"""How many ranks there are under the flag, which of them is killed, and after which iteration."""
+
+ITERATIONS, TIMED, TURNS = 10, 24, 2
+FLAG = ("--pipeline-schedule", "recycle")
+SIZES = {
+    "cpu": {"layers": 4, "hidden": 64, "heads": 4, "sequence": 64, "micro_batch_size": 2},
+    "cuda": {"layers": 8, "hidden": 2048, "heads": 16, "sequence": 1024, "micro_batch_size": 2},
+}
+"""Of the model whose iterations are timed, by the kind of device."""
+
+PRINTED = re.compile(r"iteration +(\d+)/.*elapsed time per iteration \(ms\): (\S+).*?lm loss: (\S+)")
+DATA = """
+import sys, torch
+if not torch.cuda.is_available():
+    from recycle.megatron.shared.cpu import run_on_cpu
+    run_on_cpu()
+from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+from recycle.megatron.gpt.text import standard_library
+builder, text = IndexedDatasetBuilder(sys.argv[1] + ".bin"), standard_library()[:400_000]
+for start in range(0, len(text), 10_000):
+    document = torch.tensor(list(text[start : start + 10_000]))
+    builder.add_document(document, [len(document)])
+builder.finalize(sys.argv[1] + ".idx")
+"""
+
+
+class Line(NamedTuple):
+    """What a run has printed of an iteration.
+
+    Attributes:
+        milliseconds: that it took.
+        loss: of its batch.
+    """
+
+    milliseconds: float
+    loss: float
+
+
+class Job(NamedTuple):
+    """A run of the script.
+
+    Attributes:
+        folder: where its data is, and what it writes.
+        ranks: how many.
+        words: of its command line.
+    """
+
+    folder: Path
+    ranks: int
+    words: Sequence[str]
+
+    def run(self, kills: Mapping[int, int]) -> list[Line]:
+        """Run it to its end.
+
+        Args:
+            kills: ranks whose worker is killed, by the iteration after which.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        left, output = dict(kills), ""
+        # More than one rank may print an iteration in whose middle roles change.
+        lines: dict[int, Line] = {}
+        with ExitStack() as ranks:
+            started = [ranks.enter_context(each) for each in self._start()]
+            ranks.callback(_end, started)
+            # Megatron's last rank speaks, and where it is dead, who plays it.
+            assert started[0].stdout is not None
+            for line in started[0].stdout:
+                output += line
+                found = PRINTED.search(line)
+                if found is None:
+                    continue
+                done = int(found[1])
+                lines[done] = Line(float(found[2]), float(found[3]))
+                if (victim := left.pop(done, None)) is not None:
+                    os.kill(_children(started[victim].pid)[0], signal.SIGKILL)
+            failed = [each.wait() for each in started]
+        if any(failed):
+            raise RuntimeError(f"ranks ended with {failed}: {_reason(output)}")
+        return [lines[number] for number in sorted(lines)]
+
+    def _start(self) -> list["subprocess.Popen[str]"]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        gpus = max(1, torch.cuda.device_count())
+        reader, writer = os.pipe()
+        started = []
+        for rank in range(self.ranks):
+            place = {"RANK": rank, "LOCAL_RANK": rank % gpus, "WORLD_SIZE": self.ranks, "MASTER_PORT": port}
+            variables = {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+            variables |= {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+            variables |= {} if torch.cuda.is_available() else {"OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", str(SCRIPT), *self.words]
+            environment = os.environ | variables
+            started.append(
+                subprocess.Popen(command, env=environment, cwd=self.folder, stdout=writer, stderr=writer, text=True)
+            )
+        os.close(writer)
+        started[0].stdout = os.fdopen(reader)
+        return started
+
+
+def survive_under_flag(backends: Sequence[str], kind: str) -> str:
+    """Megatron's script under the flag, of two pipelines in which a rank is killed, against one pipeline.
+
+    Args:
+        backends: of torch.distributed, under each of which it is run.
+        kind: of device.
+
+    Raises:
+        RuntimeError: a run failed, or its losses are others.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = _prepare(Path(name))
+        shape = [*_words(folder, "cpu", 16, ITERATIONS), *FLAG, "--recycle-restarts", "0"]
+        shape += ["--pipeline-model-parallel-size", "2"]
+        # One pipeline computes the same, and Megatron's own groups work in it whatever carries its transfers.
+        whole = Job(folder, 2, [*shape, "--distributed-backend", "gloo"]).run({})
+        found = []
+        for backend in backends:
+            words = [*shape, "--distributed-backend", backend]
+            lines = Job(folder, RANKS, words).run({DEATH: VICTIM})
+            if len(lines) != len(whole) or len(lines) != ITERATIONS:
+                raise RuntimeError(
+                    f"over {backend}: {len(lines)} of {ITERATIONS} iterations, {len(whole)} of one pipeline"
+                )
+            apart = max(abs(one.loss - other.loss) / other.loss for one, other in zip(lines, whole, strict=True))
+            if apart > 1e-3:
+                raise RuntimeError(f"over {backend}: losses differ by {apart:.1e}")
+            usual = statistics.median(each.milliseconds for each in lines)
+            slow = max(each.milliseconds for each in lines[DEATH:])
+            found.append(
+                f"over {backend} losses differ by at most {apart:.1e}, the iteration of the death took {slow:.0f} ms, "
+                f"others {usual:.0f} ms"
+            )
+    return f"{RANKS} ranks on {kind}, one killed, against one pipeline: {'; '.join(found)}"
+
+
+def time_against_stock(stages: int, kind: str) -> str:
+    """Iterations of stock 1F1B against those of a plan that fuses the backward pass, made by a profile.
+
+    Args:
+        stages: how many, each of a process.
+        kind: of device.
+
+    Raises:
+        RuntimeError: a run failed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = _prepare(Path(name))
+        shape = ["-D", "1", "-P", str(stages), "-M", "8"]
+        size = SIZES[kind]
+        (folder / "model.toml").write_text("".join(f"{key} = {value}\n" for key, value in size.items()))
+        _recycle(folder, "profile", *shape, "--model", "model.toml", "--device", kind, "-o", "job.toml")
+        plans = ["--backward", "fused", "--optimizer", "global", "--failures", "0"]
+        _recycle(folder, "catalogue", "job.toml", *plans, "-o", "plans.zip")
+        backend = "gloo" if kind == "cpu" else "nccl"
+        words = [*_words(folder, kind, 8 * size["micro_batch_size"], TIMED), "--distributed-backend", backend]
+        words += ["--pipeline-model-parallel-size", str(stages)]
+        times: dict[str, list[float]] = {"stock": [], "plan": []}
+        # In turns, because what else the machine does changes.
+        for turn in range(TURNS):
+            flag = [*FLAG, "--recycle-catalogue", "plans.zip", "--recycle-record", f"turn{turn}"]
+            for variant, more in (("stock", []), ("plan", flag)):
+                lines = Job(folder, stages, [*words, *more]).run({})
+                times[variant] += [each.milliseconds for each in lines[TIMED // 3 :]]
+        stock, plan = (statistics.median(each) for each in times.values())
+        return (
+            f"{stages} stages on {kind}: stock 1F1B {stock:.1f} ms, a fused plan {plan / stock:.3f} of it; "
+            f"in ms, by the profile {_profiled(folder / 'job.toml')}, in the run {_costs(folder / 'turn0')}"
+        )
+
+
+def _profiled(job: Path) -> str:
+    """What each stage was measured to cost, in milliseconds."""
+    stages = load_job(job, {}).stages
+    return " ".join(
+        f"F{number} {each.forward / 1000:.2f} I{number} {each.input_gradient / 1000:.2f} "
+        f"W{number} {each.weight_gradient / 1000:.2f}"
+        for number, each in enumerate(stages)
+    )
+
+
+def _costs(recording: Path) -> str:
+    """The medians of what each stage computed, in milliseconds; recordings have microseconds."""
+    spans = [each for each in load_recording(recording).spans if each.lane == "compute"]
+    taken: dict[str, list[float]] = {}
+    for each in spans:
+        if each.instruction.op in (Op.F, Op.B):
+            name = f"{each.instruction.op.value}{each.instruction.stage}"
+            taken.setdefault(name, []).append(each.end - each.start)
+    return " ".join(f"{name} {statistics.median(each) / 1000:.2f}" for name, each in sorted(taken.items()))
+
+
+def _prepare(folder: Path) -> Path:
+    """Make the data that the script reads."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", DATA, str(folder / "text")], check=True, cwd=ROOT)
+    return folder
+
+
+def _recycle(folder: Path, *words: str) -> None:
+    program = [sys.executable, "-W", "ignore", "-c", "from recycle.cli import main; main()", *words]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"recycle {words[0]}: {done.stderr.strip()}")
+
+
+def _words(folder: Path, kind: str, batch: int, iterations: int) -> list[str]:
+    """The script's arguments; those of layers that need no kernels but torch's work on GPUs as well."""
+    size = SIZES[kind]
+    sizes = {
+        "--num-layers": size["layers"],
+        "--hidden-size": size["hidden"],
+        "--num-attention-heads": size["heads"],
+        "--seq-length": size["sequence"],
+        "--max-position-embeddings": size["sequence"],
+        "--micro-batch-size": size["micro_batch_size"],
+        "--global-batch-size": batch,
+        "--train-iters": iterations,
+    }
+    rest = (
+        f"--data-path {folder / 'text'} --split 100,0,0 --vocab-size 255 --make-vocab-size-divisible-by 1 --lr 1e-3 "
+        "--tokenizer-type NullTokenizer --lr-decay-style constant --hidden-dropout 0 --attention-dropout 0 "
+        "--log-interval 1 --eval-interval 1000 --eval-iters 0 --num-workers 0"
+    )
+    return [*(str(word) for pair in sizes.items() for word in pair), *rest.split(), *settings_for_cpu([])]
+
+
+def _children(process: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def _end(started: "Sequence[subprocess.Popen[str]]") -> None:
+    for each in started:
+        if each.poll() is None:
+            each.kill()
+
+
+def _reason(output: str) -> str:
+    """The last line that says what went wrong."""
+    said = [line.strip() for line in output.splitlines() if "Error" in line or line.startswith("recycle: ")]
+    return said[-1] if said else output[-200:]

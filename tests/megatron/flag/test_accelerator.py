@@ -1,0 +1,76 @@
+"""What of NCCL is accepted, and what of torch's is not begun: as far as a machine without a GPU can tell."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from recycle.megatron.flag import accelerator
+from recycle.megatron.flag.accelerator import keep_groups_on_host, lacks_nccl, transport_of
+from recycle.megatron.flag.refusals import refusals
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.local import launch
+
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+def said(lacks="", **settings):
+    return [str(each) for each in refusals(lambda name: settings.get(name), lacks)]
+
+
+def test_nccl_is_refused_with_the_reason_where_it_cannot_be_had():
+    (line,) = said("this machine has no CUDA", distributed_backend="nccl")
+    assert line == "distributed_backend is nccl: this machine has no CUDA; use --distributed-backend gloo"
+    assert said("this machine has no CUDA", distributed_backend="gloo") == []
+    assert said(distributed_backend="nccl", timing_log_level=1, high_priority_stream_groups=[], use_sharp=False) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timing_log_level", 2),
+        ("pipeline_model_parallel_comm_backend", "nccl"),
+        ("nccl_communicator_config_path", "communicators.yaml"),
+        ("high_priority_stream_groups", ["dp_cp"]),
+        ("use_sharp", True),
+        ("nccl_ub", True),
+    ],
+)
+def test_over_nccl_what_needs_torchs_communicators_or_waits_for_the_whole_gpu_is_refused(name, value):
+    (line,) = said(distributed_backend="nccl", **{name: value})
+    assert line.startswith(f"{name} is ")
+    assert said(distributed_backend="gloo", **{name: value}) == []
+
+
+@NO_GPU
+def test_without_a_gpu_there_is_no_nccl_and_gloo_carries_host_memory():
+    assert lacks_nccl() == "this machine has no CUDA"
+    assert transport_of("gloo") == "gloo"
+    assert transport_of("nccl") == "nccl"
+
+
+def test_with_a_gpu_the_library_decides_and_gloo_is_staged(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def missing():
+        raise RunError("transport is nccl: there is no library")
+
+    assert transport_of("gloo") == "staged"
+    monkeypatch.setattr(accelerator, "Nccl", missing)
+    assert lacks_nccl() == "transport is nccl: there is no library"
+    monkeypatch.setattr(accelerator, "Nccl", lambda: SimpleNamespace(release=22703))
+    assert lacks_nccl() == ""
+
+
+def test_groups_that_are_asked_of_nccl_are_gloos():
+    def body(member):
+        keep_groups_on_host()
+        store = dist.PrefixStore("world", member.store())
+        torch.distributed.init_process_group(backend="nccl", store=store, rank=member.rank, world_size=member.count)
+        assert dist.get_backend() == dist.get_backend(dist.new_group([0, 1])) == "gloo"
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2
+
+    launch(2, body)
