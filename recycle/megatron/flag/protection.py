@@ -44,7 +44,7 @@ class Protection(NamedTuple):
         servers: all, in the order of their ranks.
         endpoint: where the run's store is.
         hosted: the store at the first rank, where torchrun has none.
-        meeting: with the other ranks in etcd; None where the run's store is torchrun's or the first rank's.
+        meeting: with the other ranks; None where they meet in the store at the first one only.
         keys: there; they are deleted when this is closed.
         life: how often this rank was started again.
         ranks: how many each server has; those of one follow each other.
@@ -155,7 +155,9 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
     hosted = None if start.served else HostedStore(start)
     endpoint = _endpoint(start, cluster)
-    meeting = None if cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
+    meeting = None if hosted is not None and cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
+    if meeting is not None:
+        meeting.greet()
     servers = servers_of(line.shape, line.pipelines_last)
     return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size)
 
