@@ -36,6 +36,9 @@ from recycle.runtime.net.meeting_store import meeting_over
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
 
+MISSED = 4 * DURATIONS.silence
+"""Seconds after which the others miss a server for certain whose host is gone."""
+
 
 class Protection(NamedTuple):
     """What a server needs to outlive others.
@@ -112,10 +115,11 @@ class Protection(NamedTuple):
             def told_to_end() -> bool:
                 return bool(signals.number or refused)
 
+            lives = Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end)
             status = serve_again(
                 live,
-                Member(server, 0),
-                Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end),
+                lives.first(server, MISSED),
+                lives,
                 Restarts(restarts, "start the job again from a checkpoint to have it back"),
                 _say,
             )
