@@ -4,14 +4,14 @@ Usage: python -m benchmarks.membership [--members 256 1024] [--processes 2] [--v
        [--store embedded|etcd]
 
 Machine, board and gathering are the real ones, and so is the store that they meet in, which a process of its own
-serves, or three members of etcd on this machine. One host of 8 servers dies, which one agent says of each. The time is
-counted from right before the first of these deaths is told until the last survivor has the verdict and would build its
-groups.
+serves, or three members of etcd on this machine. One host of 8 servers dies, which another host tells. The time is
+counted from right before that is told until the last survivor has the verdict and would build its groups.
 
 A few processes stand for the members, each with a connection of its own, and go through them one by one: first all
 halt, then all hear of the verdict. Who leads is in a process of its own. So nothing is counted that members would not
 do in processes of their own, as threads that wait for each other would. With etcd, hosts have relays, as many processes
-for all, and members are threads, because those of a host have to ask at the same time.
+for all, and members are threads, because those of a host have to ask at the same time; as in a run, all hosts watch for
+an alarm before there is one.
 """
 
 import argparse
@@ -151,10 +151,11 @@ def measure(count: int, processes: int, victims: str, store: Served) -> Change:
         channels.append(ours)
         started.append(process)
     ready.wait()
+    while store.watches() < len(names):
+        time.sleep(0.1)
     server_before, relays_before, asked = store.processor(), _processor(relaying), store.requests()
     begin = time.monotonic()
-    for member in dead:
-        board.declare_dead(Death(str(member), "was lost with its host", "agent", begin), "agent")
+    board.declare_dead([Death(str(member), "was lost with its host", "agent", begin) for member in dead], "a host")
     told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[float, list[Cost]]) for channel in channels]
     costs = [each for _, found in told for each in found]
     server_used, relays_used = store.processor() - server_before, _processor(relaying) - relays_before

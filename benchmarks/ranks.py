@@ -22,6 +22,7 @@ import msgspec
 from harness.examples import paper_job
 from recycle.cli.model import quiet
 from recycle.control.view import ServerRank
+from recycle.errors import EndedBySignal
 from recycle.plan.mode import Mode
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
@@ -178,25 +179,37 @@ def main() -> int:
             steps = FIRST + 2 * APART * arguments.kills
             run = Run(make(()), model, steps, folder, tensor_parallel=ranks, durations=durations, restarts=1000)
             run = msgspec.structs.replace(run, distributed=arguments.distributed_optimizer and kills > 0)
-            train(run, killer.watch, make, Faults(()))
+            try:
+                train(run, killer.watch, make, Faults(()))
+            except EndedBySignal:
+                if not kills:
+                    raise
+                print("interrupted: what follows is of what was done until then", file=sys.stderr)
             losses.append(killer.losses)
             end = folder_of(run.checkpoints, steps)
+            if not end.exists():
+                states.append({})
+                continue
             parts = [shard(stage, rank) for stage in range(STAGES) for rank in range(ranks)]
             states.append({(part, name): each for part in parts for name, each in read_stage(end, part).items()})
     whole, broken = losses
     for title, reason in zip(killer.killed, killer.deaths.values(), strict=False):
         print(f"{title}: its server {reason}")
-    same = sum(whole[step] == broken.get(step) for step in whole)
-    worst = max(abs(a - b) / a for step in whole for a, b in zip(whole[step], broken[step], strict=True))
-    unequal = [name for name, tensor in states[0].items() if not torch.equal(tensor, states[1][name])]
+    is_whole = bool(states[1])
+    steps_made = [step for step in whole if is_whole or step in broken]
+    same = sum(whole[step] == broken.get(step) for step in steps_made)
+    pairs = [pair for step in steps_made for pair in zip(whole[step], broken[step], strict=True)]
+    worst = max((abs(a - b) / a for a, b in pairs), default=0.0)
+    compared = list(states[0]) if is_whole else []
+    unequal = [name for name in compared if not torch.equal(states[0][name], states[1][name])]
     print(
         f"{len(killer.killed)} of {arguments.kills} kills, {len(killer.deaths)} servers dead and the run kept; of "
-        f"{len(whole)} iterations {same} have equal losses to the bit, the others are within {worst:.1e}; "
-        f"{len(unequal)} of {len(states[0])} parameters and moments differ in a bit at the end; "
+        f"{len(steps_made)} iterations {same} have equal losses to the bit, the others are within {worst:.1e}; "
+        f"{len(unequal)} of {len(compared)} parameters and moments differ in a bit at the end; "
         f"load {os.getloadavg()[0]:.1f}"
     )
     kept = worst <= (0.0 if arguments.exact else ALLOWED) and not (arguments.exact and unequal)
-    return int(not kept or not arguments.kills == len(killer.killed) == len(killer.deaths))
+    return int(not kept or not is_whole or not arguments.kills == len(killer.killed) == len(killer.deaths))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks.emulated_run import EmulatedRun, Recovered
+from benchmarks.interrupted import until_interrupted
 from benchmarks.scale import HEADER, MICRO_BATCHES, row
 from recycle.job import Server
 
@@ -41,6 +42,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as temporary,
         EmulatedRun(pipelines, stages, MICRO_BATCHES, Path(temporary)) as run,
+        until_interrupted(),
     ):
         for number in range(2 * arguments.trials):
             count = 1 + number % 2
@@ -60,7 +62,8 @@ def main() -> int:
             print(f"{text}, {recovered.views} views", file=sys.stderr, flush=True)
     print(HEADER)
     for count, all_found in found.items():
-        print(row(f"{count} dead", all_found))
+        if all_found:
+            print(row(f"{count} dead", all_found))
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 

@@ -41,7 +41,11 @@ class Served(NamedTuple):
 
     def requests(self) -> int:
         """How many requests it has answered, watches included; 0 where it does not say."""
-        return sum(_requests(each) for each in self.metrics)
+        return sum(_started(each, ("etcdserverpb.KV", "etcdserverpb.Watch")) for each in self.metrics)
+
+    def watches(self) -> int:
+        """How many of these are watches."""
+        return sum(_started(each, ("etcdserverpb.Watch",)) for each in self.metrics)
 
     def processor(self) -> float:
         """Seconds of the processor that they have used."""
@@ -73,14 +77,13 @@ def _serve(listener: socket.socket) -> None:
     del served
 
 
-def _requests(address: str) -> int:
+def _started(address: str, services: Sequence[str]) -> int:
     with urlopen(address) as answer:
         lines = answer.read().decode().splitlines()
-    # Watches are counted when they begin, and all else when it is answered.
     counted = [
         each
         for each in lines
-        if each.startswith("grpc_server_started_total{") and ('service="etcdserverpb.KV"' in each or "Watch" in each)
+        if each.startswith("grpc_server_started_total{") and any(f'service="{name}"' in each for name in services)
     ]
     return sum(int(float(each.rpartition(" ")[2])) for each in counted)
 

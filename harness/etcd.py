@@ -16,7 +16,7 @@ import msgspec
 
 from harness.hosts import Host
 from recycle.control.agent import die_with_parent
-from recycle.control.errors import StoreLost
+from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_gateway import Gateway
 from recycle.control.etcd_store import EtcdStore
@@ -105,12 +105,21 @@ class Etcd:
         """From now on, nobody else but root is let in."""
         gateway = Gateway(self.cluster)
         for name in ("root", user):
-            gateway.call("auth/user/add", {"name": name, "password": password})
-            gateway.call("auth/role/add", {"name": name})
+            _once(gateway, "auth/user/add", {"name": name, "password": password})
+            _once(gateway, "auth/role/add", {"name": name})
             gateway.call("auth/user/grant", {"user": name, "role": name})
         keys = {"key": b64encode(b"/recycle/").decode(), "range_end": b64encode(b"/recycle0").decode()}
         gateway.call("auth/role/grant", {"name": user, "perm": {"permType": "READWRITE", **keys}})
         gateway.call("auth/enable", {})
+
+
+def _once(gateway: Gateway, method: str, request: dict[str, str]) -> None:
+    """Make a request of which etcd refuses the second one: one that took long to be answered was made again."""
+    try:
+        gateway.call(method, request)
+    except ControlError as error:
+        if "already exists" not in str(error):
+            raise
 
 
 @contextlib.contextmanager

@@ -324,7 +324,7 @@ class StandInRun:
 
     def report_death(self, member: Member) -> None:
         """What an agent does, and the launcher after it: say that a server is dead, and start its next life."""
-        self._board_of_thread().declare_dead(Death(str(member), "was killed", "agent", time.monotonic()), "agent")
+        self._board_of_thread().declare_dead([Death(str(member), "was killed", "agent", time.monotonic())], "agent")
         self._start_again(member.server)
 
     def fail(self, error: str) -> None:

@@ -55,6 +55,11 @@ class Started:
         self._reader.join(10)
         return status
 
+    def processes(self, title: str) -> list[int]:
+        """The processes below it whose title matches a pattern."""
+        found = subprocess.run(["pgrep", "-f", title], capture_output=True, text=True, check=False).stdout.split()
+        return [each for each in map(int, found) if self.process.pid in _ancestors(each)]
+
     def kill(self) -> None:
         """End it, however far it is."""
         self.process.kill()
@@ -66,6 +71,17 @@ class Started:
         with self.process.stdout as lines:
             for line in lines:
                 self.output += line
+
+
+def _ancestors(process: int) -> list[int]:
+    found = []
+    while process > 1:
+        try:
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break  # it has ended meanwhile
+        found.append(process)
+    return found
 
 
 def torchrun(

@@ -234,7 +234,7 @@ class _Agent:
             try:
                 if status != FENCED or self._is_in_view():
                     death = Death(str(self._giver.member), _reason(status, self._giver.rank), "agent", died)
-                    self._reach().declare_dead(death, f"agent of {self._giver}")
+                    self._reach().declare_dead([death], f"agent of {self._giver}")
                 return
             except StoreLost:
                 # Where another agent speaks, the connection may have been lost long ago.

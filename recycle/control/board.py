@@ -4,7 +4,7 @@ Every method raises StoreLost when the store is gone. What was not made with the
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
@@ -59,21 +59,22 @@ class Board:
         described = self._sealed.plain.get(keys.RUN)
         return None if described is None else self._sealed.unseal(keys.RUN, described, Description)
 
-    def declare_dead(self, death: Death, source: str) -> None:
-        """Tell everybody who needs to know that a member is dead, and be heard.
+    def declare_dead(self, deaths: Sequence[Death], source: str) -> None:
+        """Tell everybody who needs to know that some members are dead, and be heard.
 
         Args:
-            death: of whom, and how.
+            deaths: of whom, and how; of a host's members at once, so that they are missed in one change of the view.
             source: who says so.
         """
-        death, member = self.failures.publish_death(death), Member.parse(death.member)
-        # A verdict that still names the member may be made at this moment, by somebody who has not seen the death. So
-        # it is told in every epoch until the newest view is one that has heard it or does not need it.
+        told = {Member.parse(each.member): each for each in map(self.failures.publish_death, deaths)}
+        # A verdict that still names them may be made at this moment, by somebody who has not seen the deaths. So they
+        # are told in every epoch until the newest view is one that has heard them or does not need them.
         begun = self.verdicts.begun()
-        while begun is not None and member in begun.view.members:
+        while begun is not None and (named := [each for each in told if begun.view.names(each)]):
             epoch = begun.view.epoch
-            self.failures.tell_death(epoch, death)
-            self.failures.raise_alarm(epoch, f"{member} {death.reason}", source)
+            for member in named:
+                self.failures.tell_death(epoch, told[member])
+            self.failures.raise_alarm(epoch, f"{named[0]} {told[named[0]].reason}", source)
             begun = self.verdicts.newest(epoch + 1)
 
     def forget(self, epoch: int, members: Collection[Member], ranks: int = 1) -> None:

@@ -171,12 +171,16 @@ class Watch:
     Args:
         connection: with the request under way.
         member: of the cluster that it is at.
+
+    Attributes:
+        found: the first key and value that was set, as ``kv/range`` gives them; None where they have to be asked for.
     """
 
     def __init__(self, connection: HTTPConnection, member: tuple[str, int]) -> None:
         self.member = member
         self._connection = connection
         self._heard = b""
+        self.found: Json | None = None
 
     def wait(self, timeout: float) -> bool:
         """Whether there was an event, after one was heard or a time in seconds is over.
@@ -186,7 +190,7 @@ class Watch:
         """
         deadline = time.monotonic() + timeout
         socket = self._connection.sock
-        # What is heard is not decoded: that there is an event is all that counts, and nothing before it has this word.
+        # Only an event is decoded; nothing before it has this word.
         while b'"events"' not in self._heard:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -197,6 +201,7 @@ class Watch:
                 if not heard or b'"error"' in heard or b'"canceled"' in heard:
                     raise ConnectionError("the watch has ended")
                 self._heard += heard
+        self.found = _first_set(self._heard)
         return True
 
     def close(self) -> None:
@@ -205,6 +210,14 @@ class Watch:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _first_set(heard: bytes) -> Json | None:
+    """The first key and value of an event; None where not all of it has come in one piece."""
+    begin = heard.rfind(b'{"result"', 0, heard.index(b'"events"'))
+    with suppress(msgspec.DecodeError, LookupError):
+        return dict(msgspec.json.decode(heard[begin:].splitlines()[0], type=Json)["result"]["events"][0]["kv"])
+    return None
 
 
 def _tls_context(cluster: EtcdCluster) -> ssl.SSLContext | None:

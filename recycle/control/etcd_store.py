@@ -211,18 +211,32 @@ class EtcdStore:
             left = deadline - time.monotonic()
             if "kvs" in found or left <= 0:
                 return found
-            self._await_event(span, int(found["header"]["revision"]), min(left, LONGEST_WATCH))
+            revision = int(found["header"]["revision"])
+            first = self._await_event(span, revision, min(left, LONGEST_WATCH))
+            # A watch may have been opened before this wait, and have heard of what was found then.
+            if (
+                first is not None
+                and int(first["mod_revision"]) > revision
+                and int(first["create_revision"]) >= int(wanted.get("min_create_revision", 0))
+            ):
+                return {"kvs": [first]}
 
-    def _await_event(self, span: Mapping[str, str], revision: int, timeout: float) -> None:
-        """Wait until something may have been set in a range after a revision, or a time in seconds is over."""
+    def _await_event(self, span: Mapping[str, str], revision: int, timeout: float) -> Json | None:
+        """Wait until something may have been set in a range after a revision, or a time in seconds is over.
+
+        Returns:
+            The first that was, if that is known.
+        """
         try:
             watch = self._watching(span, revision)
             if not watch.wait(timeout):
-                return
+                return None
         except (OSError, HTTPException):
             # The next request finds a member that answers; where all do, there is no hurry.
             time.sleep(min(timeout, 0.05))
+            watch = None
         self._stop_watching()
+        return None if watch is None else watch.found
 
     def _watching(self, span: Mapping[str, str], revision: int) -> Watch:
         """A watch of a range; the same as the last time, as long as it is where requests are answered."""

@@ -188,5 +188,5 @@ class Speaker:
         if board.end.is_reached(self._view):
             return
         reason = f"has given no sign of life for {now - since:.1f} s"
-        for member in members_of(silent):
-            board.declare_dead(Death(str(member), reason, "heartbeat", since), f"host {self._host}")
+        deaths = [Death(str(member), reason, "heartbeat", since) for member in sorted(members_of(silent))]
+        board.declare_dead(deaths, f"host {self._host}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from recycle.errors import EndedBySignal, UserError
 from recycle.megatron.flag.command_line import require_command_line
-from recycle.megatron.flag.flags import REFUSED, find_flags, owns_steps
+from recycle.megatron.flag.flags import REFUSED, find_flags
 from recycle.megatron.flag.left_out import LEFT_OUT, leave_out
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
 from recycle.runtime.net.gloo.threads import let_go
@@ -73,9 +73,8 @@ def main(arguments: list[str]) -> int:
         # A rank that dies while training goes on would take its part of the checkpoint along.
         say(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
         rest = [each for each in rest if each != ASYNC_SAVE]
-    # Stages that step on their own have not been seen to come back.
-    rank, restarts = int(os.environ["RANK"]), 0 if owns_steps(flags) else flags.restarts
-    return protection.serve(rank, lambda given: run_script(script, rest, True, given), restarts)
+    rank = int(os.environ["RANK"])
+    return protection.serve(rank, lambda given: run_script(script, rest, True, given), flags.restarts)
 
 
 def run_script(script: str, arguments: list[str], on: bool = False, protection: "Protection | None" = None) -> None:

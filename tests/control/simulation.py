@@ -5,7 +5,7 @@ which it was computed. So it shows if a stage steps twice, skips a step, or goes
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from msgspec.structs import replace
@@ -103,17 +103,20 @@ class World:
             self.reached = verdict.step
         assert self.verdicts.setdefault(verdict.epoch, verdict) == verdict, "an epoch has two verdicts"
 
-    def declare_dead(self, member: Member, noticed: str) -> Iterator[None]:
-        """What an agent does, one request after the other."""
-        death = self.board.failures.publish_death(Death(str(member), "died", noticed, 0.0))
-        yield
+    def declare_dead(self, members: Iterable[Member], noticed: str) -> Iterator[None]:
+        """What an agent does of its worker, or another host of all that were on one: one request after the other."""
+        deaths = {}
+        for member in members:
+            deaths[member] = self.board.failures.publish_death(Death(str(member), "died", noticed, 0.0))
+            yield
         begun = self.newest()
-        while begun is not None and member in begun.view.members:
+        while begun is not None and (named := [each for each in deaths if begun.view.names(each)]):
             epoch = begun.view.epoch
+            for member in named:
+                yield
+                self.board.failures.tell_death(epoch, deaths[member])
             yield
-            self.board.failures.tell_death(epoch, death)
-            yield
-            self.board.failures.raise_alarm(epoch, f"{member} died", "agent")
+            self.board.failures.raise_alarm(epoch, f"{named[0]} died", "agent")
             yield
             begun = self.board.verdicts.newest(epoch + 1)
 
@@ -331,7 +334,7 @@ class Simulated:
                 board.verdicts.propose(verdict)
                 self.world.look()
             case Accuse(member=member):
-                board.declare_dead(Death(str(member), "did not answer", "answer", 0.0), str(self.member))
+                board.declare_dead([Death(str(member), "did not answer", "answer", 0.0)], str(self.member))
             case Rebuild():
                 assert self.iteration is None
                 for death in board.failures.unheard(action.verdict):
@@ -355,7 +358,7 @@ class Simulated:
             case Exit():
                 self.die()
                 if self.member in self.world.newest().view.members:
-                    self.world.agents.append(self.world.declare_dead(self.member, "agent"))
+                    self.world.agents.append(self.world.declare_dead([self.member], "agent"))
             case Stop():
                 self.die()
         return True

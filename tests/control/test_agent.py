@@ -266,7 +266,7 @@ def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_a
 def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run) -> None:
     run.start(FIRST, durations=IMPATIENT)
     os.kill(run.workers[FIRST], signal.SIGSTOP)
-    run.board.declare_dead(Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0), "somebody")
+    run.board.declare_dead([Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0)], "somebody")
     run.agents[FIRST].join(300)
     assert run.agents[FIRST].exitcode == signal.SIGKILL
 

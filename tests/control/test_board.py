@@ -55,20 +55,35 @@ def test_what_is_written_is_read_by_another_connection(store: Store, board: Boar
 def test_a_death_is_told_in_every_epoch_that_still_has_the_dead(board: Board) -> None:
     death = Death(str(B), "died", "agent", 1.0)
     board.verdicts.open(Opening(0, (str(A), str(B))))
-    board.declare_dead(death, "agent")
+    board.declare_dead([death], "agent")
     assert read(board, -1) == [death]
     board.verdicts.propose(verdict(0, 0, A, B))
-    board.declare_dead(Death(str(B), "died again", "answer", 2.0), "another")
+    board.declare_dead([Death(str(B), "died again", "answer", 2.0)], "another")
     assert read(board, 0) == [death]
     assert board.failures.alarm(0) == Alarm(0, "another", f"{B} died")
     board.verdicts.propose(verdict(1, 0, A))
-    board.declare_dead(death, "agent")
+    board.declare_dead([death], "agent")
     assert (read(board, 1), board.failures.alarm(1)) == ([], None)
+
+
+def test_the_deaths_of_a_host_are_all_told_before_the_alarm_is_raised(store: Store, board: Board, monkeypatch) -> None:
+    board.verdicts.propose(verdict(0, 0, A, B, C))
+    deaths, told = [Death(str(each), "was lost", "heartbeat", 1.0) for each in (A, C)], []
+    raise_alarm = board.failures.raise_alarm
+
+    def look(*arguments):
+        told.extend(read(board, 0))
+        return raise_alarm(*arguments)
+
+    monkeypatch.setattr(board.failures, "raise_alarm", look)
+    board.declare_dead(deaths, "host h")
+    assert told == deaths
+    assert [board.failures.death(each) for each in (A, B, C)] == [deaths[0], None, deaths[1]]
 
 
 def test_who_waits_for_a_leader_that_began_an_epoch_and_died_is_woken(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(1, 0, A, B))
-    board.declare_dead(Death(str(A), "died", "agent", 1.0), "agent")
+    board.declare_dead([Death(str(A), "died", "agent", 1.0)], "agent")
     assert store.get_many(["epoch/0/turn/W0_0#0", "epoch/1/turn/W0_0#0"]) == [b"", b""]
 
 

@@ -110,6 +110,17 @@ def test_runs_do_not_see_each_other(keys: EtcdCluster) -> None:
 
 
 @needs_etcd
+def test_what_a_watch_has_heard_of_before_a_wait_is_not_found_by_it(keys: EtcdCluster) -> None:
+    store, other = EtcdStore(keys), EtcdStore(keys)
+    # From here on the key is watched.
+    assert store.wait("a", 0.2) is None
+    other.set("a", b"1")
+    assert store.wait("a", 30) == b"1"
+    other.delete("a")
+    assert store.wait("a", 0.5) is None
+
+
+@needs_etcd
 def test_more_keys_than_etcd_takes_in_one_request(keys: EtcdCluster) -> None:
     store = EtcdStore(keys)
     names = [f"epoch/{number}" for number in range(2 * BATCH + 1)]

@@ -43,7 +43,7 @@ class Order:
         assert self.protocol.has_recovered(), "it has not begun"
         dead = self.world.everyone[victim]
         dead.die()
-        self.world.agents.append(self.world.declare_dead(dead.member, "agent"))
+        self.world.agents.append(self.world.declare_dead([dead.member], "agent"))
         for step in steps:
             self.take(step)
 

@@ -1,5 +1,7 @@
 """The protocol under every order of events, with crashes, pauses and wrong accusations at every point."""
 
+from itertools import groupby
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -68,7 +70,7 @@ class Protocol(RuleBasedStateMachine):
         if len(self.world.everyone) < 16 * self.world.ranks and (one := self.one(which, hung)):
             one.die()
             if not with_agent:
-                self.world.agents.append(self.world.declare_dead(one.member, "agent"))
+                self.world.agents.append(self.world.declare_dead([one.member], "agent"))
 
     @rule(which=ANY)
     def hang(self, which: int) -> None:
@@ -106,8 +108,9 @@ class Protocol(RuleBasedStateMachine):
     def other_side_is_missed(self, which: int) -> None:
         able = [each for each in self.world.running if each.cut]
         if able:
-            member = able[which % len(able)].member
-            self.world.agents.append(self.world.declare_dead(member, "heartbeat"))
+            host = able[which % len(able)].member.server.pipeline
+            lost = {each.member for each in able if each.member.server.pipeline == host}
+            self.world.agents.append(self.world.declare_dead(sorted(lost), "heartbeat"))
 
     @rule(which=ANY)
     def wake(self, which: int) -> None:
@@ -118,7 +121,7 @@ class Protocol(RuleBasedStateMachine):
     def accuse(self, which: int) -> None:
         one = self.world.everyone[which % len(self.world.everyone)]
         if one.hung or not one.alive or which % 7 == 0:
-            self.world.agents.append(self.world.declare_dead(one.member, "heartbeat"))
+            self.world.agents.append(self.world.declare_dead([one.member], "heartbeat"))
 
     @rule(which=ANY)
     def operation_fails(self, which: int) -> None:
@@ -213,9 +216,9 @@ class Protocol(RuleBasedStateMachine):
             return
         # What time-outs do: the silent are accused, operations fail, and who does not answer is overdue.
         view = self.world.newest().view
-        for member in view.members:
-            if not self.world.is_whole(member):
-                self.world.agents.append(self.world.declare_dead(member, "heartbeat"))
+        lost = [each for each in view.members if not self.world.is_whole(each)]
+        for _, on_host in groupby(lost, key=lambda member: member.server.pipeline):
+            self.world.agents.append(self.world.declare_dead(list(on_host), "heartbeat"))
         for one in self.world.running:
             if one.rebuild or one.iteration:
                 one.fail()

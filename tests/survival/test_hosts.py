@@ -159,8 +159,7 @@ def test_a_run_that_is_told_to_end_makes_a_checkpoint_first(start, tmp_path, num
 def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
     run = start([*TRAIN, *words(tmp_path, stages=1, iterations=20_000)])
     run.wait_for("iteration 3/")
-    workers = subprocess.run(["pgrep", "-f", "recycle: W[01]_0"], capture_output=True, text=True, check=True)
-    below = [int(pid) for pid in workers.stdout.split() if str(run.process.pid) in ancestors(int(pid))]
+    below = run.processes("recycle: W[01]_0")
     assert len(below) == 2
     for pid in below:
         os.kill(pid, signal.SIGSTOP)  # so that no next iteration comes
@@ -170,11 +169,3 @@ def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
     assert run.ended() == 128 + signal.SIGTERM, run.output
     assert "recycle: SIGTERM: ended at once" in run.output
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
-
-
-def ancestors(pid):
-    found = []
-    while pid > 1:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        found.append(str(pid))
-    return found

@@ -7,6 +7,8 @@ import subprocess
 import msgspec
 import pytest
 
+from harness.etcd import etcd
+from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
 from harness.started import TRAIN, Started, by_hand
 from recycle.control.tcp_store import listen
@@ -94,16 +96,21 @@ def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom):
     assert [len(each.servers) for each in run.views] == [4, 3, 4], run.story
 
 
+def words(folder):
+    """Of a run of two servers with two ranks each, which lasts until it is told to end."""
+    (folder / "model.toml").write_text("layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n")
+    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--tensor-parallel", "2"]
+    files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+    return [*TRAIN, "train", *size, *files, "--iterations", "20000"]
+
+
 @pytest.fixture
 def apart(tmp_path):
     """The four processes of two servers, started apart, and ended at the end of the test."""
     with listen() as taken:
         port = taken.getsockname()[1]
-    (tmp_path / "model.toml").write_text("layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n")
-    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--tensor-parallel", "2"]
-    folders = ["--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
-    words = [*TRAIN, "train", *size, *folders, "--iterations", "20000", "--restarts", "1"]
-    processes = [Started(words, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
+    arguments = [*words(tmp_path), "--restarts", "1"]
+    processes = [Started(arguments, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
     yield processes
     for each in processes:
         each.kill()
@@ -119,3 +126,22 @@ def test_ranks_that_were_started_apart_come_back_together(apart):
     for each in apart:
         each.process.terminate()
     assert {each.ended() for each in apart} == {128 + signal.SIGTERM}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
+def test_the_command_brings_back_all_ranks_of_a_server_in_a_run_that_meets_in_etcd(tmp_path, start):
+    with etcd() as served:
+        run = start([*words(tmp_path), "--restarts", "0", "--store", served.url])
+        run.wait_for("iteration 5/")
+        (worker,) = run.processes("^recycle: W1_0 rank 1")
+        os.kill(worker, signal.SIGKILL)
+        run.wait_for("1 of 2 servers")
+        joiner = start([*TRAIN, "join", str(tmp_path / "run"), "--server", "W1_0"])
+        run.wait_for("W1_0 (incarnation 1) is back: 2 of 2 servers")
+        joiner.process.terminate()
+        assert joiner.ended() == 128 + signal.SIGTERM, joiner.output
+        run.wait_for("view 3: 1 of 2 servers")
+        assert "W1_0 leaves: SIGTERM" in run.output
+        run.process.terminate()
+        assert run.ended() == 128 + signal.SIGTERM, run.output

@@ -193,7 +193,7 @@ class DropIn:
 
     def _make_stage_steps(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> StageSteps:
         staggered = self._plan.mode.optimizer == "staggered"
-        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up.optimizer, staggered))
+        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up, staggered))
 
     def _make_vote(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> Vote:
         return Vote(execution, stage, version, self._set_up.optimizer)
@@ -331,18 +331,19 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
     return source().plan(flags.dead)
 
 
-def stepping_of(arguments: Any, optimizer: Any, staggered: bool) -> Stepping:
+def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping:
     """How stages step, by Megatron's arguments."""
 
     def looks(iterations: int) -> bool:
-        first = iterations == arguments.iteration + 1
+        # All servers look at the same time, those that have come back included.
+        first = iterations == code.began + 1
         intervals = [arguments.log_interval]
         if arguments.tensorboard_dir:
             intervals.append(arguments.tensorboard_log_interval)
         return first or bool(arguments.log_params_norm) or any(iterations % each == 0 for each in intervals)
 
     return Stepping(
-        optimizer,
+        code.optimizer,
         staggered,
         arguments.clip_grad or math.inf,
         read_flags(arguments).exact,

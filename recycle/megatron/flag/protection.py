@@ -36,6 +36,9 @@ from recycle.runtime.net.meeting_store import meeting_over
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
 
+MISSED = 4 * DURATIONS.silence
+"""Seconds after which the others miss a server for certain whose host is gone."""
+
 
 class Protection(NamedTuple):
     """What a server needs to outlive others.
@@ -44,7 +47,7 @@ class Protection(NamedTuple):
         servers: all, in the order of their ranks.
         endpoint: where the run's store is.
         hosted: the store at the first rank, where torchrun has none.
-        meeting: with the other ranks in etcd; None where the run's store is torchrun's or the first rank's.
+        meeting: with the other ranks; None where they meet in the store at the first one only.
         keys: there; they are deleted when this is closed.
         life: how often this rank was started again.
         ranks: how many each server has; those of one follow each other.
@@ -112,10 +115,11 @@ class Protection(NamedTuple):
             def told_to_end() -> bool:
                 return bool(signals.number or refused)
 
+            lives = Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end)
             status = serve_again(
                 live,
-                Member(server, 0),
-                Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end),
+                lives.first(server, MISSED),
+                lives,
                 Restarts(restarts, "start the job again from a checkpoint to have it back"),
                 _say,
             )
@@ -155,7 +159,9 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
     hosted = None if start.served else HostedStore(start)
     endpoint = _endpoint(start, cluster)
-    meeting = None if cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
+    meeting = None if hosted is not None and cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
+    if meeting is not None:
+        meeting.greet()
     servers = servers_of(line.shape, line.pipelines_last)
     return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size)
 

@@ -12,6 +12,7 @@ import torch
 
 from recycle.megatron.flag.ddp_parameters import DdpParameters
 from recycle.megatron.flag.protected import ProtectedExecution
+from recycle.megatron.flag.whole_stage import adopt_untrained, untrained
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.plan.plan import Plan
@@ -67,7 +68,7 @@ class StageSteps:
         self._update = TorchUpdate(self._parameters, lambda _: inner, job.pipelines, [number], job.depth, method)
         self._update.adopt(version)
         self.versions = StageTraining([stage], [number], self._update, execution.recorder)
-        self.whole = _OwnVersions(self.versions)
+        self.whole = _OwnVersions(self.versions, stage.model)
         self._goal = self._settled = version
         stepping.optimizer.step = self.step
 
@@ -138,15 +139,22 @@ class StageSteps:
 
 
 class _OwnVersions:
-    """A version is model and optimizer already; it is TakenOver."""
+    """A version, which is what is trained, and whatever else the chunk holds; it is TakenOver.
 
-    def __init__(self, versions: StageTraining) -> None:
+    Args:
+        versions: of the stage.
+        model: its chunk.
+    """
+
+    def __init__(self, versions: StageTraining, model: torch.nn.Module) -> None:
         self._versions = versions
+        self._model = model
 
     def state(self, _: int) -> Mapping[str, torch.Tensor]:
         """See TakenOver."""
-        return self._versions.state()
+        return {**self._versions.state(), **untrained(self._model)}
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """See TakenOver."""
         self._versions.adopt(step, state)
+        adopt_untrained(self._model, state)

@@ -29,6 +29,7 @@ class CodeProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         counters: Megatron's arguments that change, by name.
         operations: how many floating-point operations all iterations together took.
+        began: with which iteration training began, on all servers that were there then.
         scheduler: of learning rate and weight decay.
         bookmarks: how far each of the script's iterators was read.
         counts: of iterations since the last line that was printed.
@@ -39,6 +40,7 @@ class CodeProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     counters: dict[str, int]
     operations: float | int
+    began: int
     scheduler: dict[str, bool | int | float | str | None]
     bookmarks: list[Bookmark]
     counts: dict[str, int]
@@ -67,8 +69,14 @@ class TrainingCode:
         self._data = data
         self._operations = operations
         self._trained = 0
+        self._began: int | None = None
         self._totals: dict[str, Any] = {}
         self._brought: dict[str, Any] | None = None
+
+    @property
+    def began(self) -> int:
+        """With which iteration training began, on all servers that were there then."""
+        return int(self._arguments.iteration) if self._began is None else self._began
 
     def begin(self) -> None:
         """Training begins, from nothing or a checkpoint."""
@@ -83,6 +91,7 @@ class TrainingCode:
         progress = CodeProgress(
             {name: int(getattr(arguments, name)) for name in COUNTERS},
             done + self._operations(arguments, self._samples - self._trained),
+            self.began,
             self.scheduler.state_dict(),
             self._data.bookmarks(step),
             {name: count for name, count in self._totals.items() if isinstance(count, int)},
@@ -113,6 +122,7 @@ class TrainingCode:
             raise ConnectionLost(f"a peer does not say how far its training is: {error}") from error
         arguments = self._arguments
         arguments.iteration = step
+        self._began = progress.began
         for name in COUNTERS:
             setattr(arguments, name, progress.counters[name])
         arguments.num_floating_point_operations_so_far = progress.operations

@@ -29,7 +29,7 @@ class WholeStage:
 
     def state(self, _: int) -> dict[str, torch.Tensor]:
         """See TakenOver."""
-        found = {f"{OTHERS}{name}": each for name, each in self._others()}
+        found = untrained(self._model)
         for optimizer, parameters in self._stepped():
             found |= stage_state(parameters, optimizer)
         return found
@@ -40,8 +40,7 @@ class WholeStage:
             names = tuple(f"/{name}" for name in parameters)
             give_state({key: each for key, each in state.items() if key.endswith(names)}, parameters, optimizer)
         self._parameters.copy_back()
-        for name, each in self._others():
-            each.copy_(state[f"{OTHERS}{name}"])
+        adopt_untrained(self._model, state)
 
     def _stepped(self) -> Iterator[tuple[torch.optim.Optimizer, Mapping[str, torch.Tensor]]]:
         """Each optimizer, with the parameters that it steps by their names."""
@@ -50,6 +49,14 @@ class WholeStage:
             own = {each for group in optimizer.param_groups for each in group["params"]}
             yield optimizer, {name: each for name, each in named.items() if each in own}
 
-    def _others(self) -> Iterator[tuple[str, torch.Tensor]]:
-        fixed = ((name, each.detach()) for name, each in self._model.named_parameters() if not each.requires_grad)
-        return chain(fixed, self._model.named_buffers())
+
+def untrained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What a chunk holds that no optimizer steps, by name."""
+    fixed = ((name, each.detach()) for name, each in model.named_parameters() if not each.requires_grad)
+    return {f"{OTHERS}{name}": each for name, each in chain(fixed, model.named_buffers())}
+
+
+def adopt_untrained(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Take that from what a peer gave."""
+    for name, each in untrained(model).items():
+        each.copy_(state[name])

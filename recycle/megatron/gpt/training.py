@@ -256,7 +256,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
         settle(keeper_setting(run, Seat(run.folder, host, resumes=True)), endpoint, server, alive)
     access = RunAccess(endpoint, (door.host, door.watch))
     status = serve_all_ranks(
-        run.ranks, lambda rank: _serve(run, text, make, Faults(), member, access._replace(rank=rank))
+        run.ranks, lambda rank, began: _serve(run, text, make, Faults(), member, access._replace(rank=rank), began)
     )
     if run.redundancy is not None:
         dismiss_after(endpoint)

@@ -8,6 +8,8 @@ from recycle.control.agent import DONE, FENCED
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
 from recycle.control.view import Member
+from recycle.job import Server
+from recycle.runtime.errors import RunError
 from recycle.runtime.launch.outcome import was_kept
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.net.endpoint import Endpoint
@@ -31,6 +33,35 @@ class Lives:
         self._ranks = ranks
         self._beat = beat
         self._told_to_end = told_to_end
+
+    def first(self, server: Server, patience: float) -> Member:
+        """The life with which a server begins here: a new one where a run goes on without it, as on a replaced host.
+
+        Args:
+            server: which.
+            patience: seconds for which it may still be missed by nobody.
+
+        Raises:
+            RunError: it is alive elsewhere, or has several ranks.
+            StoreLost: there is no store.
+        """
+        board, deadline = self._board(), time.monotonic() + patience
+        while (begun := board.verdicts.begun()) is not None and server in begun.view.servers:
+            if board.failures.death(begun.view.member(server)) is not None:
+                break
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{server} is alive: the run goes on with it elsewhere; end it there before it is replaced"
+                )
+            time.sleep(self._beat)
+        if begun is None:
+            return Member(server, 0)
+        if self._ranks > 1:
+            raise RunError(
+                f"{server} has {self._ranks} ranks, and the run goes on without it: a server of several ranks comes "
+                "back only where its agents still are; start the job again from a checkpoint to have it back"
+            )
+        return Member(server, board.joining.new_incarnation(server))
 
     def may_follow(self) -> bool:
         """Whether the run goes on, so that another life makes sense."""

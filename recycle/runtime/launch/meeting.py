@@ -124,7 +124,7 @@ class RollCall:
         Raises:
             RunError: they cannot train together, or one has not come. All who came are told.
         """
-        self._greet()
+        self.greet()
         self.hellos = [self._await_hello(rank) for rank in range(self.start.count)]
         refusal = why_not(self.hellos)
         if refusal:
@@ -187,7 +187,7 @@ class RollCall:
         """
         ends: dict[int, int] = {}
         everybody, begin = range(self.start.count), time.monotonic()
-        with suppress(ControlError, StoreLost):
+        with suppress(ControlError, StoreLost, msgspec.DecodeError):
             while len(ends) < self.start.count:
                 passed = time.monotonic() - begin
                 if passed > FAREWELL or (passed > GRACE and ends.keys() >= set(expected)):
@@ -201,8 +201,10 @@ class RollCall:
     def _hopeless(self, ends: Mapping[int, int]) -> int:
         """How many of torchrun's nodes will not say themselves that all their processes have ended well."""
         by_node: dict[str, list[bool]] = defaultdict(list)
-        for rank, hello in enumerate(self.hellos):
-            by_node[hello.node].append(ends.get(rank) == 0)
+        told = self._reach().get_many([f"hello/{rank}" for rank in range(self.start.count)])
+        for rank, hello in enumerate(told):
+            if hello is not None:
+                by_node[msgspec.json.decode(hello, type=Hello).node].append(ends.get(rank) == 0)
         return sum(not all(ended) for ended in by_node.values())
 
     def _check_in_for(self, nodes: int) -> None:
@@ -235,7 +237,7 @@ class RollCall:
             RunError: there is no run.
             ControlError: nobody answers.
         """
-        self._greet()
+        self.greet()
         found = self._wait("admission")
         if found is None:
             raise RunError(
@@ -264,7 +266,8 @@ class RollCall:
 
     # All.
 
-    def _greet(self) -> None:
+    def greet(self) -> None:
+        """Say what this process is, and where."""
         hello = Hello(socket.gethostname(), self.start.node, self.address, release(), self.keeper)
         self._write(f"hello/{self.start.rank}", hello)
 

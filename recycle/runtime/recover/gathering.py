@@ -82,7 +82,8 @@ class Gathering:
             reason = f"did not announce itself for {self._store.durations.start:g} s"
         else:
             reason = f"did not answer an alarm for {self._store.durations.answer:g} s"
-        self._store.board.declare_dead(Death(str(member), reason, "answer", time.monotonic()), str(self._member))
+        death = Death(str(member), reason, "answer", time.monotonic())
+        self._store.board.declare_dead([death], str(self._member))
 
     def outlive(self, view: View) -> None:
         """All members have built their groups: what only earlier epochs needed can go."""

@@ -190,13 +190,15 @@ def start_in_view(start) -> Callable[..., Rank]:
     """Start a rank whose work goes on when there is a view."""
 
     def start_in_view(work: Callable[[], None], **where: tuple[str, int]) -> Rank:
-        ready = CONTEXT.Event()
+        begun, ready = CONTEXT.Event(), CONTEXT.Event()
 
         def wait_and_work() -> None:
+            begun.set()
             ready.wait()
             work()
 
         rank = start(wait_and_work, **where)
+        begun.wait()
         rank.board.verdicts.propose(verdict(0))
         ready.set()
         return rank
@@ -329,14 +331,16 @@ def test_when_the_store_is_lost_a_rank_whose_work_has_died_waits_for_nobody(star
 
 @pytest.mark.parametrize(("status", "lives"), [(9, [0, 1, 2]), (REFUSED, [0]), (STOPPED, [0])])
 def test_work_that_has_crashed_is_done_again_as_often_as_that_may_be(address, capfd, status, lives):
-    seen, ready = CONTEXT.SimpleQueue(), CONTEXT.Event()
+    seen, begun, ready = CONTEXT.SimpleQueue(), CONTEXT.Event(), CONTEXT.Event()
 
     def work(given):
+        begun.set()
         ready.wait()
         seen.put(given.life)
         raise SystemExit(status)
 
     rank = Rank(address, secrets.token_hex(4), work, restarts=2)
+    begun.wait()
     rank.board.verdicts.propose(verdict(0))
     ready.set()
     try:

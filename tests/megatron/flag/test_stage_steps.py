@@ -7,12 +7,13 @@ from argparse import Namespace
 import pytest
 import torch
 
-from harness.flag_runs import kill, make_dataset, needs_training, train
+from harness.flag_runs import kill, kill_in_turn, make_dataset, needs_training, train
 from recycle.megatron.flag.refusals import not_own
 
 ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--hidden-dropout", 0.1)
 TO_FILE = ("--save-interval", 12, "--ckpt-format", "torch", "--save")
 SELDOM = ("--log-interval", 100)
+EXACT = (*ON, "--recycle-exact")
 LENGTH = 12
 
 
@@ -55,22 +56,47 @@ def test_stages_that_step_on_their_own_train_what_megatron_trains_to_the_bit(dat
     require_same(tmp_path / "alone", tmp_path / "together")
 
 
+@pytest.fixture(scope="module")
+def whole(dataset, tmp_path_factory):
+    """What is trained with exact sums where nobody is killed."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(dataset, *EXACT, *SELDOM, *TO_FILE, folder, iterations=LENGTH)
+    return folder
+
+
 @needs_training
 @pytest.mark.timeout(1200)
-def test_with_exact_sums_neither_deaths_nor_waiting_change_a_bit(dataset, tmp_path):
+def test_with_exact_sums_neither_deaths_nor_waiting_change_a_bit(dataset, whole, tmp_path):
     """The norm of the first gradients is above the limit, so that steps are taken back as well."""
-    exact = (*ON, "--recycle-exact")
-    train(dataset, *exact, *SELDOM, *TO_FILE, tmp_path / "whole", iterations=LENGTH)
     victims = random.choice([(0, 3), (1, 2), (3, 1), (2, 0)])
     moments = [(victim, 1, random.uniform(0, 0.6)) for victim in victims]
     survived = train(
         dataset,
-        *(*exact, "--recycle-stagger", "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
+        *(*EXACT, "--recycle-stagger", "--recycle-restarts", 0, "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
         iterations=LENGTH,
         watch=kill(moments),
     )
     assert "training goes on with 2 servers" in survived.output, moments
-    require_same(tmp_path / "survived", tmp_path / "whole")
+    require_same(tmp_path / "survived", whole)
+
+
+@needs_training
+@pytest.mark.timeout(1200)
+def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, whole, tmp_path, monkeypatch):
+    """The second one to die is the only other server of its stage, so that what it held must have come over."""
+    slow = tmp_path / "slow"
+    monkeypatch.setenv("PACE", str(slow))
+    monkeypatch.setenv("PACE_SECONDS", "15")
+    survived = train(
+        dataset,
+        *(*EXACT, "--recycle-stagger", "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
+        iterations=LENGTH,
+        script="paced_gpt.py",
+        watch=kill_in_turn([3, 2], slow),
+    )
+    assert "with 4 servers, W1_1 among them again" in survived.output
+    assert "W0_1 was killed by signal 9 (SIGKILL)" in survived.output
+    require_same(tmp_path / "survived", whole)
 
 
 @needs_training

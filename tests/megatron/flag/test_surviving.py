@@ -222,16 +222,30 @@ def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeyp
     assert lines[0].startswith("recycle: no live server of stage 1 is left")
 
 
-def test_started_by_hand_a_death_changes_nothing_and_all_processes_end_well(dataset, stock):
+def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):
+    """A host whose process is killed with its agent; the same command with the same rank takes its place."""
     with listen() as free:
         port = free.getsockname()[1]
-    words = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", *words_of(dataset, *ON, iterations=LENGTH)]
-    ranks = [Started(words, None, VARIABLES | by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
+    slow = tmp_path / "slow"
+    words = words_of(dataset, *ON, iterations=LENGTH, script="paced_gpt.py")
+    words = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", *words]
+    pace = {"PACE": str(slow), "PACE_SECONDS": "15"}
+
+    def begin(rank):
+        return Started(words, None, VARIABLES | pace | by_hand(rank, 4, "127.0.0.1", port))
+
+    ranks = [begin(rank) for rank in range(4)]
     try:
         # The last rank prints the losses.
         ranks[3].wait_for(" iteration        3/", 600)
         (worker,) = children(ranks[1].process.pid)
         os.kill(worker, signal.SIGKILL)
+        ranks[0].wait_for("training goes on with 3 servers", 600)
+        slow.touch()
+        ranks[2].kill()
+        ranks[2] = begin(2)
+        ranks[0].wait_for("with 3 servers, W0_1 among them again", 600)
+        slow.unlink()
         assert [rank.ended(600) for rank in ranks] == [0] * 4, "".join(rank.output for rank in ranks)[-8000:]
     finally:
         for rank in ranks:

@@ -57,7 +57,7 @@ def come_over(step, state):
 
 def test_all_that_is_known_is_taken_over():
     run_on_cpu()
-    peer, arguments = code(consumed_train_samples=160, num_floating_point_operations_so_far=16_000)
+    peer, arguments = code(iteration=20, consumed_train_samples=160, num_floating_point_operations_so_far=16_000)
     peer.begin()
     arguments.consumed_train_samples, arguments.consumed_valid_samples = 200, 32
     peer.scheduler.step(200)
@@ -69,6 +69,7 @@ def test_all_that_is_known_is_taken_over():
     back, own = code()
     back.adopt(25, come_over(25, state))
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(1).item())
+    assert (peer.began, back.began) == (20, 20)
     assert (own.iteration, own.consumed_train_samples, own.consumed_valid_samples) == (25, 200, 32)
     assert own.num_floating_point_operations_so_far == 20_000
     assert (back.scheduler.num_steps, back.scheduler.rate) == (200, 200)

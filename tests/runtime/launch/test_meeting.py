@@ -3,6 +3,9 @@
 import threading
 
 import pytest
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
+from torch.distributed.elastic.utils.store import barrier
 
 from recycle.control.joinfile import digest_of
 from recycle.control.tcp_store import listen, serve
@@ -66,6 +69,21 @@ def test_nobody_waits_at_the_end_for_who_was_lost_before(store, monkeypatch):
     first = meeting(store, 0)
     first.leave(0)
     first.dismiss([0])
+
+
+def test_torchrun_does_not_wait_at_its_end_for_a_host_whose_processes_have_only_greeted(store, monkeypatch):
+    monkeypatch.setattr(meetings, "GRACE", 0.0)
+    first, lost = (
+        RollCall(Start(rank, 2, str(rank), "127.0.0.1", store, served=True, job="none", nodes=2), "127.0.0.1", 30.0)
+        for rank in range(2)
+    )
+    lost.greet()
+    first.greet()
+    first.leave(0)
+    first.dismiss([0])
+    torchruns = PrefixStore("none", TCPStore("127.0.0.1", store, is_master=False, wait_for_workers=False))
+    # It raises where the other host is missed.
+    barrier(torchruns, 2, _TERMINAL_STATE_SYNC_ID, barrier_timeout=5)
 
 
 def test_mixed_releases_are_refused_on_both_sides(store, monkeypatch):

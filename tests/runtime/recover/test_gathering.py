@@ -48,7 +48,7 @@ class Change:
         for thread in threads:
             thread.start()
         for member in dead:
-            self.board.declare_dead(Death(str(member), "was lost", "agent", time.monotonic()), "agent")
+            self.board.declare_dead([Death(str(member), "was lost", "agent", time.monotonic())], "agent")
         for thread in threads:
             thread.join(60)
         assert set(self.views) == set(left)

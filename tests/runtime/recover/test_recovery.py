@@ -136,9 +136,9 @@ def test_a_verdict_of_somebody_else_is_heard():
 def test_who_does_not_lead_waits_for_the_leader_alone_and_reads_all_when_it_leads_itself():
     talk = Talk(THIRD)
     talk.board.failures.publish_report(report(FOURTH))
-    talk.board.declare_dead(died(FIRST_MEMBER), "agent")
+    talk.board.declare_dead([died(FIRST_MEMBER)], "agent")
     assert talk.look() == [Died(f"death/{FIRST_MEMBER}", died(FIRST_MEMBER))]
-    talk.board.declare_dead(died(SECOND), "agent")
+    talk.board.declare_dead([died(SECOND)], "agent")
     for _ in range(2):
         talk.tell_all()
     assert talk.machine.leader == THIRD
