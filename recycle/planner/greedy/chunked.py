@@ -7,6 +7,7 @@ import msgspec
 from recycle.planner.greedy.chunk_scheduler import POLICIES, ChunkPolicy, schedule_chunks
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import Problem, Programs, make_problem
 
 EVEN_POLICIES = (ChunkPolicy(100, late=True, frees=True, steady=True), *POLICIES[:2])
@@ -24,8 +25,10 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
     target = lower_bound(problem).value
     split = problem.kinds == 3
     even = _evened(problem)
+    orders = []
     for policy in EVEN_POLICIES:
         order = schedule_chunks(even, policy)
+        orders.append(order)
         if split:
             yield refit(problem, order, target)
             yield refit(problem, order, NO_TARGET)
@@ -35,6 +38,25 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
         yield order
         if split:
             yield refit(problem, order, target)
+    for order in orders if split else ():
+        yield from _targeted(problem, order, target)
+
+
+def _targeted(problem: Problem, order: Programs, bound: int) -> Iterator[Programs]:
+    """One order with W placed for targets between the bound and what is reached without a target, by bisection.
+
+    A server that aims at more than the others reach puts W where they delay F and I, and one without a target waits for
+    too long: the least target that is met lies between.
+    """
+    least, met = bound, value(problem, refit(problem, order, NO_TARGET))
+    while least < met:
+        target = (least + met) // 2
+        programs = refit(problem, order, target)
+        yield programs
+        if value(problem, programs) <= target:
+            met = target
+        else:
+            least = target + 1
 
 
 def _evened(problem: Problem) -> Problem:

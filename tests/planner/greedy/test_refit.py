@@ -56,6 +56,9 @@ def test_a_server_waits_only_as_long_as_it_can_still_keep_the_target():
 @pytest.mark.parametrize(
     ("servers", "micro_batches", "whole_stages", "costs", "latency", "public"),
     [
+        (4, 4, 4, (10, 12, 7), 1, 271),
+        (4, 4, 8, (10, 12, 7), 1, 271),
+        (8, 8, 12, (10, 12, 7), 0, 535),
         (4, 8, 4, (10, 12, 7), 0, 487),
         (4, 8, 4, (10, 12, 7), 1, 505),
         (6, 14, 6, (1, 1, 1), 0, 84),
