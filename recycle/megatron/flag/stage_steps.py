@@ -54,6 +54,7 @@ class StageSteps:
     Attributes:
         versions: of the stage.
         whole: what the newest one is made of.
+        shards: none: each server holds all of its stage.
     """
 
     def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int, stepping: Stepping) -> None:
@@ -68,6 +69,7 @@ class StageSteps:
         self._update.adopt(version)
         self.versions = StageTraining([stage], self._update, execution.recorder)
         self.whole = _OwnVersions(self.versions)
+        self.shards = None
         self._goal = self._settled = version
         stepping.optimizer.step = self.step
 
