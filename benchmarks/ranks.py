@@ -6,7 +6,7 @@ Every kill meets a whole view: a server that has lost a rank is started again wi
 those of a run that nobody disturbs: within 1e-5 of them, or with --exact to the bit, as are parameters and moments at
 the end. With --distributed-optimizer servers hold shards of the moments, and those of the undisturbed run hold all.
 With --ranks 1 servers are single processes. With --flag it is Megatron's script under the flag, against stock Megatron
-without tensor parallelism; that needs Megatron's training code.
+without tensor parallelism, and with --distributed-optimizer both have Megatron's; that needs Megatron's training code.
 """
 
 import argparse
@@ -106,18 +106,21 @@ def _read(path: Path) -> str:
         return ""
 
 
-def kill_under_flag(kills: int, seed: int) -> int:
+def kill_under_flag(kills: int, seed: int, sharded: bool) -> int:
     """The same under the flag on a Megatron script; gives the exit status.
 
     Args:
         kills: how many.
         seed: of the choice of victims.
+        sharded: whether the optimizer is Megatron's distributed one.
     """
     from harness.flag_runs import kill_in_turn, make_dataset, train
 
     source, total = random.Random(seed), SERVERS * RANKS
     victims = [source.randrange(total) for _ in range(kills)]
-    size = ("--global-batch-size", 12, "--lr", 2e-3, "--eval-interval", 1000)
+    size: tuple[object, ...] = ("--global-batch-size", 12, "--lr", 2e-3, "--eval-interval", 1000)
+    if sharded:
+        size += ("--use-distributed-optimizer",)
     iterations = FIRST + FLAG_APART * kills
     with tempfile.TemporaryDirectory() as temporary:
         dataset, slow = make_dataset(Path(temporary) / "text"), Path(temporary) / "slow"
@@ -152,7 +155,7 @@ def main() -> int:
     parser.add_argument("--flag", action="store_true", help="a Megatron script under the flag")
     arguments = parser.parse_args()
     if arguments.flag:
-        return kill_under_flag(arguments.kills, arguments.seed)
+        return kill_under_flag(arguments.kills, arguments.seed, arguments.distributed_optimizer)
     quiet()
     import torch
 

@@ -128,7 +128,9 @@ def test_a_release_that_is_not_known_is_refused(run):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--use-distributed-optimizer", "--use-distributed-optimizer: each rank keeps a shard"),
+        ("--use-distributed-optimizer --fp16", "--fp16: each rank looks for overflow"),
+        ("--use-distributed-optimizer --recycle-exact", "--use-distributed-optimizer: a step cannot be taken back"),
+        ("--use-distributed-optimizer --save x --ckpt-format torch_dcp", "--ckpt-format: nobody knows how a shard"),
         ("--num-layers 16 --num-layers-per-virtual-pipeline-stage 2", "--num-layers-per-virtual-pipeline-stage: plans"),
         ("--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank: plans are for one"),
         ("--pipeline-model-parallel-layout Et|(tt|)*6L", "--pipeline-model-parallel-layout: plans are for one"),
@@ -137,7 +139,6 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--context-parallel-size 3 --transformer-impl transformer_engine", "--cp-comm-type: ranks send to each other"),
         ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
-        ("--overlap-param-gather", "--overlap-param-gather: "),
         ("--rampup-batch-size 2 2 100", "--rampup-batch-size: "),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),

@@ -3,7 +3,7 @@
 ACCIDENTS names them: ``3:norm:2,2:save:1`` kills rank 3 when it is about to take a norm for the second time, and rank 2
 when the first checkpoint of format torch that it writes is half on disk. In those of format torch_dist, ``write`` kills
 before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
-nobody knows.
+nobody knows. ``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
 """
 
 import io
@@ -67,6 +67,7 @@ schedules.forward_step = dying_before(
     schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
 )
 torch.save = dying_save(torch.save)
+torch.optim.AdamW.step = dying_before(torch.optim.AdamW.step, lambda: "adam")
 filesystem_async._write_item = dying_before(filesystem_async._write_item, lambda: "write")
 writer = filesystem_async.FileSystemWriterAsync
 writer.retrieve_write_results = dying_before(writer.retrieve_write_results, lambda: "written")

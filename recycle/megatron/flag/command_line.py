@@ -27,6 +27,7 @@ NUMBERS: dict[str, int | float | None] = {
     "--global-batch-size": None,
     "--decoder-seq-length": None,
     "--timing-log-level": 0,
+    "--num-distributed-optimizer-instances": 1,
     "--clip-grad": 1.0,
     "--hidden-dropout": 0.1,
     "--attention-dropout": 0.1,
@@ -46,6 +47,8 @@ WORDS: dict[str, str | None] = {
     "--save": None,
     "--ckpt-format": "torch_dist",
     "--moe-input-jitter-eps": None,
+    "--loss-scale": None,
+    "--non-persistent-ckpt-type": None,
     "--moe-token-dispatcher-type": "allgather",
 }
 """Options that take a word, likewise."""

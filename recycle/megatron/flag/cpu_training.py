@@ -86,12 +86,16 @@ def train_on_cpu() -> tuple[str, ...]:
     replace(initialize, "_compile_dependencies", torch.distributed.barrier)
     replace(training, "set_jit_fusion_options", lambda: None)
     _route_on_cpu()
+    from recycle.megatron.flag.torch_adam import load_with_torch_adam
+
+    load_with_torch_adam()
     replace(torch_norm.WrappedTorchNorm, "__new__", _norm_of_parts(torch_norm.WrappedTorchNorm.__new__))
     return (
         *applied,
         "torch.cuda has one device, whose streams, memory statistics and synchronisation do nothing",
         "megatron.training is initialised without CUDA, compiles no kernels and warms none up",
         "experts are given their tokens without CUDA, and torch's norms take a part of a sequence",
+        "checkpoints of a distributed optimizer load where torch's own Adam steps",
     )
 
 

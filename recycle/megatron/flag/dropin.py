@@ -31,6 +31,7 @@ from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.server_answers import meet_own_ranks
 from recycle.megatron.flag.server_ranks import ServerRanks
+from recycle.megatron.flag.shard_optimizers import keep_what_optimizers_are_made_of
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.unprotected import UnprotectedExecution
@@ -226,6 +227,7 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
     if protection is not None:
         keep_groups_on_host()
     groups = make_groups(protection)
+    keep_what_optimizers_are_made_of()
     drop_ins: list[DropIn] = []
     delay_where_split(lambda: any(each.splits for each in drop_ins))
 

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 LEFT_OUT = {
     "--overlap-grad-reduce": "gradients are summed as a whole when a stage has all of its own",
+    "--overlap-param-gather": "parameters are given to all peers when they are stepped",
     "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",
 }
 """Why, by option; all are switches."""
-
-NEEDED_BY = {"--overlap-grad-reduce": "--overlap-param-gather"}
-"""What Megatron takes with them only."""
 
 
 def leave_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -18,5 +16,5 @@ def leave_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
     Args:
         words: of the script and its arguments.
     """
-    found = [each for each in LEFT_OUT if each in words and NEEDED_BY.get(each) not in words]
+    found = [each for each in LEFT_OUT if each in words]
     return [each for each in words if each not in found], found

@@ -39,7 +39,7 @@ from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
-from recycle.runtime.step.trainee import Trainee, Versioned
+from recycle.runtime.step.trainee import Sharded, Trainee, Versioned
 
 
 class Steps(Protocol):
@@ -52,6 +52,10 @@ class Steps(Protocol):
     @property
     def whole(self) -> TakenOver:
         """Model and optimizer, for one who comes back."""
+
+    @property
+    def shards(self) -> Sharded | None:
+        """Those of a distributed optimizer that are here; None where each server holds all of its stage."""
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """Work by a plan over a network from now on."""
@@ -177,7 +181,14 @@ class ProtectedExecution:
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
             self.job,
-            Trainee(doorway, self, rank=self._rank, admits=doorway.admits, transport=training.transport),
+            Trainee(
+                doorway,
+                connection=self,
+                shards=steps.shards,
+                rank=self._rank,
+                admits=doorway.admits,
+                transport=training.transport,
+            ),
             endpoint,
             durations,
             training.plans,
@@ -244,8 +255,9 @@ class ProtectedExecution:
         assert survivor is not None
         assert doorway is not None
         heard = survivor.exchange_notices()
-        self._training.ending.note(step, heard, survivor.is_end)
-        parting = survivor.is_parting and not survivor.is_end
+        is_end = survivor.is_end or survivor.takes_shards
+        self._training.ending.note(step, heard, is_end)
+        parting = survivor.is_parting and not is_end
         if not parting and (not heard.admit or heard.unprotected):
             return
         self.settle()

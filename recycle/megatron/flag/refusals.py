@@ -50,9 +50,6 @@ def _off(name: str, advice: Advice) -> Rule:
     return Rule((name,), (False,), advice)
 
 
-SHARDS = Advice(
-    "each rank keeps a shard of the optimizer's state that no peer has, so a failure would lose it", "turn it off"
-)
 OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
 ROUNDED = Advice(
@@ -75,13 +72,12 @@ RULES = (
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
     Rule(("fp8", "fp4"), (), ROUNDED),
-    _off("use_distributed_optimizer", SHARDS),
     _off(
         "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
     ),
     _off("use_torch_fsdp2", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")),
     _off("overlap_grad_reduce", OVERLAP),
-    _off("overlap_param_gather", SHARDS),
+    _off("overlap_param_gather", Advice("parameters are given to peers as a whole", "turn it off")),
     _off("overlap_p2p_comm", Advice("a plan orders transfers itself", "turn it off")),
     _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
     _off("defer_embedding_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
@@ -188,6 +184,35 @@ SPLIT_EXPERTS = Rule(
 )
 """What tensor parallelism needs where experts are divided among ranks."""
 
+SHARDED = (
+    Rule(
+        ("num_distributed_optimizer_instances",),
+        (1,),
+        Advice("peers mirror each other's shards as it is", "leave it out"),
+    ),
+    Rule(("expert_model_parallel_size",), (1,), Advice("experts are sharded among other ranks", "leave it out")),
+    Rule(
+        ("context_parallel_size",),
+        (1,),
+        Advice("shards would be cut among the ranks of a server, too", "turn one of them off"),
+    ),
+    _off("fp16", Advice("each rank looks for overflow in its own shard only", "use --bf16")),
+    Rule(("loss_scale",), (), Advice("each rank unscales its own shard only", "leave it out")),
+    _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
+    _off("use_precision_aware_optimizer", Advice("its state is the inner optimizer's own", "turn it off")),
+)
+"""What a distributed optimizer needs, so that a failure loses no shard of it."""
+
+SHARDED_CHECKPOINTS = (
+    Rule(
+        ("ckpt_format",),
+        ("torch", "torch_dist"),
+        Advice("nobody knows how a shard of the dead is written in it", "use --ckpt-format torch_dist"),
+    ),
+    Rule(("non_persistent_ckpt_type",), ("global",), Advice("shards of the dead have no place in it", "use global")),
+)
+"""What its checkpoints need."""
+
 READ_ONLY = (
     Rule(("context_parallel_size",), (1,), Advice("its layers need CUDA", "try a death before you rely on it")),
 )
@@ -209,6 +234,7 @@ NOT_OWN = (
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
     _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision", "leave it out")),
+    _off("use_distributed_optimizer", Advice("a step cannot be taken back by one server alone", "turn it off")),
     _off("log_num_zeros_in_grad", Advice("nobody counts them", "leave it out")),
     Rule(("iterations_to_skip",), ([],), Advice("iterations and steps are counted as one", "leave it out")),
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
@@ -253,6 +279,10 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
         if lacks_nccl:
             yield Refusal("distributed_backend", "nccl", Advice(lacks_nccl, "use --distributed-backend gloo"))
         yield from _broken(OVER_NCCL, settings)
+    if settings("use_distributed_optimizer"):
+        yield from _broken(SHARDED, settings)
+        if settings("save") is not None:
+            yield from _broken(SHARDED_CHECKPOINTS, settings)
     if settings("context_parallel_size") not in (None, 1):
         yield from _broken(CONTEXT, settings)
     if settings("expert_model_parallel_size") not in (None, 1):

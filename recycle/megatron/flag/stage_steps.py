@@ -55,6 +55,7 @@ class StageSteps:
     Attributes:
         versions: of the stage.
         whole: what the newest one is made of.
+        shards: none: each server holds all of its stage.
     """
 
     def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int, stepping: Stepping) -> None:
@@ -69,6 +70,7 @@ class StageSteps:
         self._update.adopt(version)
         self.versions = StageTraining([stage], [number], self._update, execution.recorder)
         self.whole = _OwnVersions(self.versions, stage.model)
+        self.shards = None
         self._goal = self._settled = version
         stepping.optimizer.step = self.step
 

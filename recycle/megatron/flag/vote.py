@@ -11,8 +11,11 @@ from typing import Any, Self
 import torch
 
 from recycle.megatron.flag.auxiliary_losses import AuxiliaryLosses
+from recycle.megatron.flag.doorway import TakenOver
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
+from recycle.megatron.flag.shard_optimizers import find_distributed
+from recycle.megatron.flag.sharded_optimizer import ShardedOptimizer
 from recycle.megatron.flag.whole_stage import WholeStage
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
@@ -35,13 +38,16 @@ class Vote:
     Attributes:
         newest: how many iterations are done here; the optimizer has stepped for all but perhaps the last of them.
         oldest: how many are surely done everywhere.
+        shards: of a distributed optimizer; None where each server holds all of its stage.
     """
 
     def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int, optimizer: Any) -> None:
         self.newest = self.oldest = version
         self._execution = execution
         self._stage = stage
-        self._whole = WholeStage(stage.model, optimizer)
+        sharded = find_distributed(optimizer) is not None
+        self.shards = ShardedOptimizer(execution, stage.model, optimizer) if sharded else None
+        self._whole = self.shards or WholeStage(stage.model, optimizer)
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._worker: Worker | None = None
 
@@ -51,7 +57,7 @@ class Vote:
         return self
 
     @property
-    def whole(self) -> WholeStage:
+    def whole(self) -> TakenOver:
         """See Steps."""
         return self._whole
 

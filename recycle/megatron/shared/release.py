@@ -10,6 +10,7 @@ from recycle.runtime.errors import RunError
 
 TRAINING = "megatron.training.training"
 SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer"
 
 
 class Hook(NamedTuple):
@@ -79,6 +80,36 @@ EXECUTION = (
         "megatron.core.distributed.finalize_model_grads",
         "finalize_model_grads",
         "model, num_tokens, pg_collection, force_all_reduce",
+    ),
+    # What a distributed optimizer of a shard is made, stepped and written with.
+    Hook(
+        DISTRIBUTED,
+        "DistributedOptimizer.__init__",
+        "self, optimizer, config, grad_scaler, init_state_fn, model_chunks, per_model_buffers, data_parallel_group, "
+        "data_parallel_group_gloo, data_parallel_group_idx, distributed_optimizer_instance_id",
+    ),
+    Hook(DISTRIBUTED, "DistributedOptimizer._copy_model_grads_to_main_grads", "self"),
+    Hook(DISTRIBUTED, "DistributedOptimizer._copy_main_params_to_model_params", "self"),
+    Hook(DISTRIBUTED, "DistributedOptimizer._get_main_param_and_optimizer_states", "self, model_param"),
+    Hook(
+        DISTRIBUTED,
+        "DistributedOptimizer.get_parameter_state_dp_zero",
+        "self, use_gloo_comm, empty_data, return_on_all_ranks",
+    ),
+    Hook(
+        DISTRIBUTED,
+        "DistributedOptimizer.sharded_state_dict",
+        "self, model_sharded_state_dict, is_loading, sharding_type, metadata",
+    ),
+    Hook(
+        "megatron.core.optimizer.clip_grads",
+        "clip_grad_by_total_norm_fp32",
+        "parameters, max_norm, total_norm, use_decoupled_grad",
+    ),
+    Hook(
+        "megatron.core.optimizer.optimizer",
+        "get_grad_norm_fp32",
+        "grads_for_norm, norm_type, grad_stats_parallel_group",
     ),
 )
 

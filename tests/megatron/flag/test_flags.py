@@ -169,8 +169,12 @@ def test_a_staggered_job_has_staggered_plans_and_no_others(tmp_path):
 
 
 def test_what_cannot_be_planned_is_refused_before_training_starts():
+    sharded = {"use_distributed_optimizer": True}
+    chosen(arguments(**sharded), survives=True)
+    with pytest.raises(UserError, match=r"num_distributed_optimizer_instances is 2: .* leave it out"):
+        chosen(arguments(**sharded, num_distributed_optimizer_instances=2), survives=True)
     with pytest.raises(UserError, match=r"use_distributed_optimizer is on: .* turn it off"):
-        chosen(arguments(use_distributed_optimizer=True), survives=True)
+        chosen(arguments(**sharded, recycle_stagger=True), survives=True)
     with pytest.raises(UserError, match=r"fp16 is on: .* use --bf16"):
         chosen(arguments(recycle_stagger=True, fp16=True), survives=True)
     with pytest.raises(UserError, match="are for runs that survive failures"):

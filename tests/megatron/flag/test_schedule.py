@@ -61,8 +61,8 @@ def test_with_tensor_parallelism_a_fused_plan_is_the_stock_schedule_to_the_bit()
     [
         ({"plan": plan(Mode()), "ddp": {"overlap_grad_reduce": True}}, r"overlap_grad_reduce is on: .* turn it off"),
         (
-            {"plan": plan(Mode()), "ddp": {"use_distributed_optimizer": True}},
-            r"use_distributed_optimizer is on: .* turn it off",
+            {"plan": plan(Mode()), "ddp": {"use_distributed_optimizer": True, "overlap_param_gather": True}},
+            r"overlap_param_gather is on: .* turn it off",
         ),
         ({"plan": plan(Mode()), "overlap_p2p_comm": True}, r"overlap_p2p_comm is on: .* turn it off"),
     ],

@@ -1,0 +1,129 @@
+"""Megatron's distributed optimizer, once for each shard that a server holds, makes the bits of one that is whole."""
+
+import pytest
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+from harness.gpt_runs import OPTIONS
+from recycle.job import Server
+from recycle.megatron.flag.shard_optimizers import (
+    ShardOptimizers,
+    find_distributed,
+    gradients_of,
+    keep_what_optimizers_are_made_of,
+)
+from recycle.megatron.gpt.model import transformer_config
+from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.world import join_server
+from recycle.runtime.launch.local import launch
+from recycle.state.shards import assign_shards, find_moves
+
+PEERS, CLIP = 3, 0.5
+
+
+class Peer:
+    """One of the servers of a stage, of which all are in this process.
+
+    Args:
+        pipeline: of it; None for one that holds all.
+        dtype: of the model.
+    """
+
+    def __init__(self, pipeline, dtype):
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        group.counted = (0, 1) if pipeline is None else (pipeline, PEERS)
+        torch.manual_seed(0)
+        # Shards cut through tensors, and weights and biases are in groups of their own.
+        layers = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.LayerNorm(50), torch.nn.Linear(50, 7)).to(dtype)
+        config = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+        self.model = DistributedDataParallel(transformer_config(OPTIONS, 1), config, layers)
+        settings = OptimizerConfig(
+            optimizer="adam",
+            lr=0.1,
+            weight_decay=0.1,
+            clip_grad=CLIP,
+            bf16=dtype == torch.bfloat16,
+            use_distributed_optimizer=True,
+        )
+        optimizer = get_megatron_optimizer(settings, [self.model], use_gloo_process_groups=False)
+        self.own = find_distributed(optimizer)
+        self.shards = ShardOptimizers(self.own)
+
+    def step(self, number, rate):
+        """Make a round with a gradient that all have."""
+        torch.manual_seed(number)
+        for parameter, gradient in gradients_of(self.model):
+            gradient.copy_(torch.randn(parameter.shape))
+        for group in self.own.optimizer.param_groups:
+            group["lr"] = rate
+        self.shards.step(number, 2.0)
+
+    @property
+    def values(self):
+        (buffer,) = self.shards.buffers()
+        return buffer
+
+
+def share_out(peers):
+    """As recovery does, and everybody forgets what is others'."""
+    holders = assign_shards(PEERS, sorted(peers))
+    for move in find_moves({number: peer.shards.held for number, peer in peers.items()}, holders):
+        peers[move.receiver].shards.take(move.shard, peers[move.sender].shards.give(move.shard))
+    return holders
+
+
+def spread(peers, holders):
+    """The owner of each shard gives its parameters to all; whoever holds it has the same."""
+    for shard, (owner, *mirrors) in enumerate(holders):
+        for place in peers[owner].shards.places(0, shard):
+            for mirror in mirrors:
+                assert torch.equal(peers[mirror].values[place], peers[owner].values[place])
+            for peer in peers.values():
+                peer.values[place] = peers[owner].values[place].clone()
+    for number, peer in peers.items():
+        peer.shards.keep([shard for shard, each in enumerate(holders) if number in each])
+
+
+def train(dtype):
+    """Two of the peers die when one of the others has stepped already: what comes over is at either round."""
+    keep_what_optimizers_are_made_of()
+    peers, whole = {number: Peer(number, dtype) for number in range(PEERS)}, Peer(None, dtype)
+    deaths = {3: 1, 5: 2}
+    holders = share_out(peers)
+    for number in range(1, 7):
+        rate = 0.1 / number
+        whole.step(number, rate)
+        if number in deaths:
+            peers[0].step(number, rate)
+            del peers[deaths[number]]
+            holders = share_out(peers)
+        for peer in peers.values():
+            peer.step(number, rate)
+        spread(peers, holders)
+        for peer in peers.values():
+            # The ends are padded otherwise.
+            size = min(len(peer.values), len(whole.values))
+            assert torch.equal(peer.values[:size], whole.values[:size]), number
+            assert len(peer.shards.held) == (PEERS if len(peers) < PEERS else 2)
+    expected, found = whole.shards.whole_state()[0], peers[0].shards.whole_state()[0]
+    assert found.keys() == expected.keys() == {(dtype, torch.float32)}
+    for key, states in expected.items():
+        assert states.keys() == found[key].keys()
+        assert all(torch.equal(found[key][name], states[name]) for name in ("param", "exp_avg", "exp_avg_sq"))
+        assert states["exp_avg_sq"].count_nonzero() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_whoever_holds_which_shard_all_bits_are_those_of_an_optimizer_that_is_whole(dtype):
+    found = []
+
+    def body(member):
+        run_on_cpu()
+        join_server(Server(0, 0), 1)
+        train(dtype)
+        member.report(b"done")
+
+    launch(1, body, lambda rank, payload: found.append(payload))
+    assert found == [b"done"]

@@ -1,0 +1,62 @@
+"""Under the flag Megatron's distributed optimizer loses no shard with a server, and its checkpoints are stock's."""
+
+import re
+
+import pytest
+
+from harness.flag_runs import kill_in_turn, make_dataset, needs_training, train
+from tests.megatron.flag.test_surviving import deaths, losses, nearly
+
+pytestmark = [needs_training, pytest.mark.timeout(1200)]
+
+RANKS, LENGTH = 3, 20
+SHARDED = ("--pipeline-model-parallel-size", 1, "--global-batch-size", 12, "--num-layers", 2, "--lr", 2e-3)
+SHARDED += ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")
+RETURNING = (*SHARDED, "--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
+ON = (*RETURNING, "--recycle-restarts", 0)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("data") / "text")
+
+
+@pytest.fixture(scope="module")
+def stock(dataset):
+    return nearly(train(dataset, *SHARDED, ranks=RANKS, iterations=LENGTH))
+
+
+@pytest.mark.parametrize(
+    ("format", "accidents"),
+    [
+        # The first rank when it has written its shard, then another one between the steps of two shards.
+        ("torch_dist", "0:written:1,2:adam:12"),
+        # Who writes the shards of all, in the middle of the file.
+        ("torch", "0:save:1,1:adam:17"),
+    ],
+)
+def test_killed_in_the_middle_of_something_no_shard_is_lost(dataset, stock, tmp_path, monkeypatch, format, accidents):
+    monkeypatch.setenv("ACCIDENTS", accidents)
+    saved = ("--ckpt-format", format, "--save-interval", 4, "--save", tmp_path)
+    script = "accident_prone_gpt.py"
+    survived = train(dataset, *ON, *saved, ranks=RANKS, iterations=LENGTH, script=script)
+    assert len(deaths(survived)) == 2
+    assert losses(survived) == stock
+    assert "--overlap-param-gather is left out" in survived.output
+    monkeypatch.delenv("ACCIDENTS")
+    # In format torch Megatron looks for the optimizer there, whatever --ckpt-step says.
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("8")
+    again = ("--ckpt-format", format, "--load", tmp_path, "--exit-interval", 9)
+    resumed = losses(train(dataset, *SHARDED, *again, ranks=RANKS, iterations=LENGTH))
+    assert resumed["trained", 9] == stock["trained", 9]
+
+
+def test_who_comes_back_holds_its_shards(dataset, tmp_path, monkeypatch):
+    """The second one to die leaves a shard that nobody holds but the first one, which has come back."""
+    slow = tmp_path / "slow"
+    monkeypatch.setenv("PACE", str(slow))
+    watch, long = kill_in_turn([1, 2], slow), 2 * LENGTH
+    survived = train(dataset, *RETURNING, ranks=RANKS, iterations=long, script="paced_gpt.py", watch=watch)
+    back = re.findall(r"with 3 servers, (W\d_\d) among them again", survived.output)
+    assert deaths(survived) == back == ["W1_0", "W2_0"]
+    assert losses(survived) == nearly(train(dataset, *SHARDED, ranks=RANKS, iterations=long))
