@@ -51,11 +51,14 @@ class Trial(NamedTuple):
     problem: str
 
 
-def words(folder: Path, iterations: int, *, exact: bool) -> list[str]:
+def words(
+    folder: Path, iterations: int, shape: tuple[int, ...] = (PIPELINES, STAGES), *, exact: bool = False
+) -> list[str]:
     """The command line of a run."""
     folder.mkdir(exist_ok=True)
     (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", str(PIPELINES), "--stages", str(STAGES), "--micro-batches", "4"]
+    pipelines, stages = map(str, shape)
+    size = ["--pipelines", pipelines, "--stages", stages, "--micro-batches", "4"]
     files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
     return ["train", *size, "--iterations", str(iterations), *files, *["--exact"] * exact]
 
