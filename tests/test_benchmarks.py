@@ -59,7 +59,7 @@ SMALL = {
     "equivalence": Small("stock --iterations 1", r"PP 4 x DP 2, split against stock: \S+"),
     "overhead": Small("--pairs 2", r"median ratio +[\d.]+, and"),
     "dropin": Small("--starts 1 --pairs 2 --seconds 0.1", r"clock .* median ratio", TRAINING),
-    "recovery": Small("--kills 1 --shape 2x2", r"first instruction of the redo: median \d+ ms"),
+    "recovery": Small("--kills 1 --shape 2x1", r"first instruction of the redo: median \d+ ms"),
     "ranks": Small("--kills 1 --ranks 1", r"1 of 1 kills, 1 servers dead"),
     "membership --members 256 1024 4096": Small(
         "--members 16 --processes 1", r" +16 \| +\d+ ms \| .* s +\| \d+ \(\d+\)"
@@ -71,8 +71,8 @@ SMALL = {
     "second_death": Small("--trials 1 --shape 2x2", r" +2 dead \| +1 \| +\d+"),
     "stand_in": Small("--deaths 4", r"\| one \| 2 \| "),
     "scale": Small("--shapes 2x2 --kills 1", r" +2x2 \| +1 \| +\d+"),
-    "returns": Small("--crashes 1 --shape 2x2", r"\d+ iterations, all there: True; losses at most"),
-    "false_deaths": Small("--minutes 0.02 --loops 1 --shape 2x2", r"\d+ views were lost"),
+    "returns": Small("--crashes 1 --shape 2x1", r"\d+ iterations, all there: True; losses at most"),
+    "false_deaths": Small("--minutes 0.02 --loops 1 --shape 2x1", r"\d+ views were lost"),
     "network": Small("--processes 6 --views 1", r"5 servers: connected in \d+ ms"),
     "death_notice": Small("--kills 1 --gibibytes 0", r"loaded +0 GiB +[\d.]+ +[\d.]+ "),
     "soak": Small("--kills 3", r"sockets +[\d.]+ -> "),
@@ -82,7 +82,7 @@ SMALL = {
     "watching": Small("--starts 1 --rounds 2 --seconds 0.1 --shape 2x1", r"watched over unwatched [\d.]+, with 95%"),
     "keeping cost": Small("--pairs 2 --seconds 0.1 --sequence 16 --shape 2x1", r"clock .* median ratio [\d.]+"),
     "keeping bring": Small("--megabytes 1 --rounds 1", r"1 MB from another host [\d.]+ ms, to send once"),
-    "join": Small("--hidden 32 --layers 2 --iterations 12", r"copied in the pause +[\d.]+ "),
+    "join": Small("--hidden 32 --layers 2", r"copied in the pause +[\d.]+ "),
     "stagger": Small("--iterations 2", r"nothing clips: \d+ waits, and none is allowed"),
     "study year": Small("--pipelines 2", r"\d+ policies over \d+ days: [\d.]+ s, once plans are there"),
     "study figures": Small("--seeds 1 -o .", r"study-cost.svg"),
@@ -157,6 +157,14 @@ def test_it_comes_to_its_end_with_its_figures(command, folder):
         # A figure may be missed on a busy machine.
         assert status in (0, 1), said
         assert re.search(f"^{small.figures}", said, re.MULTILINE), said
+
+
+@pytest.mark.skipif(not TRAINING, reason="Megatron's training code is here")
+def test_what_is_not_installed_is_named(folder):
+    status, said = call(folder, "dropin")
+    assert status == 2
+    assert "megatron.training" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("command", PARSED)
