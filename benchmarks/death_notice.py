@@ -1,6 +1,6 @@
 """What the lifeline gains: how long after a kill an agent learns of it, from the robust lock and from a pidfd.
 
-Usage: python -m benchmarks.death_notice [--kills 15]
+Usage: python -m benchmarks.death_notice [--kills 15] [--gibibytes 0 1 2]
 
 A worker with so much resident memory is killed; both ways are watched for the same kill. The loaded machine has two
 busy processes for each of its cores besides.
@@ -73,10 +73,12 @@ def busy(processes: int) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=15, help="for each row")
-    kills = parser.parse_args().kills
+    parser.add_argument("--gibibytes", type=int, nargs="+", default=SIZES, help="resident in the worker, a row each")
+    arguments = parser.parse_args()
+    kills = arguments.kills
     print(f"{'machine':8} {'resident':>8} {'lock':>8} {'pidfd':>8} {'gain':>8}   medians of {kills} kills, in ms")
     for name, processes in (("quiet", 0), ("loaded", BUSY_PER_CORE * (os.cpu_count() or 1))):
-        for size in SIZES:
+        for size in arguments.gibibytes:
             with busy(processes):
                 found = [kill_once(size) for _ in range(kills)]
             lock, pidfd = (statistics.median(column) for column in zip(*found, strict=True))

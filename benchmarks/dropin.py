@@ -1,6 +1,6 @@
 """Iteration time of a user's script with the flag against without, all servers alive.
 
-Usage: PYTHONPATH=$PWD/.megatron-0.17.1 python -m benchmarks.dropin [--starts 5] [--pairs 8] [--seconds 2]
+Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.dropin [--starts 5] [--pairs 8] [--seconds 2]
 
 Two jobs of torchrun's, one with the flag and one without, take turns (``benchmarks.turns``). Two equal jobs differ by
 some percent for as long as they live, so jobs are started several times. None of them gives memory back: how much a
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.pairs import several
 from benchmarks.turns import Contestant, Length, report, take_turns
 
 ALLOWED = 1.03
@@ -68,12 +69,15 @@ def measure(dataset: Path, flags: Sequence[str], pairs: int, seconds: float) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--starts", type=int, default=5, help="how often two jobs are started")
-    parser.add_argument("--pairs", type=int, default=8, help="of turns in a start")
+    parser.add_argument("--pairs", type=several, default=8, help="of turns in a start")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     parser.add_argument("flags", nargs="*", help="further arguments of the job with the flag, after --")
     arguments = parser.parse_args()
-    from harness.flag_runs import make_dataset
+    from harness.flag_runs import make_dataset, missing
 
+    if missing:
+        print(f"{', '.join(missing)} are not installed: scripts/develop does, in .megatron-0.17.1", file=sys.stderr)
+        return 2
     os.environ.update(KEPT_MEMORY)
     names, pairs = ("stock", "flag"), []
     with tempfile.TemporaryDirectory() as folder:

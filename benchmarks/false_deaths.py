@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.emulated_run import EmulatedRun
 from benchmarks.interrupted import until_interrupted
 from benchmarks.scale import MICRO_BATCHES
+from benchmarks.shapes import add_shape
 
 
 @contextlib.contextmanager
@@ -34,9 +35,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--loops", type=int, default=8)
-    parser.add_argument("--shape", default="3x4")
+    add_shape(parser)
     arguments = parser.parse_args()
-    pipelines, stages = map(int, arguments.shape.split("x"))
+    pipelines, stages = arguments.shape
     with (
         tempfile.TemporaryDirectory() as temporary,
         busy(arguments.loops),

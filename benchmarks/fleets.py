@@ -3,7 +3,8 @@
 Usage: python -m benchmarks.fleets [templates | failures | trace] [--trace FILE] [--micro-batches M,...] [--seeds N]
 
     templates  the processor's time for the templates of 96 layers on 24 and 64 servers, for all numbers of servers
-    failures   8 x 8 with 64 and 256 micro-batches and 1, 2 and 4 dead servers in the first, a middle or the last stage
+    failures   8 x 8 with 64 and 256 micro-batches, if no others are given, and 1, 2 and 4 dead servers in the first, a
+               middle or the last stage
     trace      6 x 4 over a trace of live servers (rows of hours and how many live), which of them die drawn at random
 
 96 layers of equal cost, F = I = W = 1 and optimizer 3 each; a server has memory for the activations of 2P stages, and
@@ -112,10 +113,10 @@ def show_templates() -> None:
         print(f"{servers} servers x {LAYERS} layers: {len(found.by_servers)} templates in {spent:.3f} s")
 
 
-def show_failures() -> None:
+def show_failures(numbers: list[int]) -> None:
     """Rows of dead servers in a stage: what the best fleet keeps, and what it takes to get there."""
     print("M  stage  dead  1F1B  re-routed  placed  of the work bound (re-routed)  bytes  fleet")
-    for micro_batches in (64, 256):
+    for micro_batches in numbers:
         setting = make_setting(8, 8, micro_batches)
         runs, baseline = stage_runs(8), setting.baseline()
         job = Job(8, micro_batches, tuple(map(setting.model.stage, runs)), (0,) * 7)
@@ -262,17 +263,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("section", nargs="?", choices=("templates", "failures", "trace"), default="templates")
     parser.add_argument("--trace", type=Path, help="a file of hours and live servers")
-    parser.add_argument("--micro-batches", default="6,12,24,64")
+    parser.add_argument(
+        "--micro-batches", help="of a pipeline; default: 6,12,24,64 over a trace, 64,256 after failures"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
+    named = arguments.micro_batches or ("6,12,24,64" if arguments.section == "trace" else "64,256")
+    numbers = [int(each) for each in named.split(",")]
     if arguments.section == "templates":
         show_templates()
     elif arguments.section == "failures":
-        show_failures()
+        show_failures(numbers)
     elif arguments.trace is None:
         parser.error("trace: give --trace FILE")
     else:
-        show_trace(arguments.trace, list(map(int, arguments.micro_batches.split(","))), arguments.seeds)
+        show_trace(arguments.trace, numbers, arguments.seeds)
 
 
 if __name__ == "__main__":

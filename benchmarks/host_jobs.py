@@ -22,11 +22,19 @@ class HostJob(NamedTuple):
     line: Callable[[int, int], str]
 
 
-def train_words(folder: Path, iterations: int, store: str = "", *, exact: bool) -> list[str]:
+def train_words(
+    folder: Path,
+    iterations: int,
+    shape: tuple[int, ...] = (PIPELINES, STAGES),
+    store: str = "",
+    *,
+    exact: bool = False,
+) -> list[str]:
     """The command line of a run of ``recycle train``."""
     folder.mkdir(exist_ok=True)
     (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", str(PIPELINES), "--stages", str(STAGES), "--micro-batches", "4"]
+    pipelines, stages = map(str, shape)
+    size = ["--pipelines", pipelines, "--stages", stages, "--micro-batches", "4"]
     files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
     chosen = ["--exact"] * exact + (["--store", store] if store else [])
     return ["train", *size, "--iterations", str(iterations), *files, *chosen]
@@ -36,7 +44,7 @@ def train_job(*, exact: bool) -> HostJob:
     """``recycle train``, with sums that are exact or not."""
     return HostJob(
         "harness.scripts.train",
-        lambda folder, iterations, store: train_words(folder, iterations, store, exact=exact),
+        lambda folder, iterations, store: train_words(folder, iterations, store=store, exact=exact),
         lambda step, last: f"iteration {step}/{last}",
     )
 

@@ -1,19 +1,23 @@
 """How long training stands still when a server joins: its state copied before the pause, or in it.
 
-Usage: python -m benchmarks.join [--hidden 512] [--layers 8]
+Usage: python -m benchmarks.join [--hidden 512] [--layers 8] [--iterations 1000]
 
-Two pipelines of two stages train a GPT; one server is killed and joins again. The time is counted on the servers that
-were there, from the boundary at which they stop to the first instruction after it; the longest of them counts.
+Two pipelines of two stages train a GPT; one server is killed and joins again, and then the run is told to end. The time
+is counted on the servers that were there, from the boundary at which they stop to the first instruction after it; the
+longest of them counts.
 """
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 
 from recycle.cli.model import quiet
+from recycle.errors import EndedBySignal
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
@@ -21,7 +25,7 @@ from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.record.recording import Line, RecoveryLine, ViewLine
 
-LOST = Server(1, 0)
+LOST, OTHERS = Server(1, 0), 3
 MILLISECONDS = 1 / 1000.0
 PHASES = ("agree", "rebuild", "restore", "start")
 
@@ -44,16 +48,21 @@ def pause(hidden: int, layers: int, iterations: int, following: bool) -> tuple[f
     faults = Faults((Fault(Kind.KILL, (LOST,), step=1), Fault(Kind.JOIN, (LOST,), step=2)))
     recoveries: dict[int, list[RecoveryLine]] = {}
     joined: list[int] = []
+    told: list[int] = []
 
     def watch(line: Line) -> None:
         if isinstance(line, RecoveryLine) and line.server != str(LOST):
             recoveries.setdefault(line.epoch, []).append(line)
         if isinstance(line, ViewLine) and line.joined:
             joined.append(line.epoch)
+        if joined and not told and len(recoveries.get(joined[0], ())) == OTHERS:
+            told.append(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with tempfile.TemporaryDirectory() as folder:
         run = Run(plan, model, iterations, Path(folder) / "run")
-        train(run, watch, plan_maker(job, plan.mode), faults)
+        with contextlib.suppress(EndedBySignal):
+            train(run, watch, plan_maker(job, plan.mode), faults)
     assert joined, f"nobody was let in within {iterations} iterations; take more"
     slowest = max(recoveries[joined[0]], key=lambda line: line.resumed - line.noticed)
     times = (slowest.noticed, slowest.agreed, slowest.rebuilt, slowest.restored, slowest.resumed)
@@ -65,7 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--iterations", type=int, default=1000, help="after which nobody is waited for any longer")
     arguments = parser.parse_args()
     quiet()
     print(

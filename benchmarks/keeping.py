@@ -1,10 +1,10 @@
 """What copies of every iteration's state in memory cost while nothing fails, and how fast they are brought back.
 
-Usage: python -m benchmarks.keeping cost [--pairs 36] [--seconds 2] [--sequence 256]
+Usage: python -m benchmarks.keeping cost [--pairs 36] [--seconds 2] [--sequence 256] [--shape 3x4]
        python -m benchmarks.keeping bring [--megabytes 200 1000] [--rounds 5]
 
-``cost``: two runs of 12 processes with the real model, one with --keep-in-memory and one without, which take turns
-(``benchmarks.turns``).
+``cost``: two runs with the real model, of 12 processes if nothing is said, one with --keep-in-memory and one without,
+which take turns (``benchmarks.turns``).
 
 ``bring``: a stage's state, without a model, put by two peers and brought back with checksums: from the same host's
 keeper, in turns with copying as many bytes once, and over a connection as from another host's, in turns with sending
@@ -25,12 +25,14 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.pairs import several
 from benchmarks.protection import start
+from benchmarks.shapes import add_shape, paper_shaped
 from benchmarks.turns import Contestant, report, take_turns
 from recycle.cli.model import quiet
 from recycle.control.joinfile import new_token
 from recycle.control.view import View
-from recycle.job import Server
+from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.state.client import KeeperClient
@@ -44,13 +46,13 @@ BRINGING = (("from one's own host", "copy once", 2.0), ("from another host", "se
 """What is measured, against what, and how many times as long it may take."""
 
 
-def cost(pairs: int, seconds: float, sequence: int) -> int:
+def cost(job: Job, pairs: int, seconds: float, sequence: int) -> int:
     contestants: list[Contestant] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             for redundancy in (None, Redundancy(1, 1)):
                 run = Path(folder) / str(redundancy)
-                contestants.append(start(run, sequence, protected=True, redundancy=redundancy))
+                contestants.append(start(job, run, sequence, protected=True, redundancy=redundancy))
             ratios = report(("off", "copies=1"), take_turns(*contestants, pairs, seconds))
         finally:
             for each in contestants:
@@ -167,16 +169,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     what = parser.add_subparsers(dest="what", required=True)
     costs = what.add_parser("cost")
-    costs.add_argument("--pairs", type=int, default=36)
+    costs.add_argument("--pairs", type=several, default=36)
     costs.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     costs.add_argument("--sequence", type=int, default=256, help="tokens in a sample; four samples")
+    add_shape(costs)
     brings = what.add_parser("bring")
     brings.add_argument("--megabytes", type=int, nargs="+", default=[200, 1000])
     brings.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     quiet()
     if arguments.what == "cost":
-        return cost(arguments.pairs, arguments.seconds, arguments.sequence)
+        return cost(paper_shaped(arguments.shape), arguments.pairs, arguments.seconds, arguments.sequence)
     missed = [megabytes for megabytes in arguments.megabytes if not bring(megabytes, arguments.rounds)]
     return int(bool(missed))
 

@@ -20,7 +20,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from benchmarks.equivalence import job, plan
-from benchmarks.pairs import judge
+from benchmarks.pairs import judge, several
 from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.unprotected import UnprotectedExecution
@@ -79,7 +79,7 @@ def body(member: LocalProcess, pairs: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--pairs", type=several, default=30)
     pairs = parser.parse_args().pairs
     found: list[list[list[float]]] = []
     launch(

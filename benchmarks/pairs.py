@@ -1,11 +1,23 @@
 """What a benchmark says of times that were measured in turns, one with and one without what is measured."""
 
+import argparse
 import os
 import statistics
 import sys
 from collections.abc import Sequence
 
 MOST_SPREAD = 0.25
+
+
+def several(text: str) -> int:
+    """A number of pairs or rounds from which a spread can be told: two or more; for ``type=`` of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: it is another one.
+    """
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text}: give 2 or more, for their spread is told as well")
+    return int(text)
 
 
 def judge(title: str, names: tuple[str, str], times: tuple[Sequence[float], Sequence[float]], allowed: float) -> int:

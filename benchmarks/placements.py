@@ -1,9 +1,11 @@
 """How good plans for servers of several chunks are: period over the proved bound, and over one chunk per server.
 
 Usage: python -m benchmarks.placements [fault-free | failures] [--servers P,...] [--micro-batches M,...] [--budget S]
+       [--shape DxPxM]
 
     fault-free  one pipeline, V-shaped and interleaved with two chunks per server
-    failures    64 pipelines x 16 servers x 64 micro-batches with 0, 1, 2 and 8 dead servers, drawn with a printed seed
+    failures    64 pipelines x 16 servers x 64 micro-batches, if no other shape is given, with 0, 1, 2 and 8 dead
+                servers, drawn with a printed seed
 
 A half-stage takes the costs that are named, F:I:W, and a stage of the standard placement, with which they are compared,
 twice as much. Limits are in whole stages: P and 2P. Everything runs on one core.
@@ -15,6 +17,7 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 
+from benchmarks.shapes import sizes
 from recycle.job import Job, Stage
 from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
@@ -86,13 +89,14 @@ def main() -> None:
     parser.add_argument("--servers", default="4,8,16,32")
     parser.add_argument("--micro-batches", default="1,2,4", help="per server of a pipeline; 128 in all at most")
     parser.add_argument("--budget", type=float, default=5.0)
+    parser.add_argument("--shape", type=sizes(3), default=(64, 16, 64), metavar="DxPxM", help="of failures")
     arguments = parser.parse_args()
     head = ("placement", "D x P x M", "F:I:W", "latency", "limit", "dead", "period", "bound", "ratio", "bound by")
     show((*head, "against 1", "seconds"))
     if arguments.section == "failures":
         print(f"dead servers drawn with seed {SEED}")
         for dead in DEAD:
-            compare((64, 16, 64), dead, arguments.budget)
+            compare(arguments.shape, dead, arguments.budget)
         return
     for servers in map(int, arguments.servers.split(",")):
         for times in map(int, arguments.micro_batches.split(",")):

@@ -1,17 +1,19 @@
 """How fast and how good the planner is: one table per question.
 
-Usage: python -m benchmarks.planner [SECTION ...] [--cases N] [--proof SECONDS] [--seed N]
+Usage: python -m benchmarks.planner [SECTION ...] [--cases N] [--budget SECONDS] [--proof SECONDS] [--stages P ...]
+       [--shape DxPxM] [--seed N]
 
 Sections (all of them by default):
     table       the worked example with its proved values: the fast planner, and the exact solver's proof
-    small       random small jobs: the fast planner with a budget of 2 s against proved optima
+    small       random small jobs: the fast planner against proved optima
     fault-free  one pipeline without failures against the lower bound, 1F1B, and the better of ZB-H1 and ZB-H2
     large       64 x 16 x 64 with 0, 1, 2 and 8 failures: processor seconds to a lowered plan, and period / bound
     huge        512 x 32 x 64 with 1% of its servers dead: seconds and memory to a compute plan
     lookup      a look-up in a catalogue at 1,024 servers
     help        recycle --help
 
-Everything runs on one core; imports are not counted, except for help.
+The fast planner has 2 s for each plan if nothing is said. --shape gives large, huge and lookup another job. Everything
+runs on one core; imports are not counted, except for help.
 """
 
 import argparse
@@ -26,6 +28,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.shapes import sizes
 from recycle.job import Job, Server, Stage
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
@@ -40,7 +43,6 @@ from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import Problem, make_problem
 from recycle.planner.model.stopping import MaxSeconds
 
-TWO_SECONDS = Effort((MaxSeconds(2.0),), "2 s")
 FUSED, SPLIT, STAGGERED = Mode("fused", "global"), Mode("split", "global"), Mode()
 
 TABLE = [
@@ -86,6 +88,10 @@ def even_job(
     )
 
 
+def effort(arguments: argparse.Namespace) -> Effort:
+    return Effort((MaxSeconds(arguments.budget),), f"{arguments.budget:g} s")
+
+
 def show(row: Iterable[object], widths: Sequence[int]) -> None:
     print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
 
@@ -100,10 +106,10 @@ def table(arguments: argparse.Namespace) -> None:
             mode,
         )
         began = time.perf_counter()
-        found = improve(problem, [MaxSeconds(2.0)])
+        found = improve(problem, [MaxSeconds(arguments.budget)])
         fast = time.perf_counter() - began
         began = time.perf_counter()
-        proof = solve(problem, seconds=60)
+        proof = solve(problem, seconds=arguments.proof)
         exact = time.perf_counter() - began
         proved = proof.value if proof.status == "optimal" else f">={proof.bound}"
         show(
@@ -153,7 +159,7 @@ def small(arguments: argparse.Namespace) -> None:
         problem = small_problem(random_)
         job = problem.job
         began = time.perf_counter()
-        found = improve(problem, [MaxSeconds(2.0)], seed=arguments.seed)
+        found = improve(problem, [MaxSeconds(arguments.budget)], seed=arguments.seed)
         fast = time.perf_counter() - began
         began = time.perf_counter()
         exact = solve(problem, seconds=arguments.proof, hint=found.programs)
@@ -193,14 +199,14 @@ def fault_free(arguments: argparse.Namespace) -> None:
     widths = (8, 8, 9, 9, 8, 8, 8, 8, 8, 9)
     show(("stages", "micro", "F:I:W", "latency", "limit", "bound", "period", "1F1B", "ZB-H", "seconds"), widths)
     for cost, latency in (((1, 1, 1), 0), ((10, 12, 7), 0), ((10, 12, 7), 5)):
-        for depth in (4, 8, 16, 32):
+        for depth in arguments.stages:
             for micro_batches in sorted({depth, 2 * depth, 64}):
                 for limit in (depth, depth + depth // 2, 2 * depth):
                     problem = make_problem(
                         even_job(1, depth, micro_batches, limit, cost, latency=latency), (), STAGGERED
                     )
                     began = time.perf_counter()
-                    found = improve(problem, [MaxSeconds(2.0)])
+                    found = improve(problem, [MaxSeconds(arguments.budget)])
                     seconds = time.perf_counter() - began
                     bound = lower_bound(problem).value
                     plain = value(problem, one_forward_one_backward(problem))
@@ -226,13 +232,14 @@ def fault_free(arguments: argparse.Namespace) -> None:
 def large(arguments: argparse.Namespace) -> None:
     widths = (8, 9, 9, 7, 9, 8, 8, 8, 8)
     show(("limit", "F:I:W", "latency", "dead", "seconds", "bound", "period", "ratio", "legal"), widths)
-    job_servers = [Server(pipeline, stage) for pipeline in range(64) for stage in range(16)]
-    rows = itertools.product((((1, 1, 1), 3), ((10, 12, 7), 60)), (32, 16), (0, 1), (0, 1, 2, 8))
+    pipelines, depth, micro_batches = arguments.shape or (64, 16, 64)
+    servers = [Server(pipeline, stage) for pipeline in range(pipelines) for stage in range(depth)]
+    rows = itertools.product((((1, 1, 1), 3), ((10, 12, 7), 60)), (2 * depth, depth), (0, 1), (0, 1, 2, 8))
     for (cost, optimizer), limit, latency, count in rows:
-        failed = random.Random(arguments.seed + count).sample(job_servers, count)
-        job = even_job(64, 16, 64, limit, cost, optimizer=optimizer, latency=latency)
+        failed = random.Random(arguments.seed + count).sample(servers, count)
+        job = even_job(pipelines, depth, micro_batches, limit, cost, optimizer=optimizer, latency=latency)
         began = time.thread_time()
-        plan = make_plan(job, failed, STAGGERED, TWO_SECONDS)
+        plan = make_plan(job, failed, STAGGERED, effort(arguments))
         seconds = time.thread_time() - began
         legal = not check_plan(plan)
         costs = ":".join(map(str, cost))
@@ -241,40 +248,44 @@ def large(arguments: argparse.Namespace) -> None:
 
 
 def huge(arguments: argparse.Namespace) -> None:
-    job = even_job(512, 32, 64, 64)
-    failed = random.Random(arguments.seed).sample(job.servers(), 164)
+    pipelines, depth, micro_batches = arguments.shape or (512, 32, 64)
+    job = even_job(pipelines, depth, micro_batches, 2 * depth)
+    failed = random.Random(arguments.seed).sample(job.servers(), -(-pipelines * depth // 100))
     began = time.perf_counter()
     problem = make_problem(job, failed, STAGGERED)
-    programs = improve(problem, TWO_SECONDS.stops).programs
+    programs = improve(problem, effort(arguments).stops).programs
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     tasks = sum(len(program) for program in programs.values())
-    print(f"512 x 32 x 64, 164 dead: {tasks} compute instructions in {seconds:.1f} s, at most {peak:.2f} GiB")
+    shape = f"{pipelines} x {depth} x {micro_batches}"
+    print(f"{shape}, {len(failed)} dead: {tasks} compute instructions in {seconds:.1f} s, at most {peak:.2f} GiB")
     bound = lower_bound(problem).value
     period = value(problem, programs)
     print(f"period {period}, bound {bound}, ratio {period / bound:.4f}")
 
 
 def lookup(arguments: argparse.Namespace) -> None:
-    job = even_job(64, 16, 64, 32)
+    pipelines, depth, micro_batches = arguments.shape or (64, 16, 64)
+    job = even_job(pipelines, depth, micro_batches, 2 * depth)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "catalogue.zip"
-        make_catalogue(path, job, STAGGERED, 1, TWO_SECONDS, "lowered", lambda *_: None)
-        print(f"1,024 servers, every single failure: {path.stat().st_size / 2**20:.1f} MiB")
+        make_catalogue(path, job, STAGGERED, 1, effort(arguments), "lowered", lambda *_: None)
+        print(f"{pipelines * depth:,} servers, every single failure: {path.stat().st_size / 2**20:.1f} MiB")
         catalogue = Catalogue(path, job)
         looked, program = [], []
-        for server in random.Random(arguments.seed).sample(job.servers(), 20):
+        for server in random.Random(arguments.seed).sample(job.servers(), min(20, pipelines * depth)):
             began = time.perf_counter()
             found = catalogue.look_up([server])
             looked.append(time.perf_counter() - began)
             began = time.perf_counter()
-            found.program(Server((server.pipeline + 1) % 64, server.stage))
+            found.program(Server((server.pipeline + 1) % pipelines, server.stage))
             program.append(time.perf_counter() - began)
         began = time.perf_counter()
         found.plan()
         whole = time.perf_counter() - began
     print(f"look-up, relabelled: median {statistics.median(looked) * 1e3:.1f} ms, worst {max(looked) * 1e3:.1f} ms")
-    print(f"one server's program: median {statistics.median(program) * 1e3:.2f} ms; all 1,023: {whole:.2f} s")
+    live = f"{pipelines * depth - 1:,}"
+    print(f"one server's program: median {statistics.median(program) * 1e3:.2f} ms; all {live}: {whole:.2f} s")
 
 
 def help_(arguments: argparse.Namespace) -> None:
@@ -302,8 +313,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--cases", type=int, default=60, help="random small jobs (default 60)")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds of the fast planner per plan (default 2)")
     parser.add_argument(
-        "--proof", type=float, default=60.0, help="seconds of the exact solver per small job (default 60)"
+        "--proof", type=float, default=60.0, help="seconds of the exact solver per job of table and small (default 60)"
+    )
+    parser.add_argument(
+        "--stages", type=int, nargs="+", default=[4, 8, 16, 32], help="of fault-free's pipelines (default 4 8 16 32)"
+    )
+    parser.add_argument(
+        "--shape", type=sizes(3), metavar="DxPxM", help="pipelines x stages x micro-batches of large, huge and lookup"
     )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

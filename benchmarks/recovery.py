@@ -1,10 +1,10 @@
-"""How long training stands still after kill -9: 12 processes with the real model, kills before random instructions.
+"""How long training stands still after kill -9: the real model, kills before random instructions.
 
-Usage: python -m benchmarks.recovery [--kills 30] [--seed 0] [--keep FOLDER]
+Usage: python -m benchmarks.recovery [--kills 30] [--seed 0] [--shape 3x4] [--keep FOLDER]
 
-Every kill is followed by a rejoin, so that each meets a view of 12 servers or 11. The time is counted from right before
-the signal, which comes right after the victim's last instruction, to the first instruction of the iteration that is
-made again; the last column says when every survivor was ready.
+Every kill is followed by a rejoin, so that each meets a view of all servers, 12 if nothing is said, or of one less. The
+time is counted from right before the signal, which comes right after the victim's last instruction, to the first
+instruction of the iteration that is made again; the last column says when every survivor was ready.
 """
 
 import argparse
@@ -17,12 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.shapes import add_shape, paper_shaped
 from recycle.cli.model import quiet
 from recycle.faults.fired import load_fired
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Job
-from recycle.jobfile import load_job
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -117,6 +117,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
+    add_shape(parser)
     parser.add_argument("--keep", type=Path, help="an empty folder for the run, which is kept")
     arguments = parser.parse_args()
     quiet()
@@ -125,7 +126,7 @@ def main() -> int:
     from recycle.megatron.gpt.training import train
     from recycle.planner.source import plan_maker
 
-    job = load_job(Path("schedules/paper.toml"), {})
+    job = paper_shaped(arguments.shape)
     plan = plan_maker(job, Mode())(())
     faults = choose_faults(job, plan, arguments.kills, arguments.seed)
     steps = FIRST + APART * arguments.kills + 2

@@ -1,6 +1,6 @@
 """Crashes and automatic returns in one run of ``recycle train``: is the view whole again each time, and the loss equal?
 
-Usage: python -m benchmarks.returns [--crashes 50] [--seed 0]
+Usage: python -m benchmarks.returns [--crashes 50] [--seed 0] [--shape 3x4]
 
 Workers are killed one after another with SIGKILL, each once the view is whole; their agents start them again. In the
 end the run is told to end, and the same iterations are trained again with nobody killed.
@@ -17,9 +17,10 @@ import time
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.host_jobs import PIPELINES, STAGES, train_words
+from benchmarks.host_jobs import train_words
 from benchmarks.hosts import FAR
 from benchmarks.interrupted import until_interrupted
+from benchmarks.shapes import add_shape
 from benchmarks.turns import family
 from harness.started import TRAIN, Started, losses, newest_view, wait_until
 
@@ -27,10 +28,10 @@ ENDLESS = 1_000_000
 PATIENCE = 120.0
 
 
-def is_whole(folder: Path, epoch: int) -> bool:
+def is_whole(folder: Path, epoch: int, servers: int) -> bool:
     """Whether all servers are in a view after another one."""
     view = newest_view(folder)
-    return view.epoch > epoch and len(view.servers) == PIPELINES * STAGES
+    return view.epoch > epoch and len(view.servers) == servers
 
 
 def worker_of(server: str, root: int) -> int:
@@ -45,12 +46,12 @@ def worker_of(server: str, root: int) -> int:
     raise RuntimeError(f"{server} has no process")
 
 
-def crash(run: Started, folder: Path, server: str) -> float:
+def crash(run: Started, folder: Path, server: str, servers: int) -> float:
     """Kill a server of a whole view; gives the seconds until it is whole again."""
     view = newest_view(folder)
     killed = time.monotonic()
     os.kill(worker_of(server, run.process.pid), signal.SIGKILL)
-    wait_until(lambda: is_whole(folder, view.epoch), PATIENCE)
+    wait_until(lambda: is_whole(folder, view.epoch, servers), PATIENCE)
     return time.monotonic() - killed
 
 
@@ -58,19 +59,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--crashes", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    add_shape(parser)
     arguments = parser.parse_args()
+    pipelines, stages = arguments.shape
     source, times = random.Random(arguments.seed), list[float]()
     with tempfile.TemporaryDirectory() as temporary:
         folder, undisturbed = Path(temporary) / "crashes", Path(temporary) / "undisturbed"
         # Each server may crash as often as it is chosen.
-        run = Started([*TRAIN, *train_words(folder, ENDLESS, exact=False), "--restarts", str(arguments.crashes + 1)])
+        run = Started([*TRAIN, *train_words(folder, ENDLESS, arguments.shape), "--restarts", str(arguments.crashes + 1)])
         try:
             run.wait_for("iteration 2/")
             with until_interrupted():
                 for number in range(arguments.crashes):
                     time.sleep(source.random())
-                    server = f"W{source.randrange(PIPELINES)}_{source.randrange(STAGES)}"
-                    times.append(crash(run, folder / "run", server))
+                    server = f"W{source.randrange(pipelines)}_{source.randrange(stages)}"
+                    times.append(crash(run, folder / "run", server, pipelines * stages))
                     text = f"{number + 1} of {arguments.crashes}: whole {times[-1]:.1f} s after the crash of {server}"
                     print(text, file=sys.stderr, flush=True)
             if not times:
@@ -82,7 +85,7 @@ def main() -> int:
             run.kill()
         found = losses(folder / "run")
         print(f"{max(found) + 1} iterations that nothing befalls, to compare", file=sys.stderr, flush=True)
-        again = Started([*TRAIN, *train_words(undisturbed, max(found) + 1, exact=False)])
+        again = Started([*TRAIN, *train_words(undisturbed, max(found) + 1, arguments.shape)])
         assert again.ended(3600) == 0, again.output
         expected = losses(undisturbed / "run")
     complete = list(found) == list(expected)

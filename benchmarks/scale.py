@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.emulated_run import EmulatedRun, Recovered
+from benchmarks.shapes import sizes
 
 MICRO_BATCHES = 6
 MILLISECONDS = 1e3
@@ -58,18 +59,17 @@ HEADER = "        | kills | median  worst |   heard  detect   agree rebuild rest
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shapes", nargs="+", default=["3x4", "3x8", "4x8", "3x16"])
+    parser.add_argument("--shapes", nargs="+", type=sizes(2), default=[(3, 4), (3, 8), (4, 8), (3, 16)])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     missed = 0
     print(HEADER)
-    for shape in arguments.shapes:
-        pipelines, stages = map(int, shape.split("x"))
+    for pipelines, stages in arguments.shapes:
         found = measure(pipelines, stages, arguments.kills, arguments.seed)
         missed += arguments.kills - len(found)
         if found:
-            print(row(shape, found), flush=True)
+            print(row(f"{pipelines}x{stages}", found), flush=True)
     print(f"load {os.getloadavg()[0]:.1f}; {missed} kills were not survived in time or not made")
     return int(missed > 0)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.emulated_run import EmulatedRun, Recovered
 from benchmarks.interrupted import until_interrupted
 from benchmarks.scale import HEADER, MICRO_BATCHES, row
+from benchmarks.shapes import add_shape
 from recycle.job import Server
 
 
@@ -34,9 +35,9 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60, help="of each kind")
     parser.add_argument("--within", type=float, default=0.12, help="seconds between the deaths, at most")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--shape", default="3x4")
+    add_shape(parser)
     arguments = parser.parse_args()
-    pipelines, stages = map(int, arguments.shape.split("x"))
+    pipelines, stages = arguments.shape
     source = random.Random(arguments.seed)
     found: dict[int, list[Recovered]] = {1: [], 2: []}
     with (

@@ -1,10 +1,10 @@
-"""What the page of a large plan costs: ``python -m benchmarks.show [--screenshot FILE]``.
+"""What the page of a large plan costs: ``python -m benchmarks.show [--shape 64x16x64] [--screenshot FILE]``.
 
-The plan is 64 pipelines x 16 stages x 64 micro-batches with one dead server, about 200,000 boxes. Reported are the time
-to make the page with ``recycle show``, its size, and, measured in the page by headless Chromium, the time from the
-start of its loading to its first drawing, from a zoom step to the frame behind the one that shows it, over steps from
-the whole to a few boxes and back, both with bands and with a row per server, and the time of searches for the last
-server, an instruction and a micro-batch, until what they find is drawn.
+The plan is 64 pipelines x 16 stages x 64 micro-batches, if no other shape is given, with one dead server, about 200,000
+boxes. Reported are the time to make the page with ``recycle show``, its size, and, measured in the page by headless
+Chromium, the time from the start of its loading to its first drawing, from a zoom step to the frame behind the one that
+shows it, over steps from the whole to a few boxes and back, both with bands and with a row per server, and the time of
+searches for the last server, an instruction and a micro-batch, until what they find is drawn.
 """
 
 import argparse
@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.shapes import sizes
 from harness.browser import chromium, missing
 from recycle.job import Job, Server, Stage
 from recycle.plan.document import save_plan
@@ -36,20 +38,21 @@ const found = schedule.find(arguments[0]);
 if (!found) throw new Error('it is not found');
 return performance.now() - start;
 """
-SEARCHED = ("W63_15", "15F63.63", "40.31")
 FIRST = "return performance.getEntriesByName('first draw')[0].startTime"
 STEPS = 20
 RUN = "from recycle.cli import main; main()"
 
 
-def large_plan() -> Plan:
-    depth = 16
+def large_plan(pipelines: int, depth: int, micro_batches: int) -> Plan:
     stage = Stage(1, 1, 1, optimizer=3, reduction=0, held=1, released_at_input_gradient=0, limit=depth)
-    job = Job(64, 64, (stage,) * depth, (0,) * (depth - 1), "64 x 16 x 64")
-    return make_plan(job, (Server(5, 7),), Mode(), Effort((MaxMoves(0),), "no search"))
+    job = Job(
+        pipelines, micro_batches, (stage,) * depth, (0,) * (depth - 1), f"{pipelines} x {depth} x {micro_batches}"
+    )
+    return make_plan(job, (Server(0, depth // 2),), Mode(), Effort((MaxMoves(0),), "no search"))
 
 
-def measure(page: Path, screenshot: Path | None) -> dict[str, float]:
+def measure(page: Path, searched: Sequence[str], screenshot: Path | None) -> dict[str, float]:
+    """Figures of a page in milliseconds, by what they are of."""
     with chromium() as browser:
         browser.get(page.as_uri())
         first = browser.execute_script(FIRST)
@@ -61,18 +64,22 @@ def measure(page: Path, screenshot: Path | None) -> dict[str, float]:
             if screenshot:
                 browser.save_screenshot(str(screenshot.with_stem(f"{screenshot.stem}-{shown}")))
             browser.execute_script("document.getElementById('folded').click()")
-        for wanted in SEARCHED:
+        for wanted in searched:
             figures[f"search for {wanted}"] = browser.execute_script(SEARCH, wanted)
     return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", type=sizes(3), default=(64, 16, 64), metavar="DxPxM")
     parser.add_argument("--screenshot", type=Path, help="save what is seen at the end, with bands and with rows")
     arguments = parser.parse_args()
+    pipelines, depth, micro_batches = arguments.shape
+    last, middle = depth - 1, micro_batches // 2
+    searched = (f"W{pipelines - 1}_{last}", f"{last}F{pipelines - 1}.{micro_batches - 1}", f"{pipelines - 1}.{middle}")
     with tempfile.TemporaryDirectory() as folder:
         plan, page = Path(folder) / "plan.json", Path(folder) / "page.html"
-        save_plan(large_plan(), plan)
+        save_plan(large_plan(*arguments.shape), plan)
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", RUN, "show", plan, "--html", page], check=True)
         elapsed = time.perf_counter() - start
@@ -83,7 +90,7 @@ def main() -> None:
         if reason:
             print(f"not drawn: {reason}")
             return
-        for name, value in measure(page, arguments.screenshot).items():
+        for name, value in measure(page, searched, arguments.screenshot).items():
             print(f"{name}: {value:.1f} ms")
 
 

@@ -45,6 +45,7 @@ from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 
 APART = 24
+FEWEST = 3
 SLOT = 0.004
 FOLDER = "growth"
 
@@ -142,6 +143,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="after which the run has hung")
     parser.add_argument("--views", action="store_true", help="print every view")
     arguments = parser.parse_args()
+    if arguments.kills < FEWEST:
+        parser.error(
+            f"--kills {arguments.kills}: growth is looked for between two tenths of the run; give {FEWEST} or more"
+        )
     quiet()
     job = load_job(Path("schedules/paper.toml"), {"stages": 2, "micro_batches": 4})
     plan = plan_maker(job, Mode())(())

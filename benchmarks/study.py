@@ -1,10 +1,10 @@
 """What studies show: a year of 400 servers timed, the example's plots, and simulated against emulated.
 
-Usage: python -m benchmarks.study year|figures
+Usage: python -m benchmarks.study year [--pipelines 50]
+       python -m benchmarks.study figures [--seeds 3] [-o docs/images]
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def setting(job: Job, trace: str, seeds: int, policies: tuple[str, ...] = ALL) -
     return StudySetting(Ground(job, 10.0, 8 * job.depth, failures), outages, policies, seeds)
 
 
-def year() -> int:
+def year(pipelines: int) -> None:
     stage = Stage(
         forward=1,
         input_gradient=1,
@@ -39,7 +39,9 @@ def year() -> int:
         released_at_input_gradient=0,
         limit=10,
     )
-    whole = setting(Job(50, 16, (stage,) * 8, (0,) * 7, name="400 servers"), "language-model-cluster", 1)
+    whole = setting(
+        Job(pipelines, 16, (stage,) * 8, (0,) * 7, name=f"{8 * pipelines} servers"), "language-model-cluster", 1
+    )
     outages, job = dealt(whole, 0), whole.ground.job
     rates = Rates(job, whole.ground.layers)
     for what in ("with plans to be made", "once plans are there"):
@@ -49,11 +51,10 @@ def year() -> int:
         print(
             f"{len(ALL)} policies over {outages.seconds / 86_400:g} days: {time.process_time() - start:.1f} s, {what}"
         )
-    return 0
 
 
-def figures() -> int:
-    example = setting(example_job(6), "shared-gpus", 3)
+def figures(seeds: int, folder: Path) -> None:
+    example = setting(example_job(6), "shared-gpus", seeds)
     comparisons, curves = compare(example), retention(example)
     for name, picture in {
         "study-time": over_time(comparisons),
@@ -61,16 +62,24 @@ def figures() -> int:
         "study-retention": retention_lines(curves),
         "study-cost": lost_hours(comparisons),
     }.items():
-        write_whole(IMAGES / f"{name}.svg", picture.encode())
-        print(f"docs/images/{name}.svg")
-    return 0
+        write_whole(folder / f"{name}.svg", picture.encode())
+        print(folder / f"{name}.svg")
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["year", "figures"])
-    return {"year": year, "figures": figures}[parser.parse_args().what]()
+    what = parser.add_subparsers(dest="what", required=True)
+    years = what.add_parser("year")
+    years.add_argument("--pipelines", type=int, default=50, help="of 8 servers")
+    drawn = what.add_parser("figures")
+    drawn.add_argument("--seeds", type=int, default=3)
+    drawn.add_argument("-o", "--output", type=Path, default=IMAGES, help="the folder of the plots")
+    arguments = parser.parse_args()
+    if arguments.what == "year":
+        year(arguments.pipelines)
+    else:
+        figures(arguments.seeds, arguments.output)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

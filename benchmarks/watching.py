@@ -1,11 +1,11 @@
 """What ``recycle watch`` costs the run that is watched, against the spread of the same run when nobody looks.
 
-Usage: python -m benchmarks.watching [--starts 3] [--rounds 12] [--seconds 2]
+Usage: python -m benchmarks.watching [--starts 3] [--rounds 12] [--seconds 2] [--shape 3x4]
 
-A run of 12 processes with the real model goes on in turns (``benchmarks.turns``), three to a round: unwatched, watched,
-unwatched. In a watched turn the page's questions are asked as the page asks them, twice a second. The ratio of a
-watched turn to the mean of those beside it is what watching costs, and that of the two unwatched ones is what turns
-differ by anyway. What a browser takes to draw is not counted: it is elsewhere, or its user's own.
+A run with the real model, of 12 processes if nothing is said, goes on in turns (``benchmarks.turns``), three to a
+round: unwatched, watched, unwatched. In a watched turn the page's questions are asked as the page asks them, twice a
+second. The ratio of a watched turn to the mean of those beside it is what watching costs, and that of the two unwatched
+ones is what turns differ by anyway. What a browser takes to draw is not counted: it is elsewhere, or its user's own.
 """
 
 import argparse
@@ -23,9 +23,12 @@ from urllib.request import urlopen
 
 import msgspec
 
+from benchmarks.pairs import several
 from benchmarks.protection import start
+from benchmarks.shapes import add_shape, paper_shaped
 from benchmarks.turns import Contestant, Length, interval
 from recycle.cli.model import quiet
+from recycle.job import Job
 
 WATCH = "from recycle.cli import main; main()"
 PAUSE = 0.5
@@ -83,11 +86,11 @@ def take_rounds(run: Contestant, viewer: Viewer, rounds: int, seconds: float) ->
     return found
 
 
-def measure(rounds: int, seconds: float) -> tuple[list[float], list[float]]:
+def measure(job: Job, rounds: int, seconds: float) -> tuple[list[float], list[float]]:
     """In one start of a run: what watched turns take over unwatched ones, and unwatched ones over unwatched ones."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
-        run = start(folder, 64, True)
+        run = start(job, folder, 64, True)
         serving = subprocess.Popen(
             [sys.executable, "-c", WATCH, "watch", folder, "--port", "0"], stderr=subprocess.PIPE, text=True
         )
@@ -106,12 +109,15 @@ def measure(rounds: int, seconds: float) -> tuple[list[float], list[float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=12, help="of three turns, in each start")
+    parser.add_argument("--rounds", type=several, default=12, help="of three turns, in each start")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    add_shape(parser)
     arguments = parser.parse_args()
     quiet()
-    starts = [measure(arguments.rounds, arguments.seconds) for _ in range(arguments.starts)]
+    starts = [
+        measure(paper_shaped(arguments.shape), arguments.rounds, arguments.seconds) for _ in range(arguments.starts)
+    ]
     low, middle, high = interval([watched for watched, _ in starts])
     unwatched = [ratio for _, ratios in starts for ratio in ratios]
     quarters = statistics.quantiles(unwatched, n=4)

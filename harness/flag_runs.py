@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from harness.started import python_path
 from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.megatron.gpt.text import standard_library
 from recycle.megatron.shared.cpu import run_on_cpu
@@ -80,7 +81,7 @@ def launch(
     words = words_of(dataset, *arguments, iterations=iterations, script=script)
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", *launcher, str(ranks), *map(str, start), *words],
-        env=os.environ | VARIABLES,
+        env=os.environ | VARIABLES | {"PYTHONPATH": python_path()},
         cwd=Path(dataset).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,6 +17,12 @@ TRAIN = (sys.executable, "-m", "harness.scripts.train")
 ROOT = Path(__file__).parents[1]
 
 
+def python_path() -> str:
+    """The PYTHONPATH with which what is started in another folder finds what is found here."""
+    inherited = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return os.pathsep.join([str(ROOT), *inherited])
+
+
 class Started:
     """One process, and what it and those below it print.
 
@@ -30,10 +36,7 @@ class Started:
         self, words: Sequence[str], host: Host | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.output = ""
-        # What is started may run in another folder.
-        inherited = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-        path = os.pathsep.join([str(ROOT), *inherited])
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TORCH_CPP_LOG_LEVEL": "FATAL"}
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
         self.process = subprocess.Popen(
             host.command(*words) if host is not None else list(words),
             env=os.environ | environment | (variables or {}),

@@ -143,7 +143,7 @@ def test_export_writes_csv_to_the_console_or_a_file(run, plan_file, tmp_path):
     status, out, _ = run("export", plan_file)
     assert status == 0
     assert out.startswith("server,chunk,op,home,micro_batch,start,end\nW0_0,0,F,0,0,0,1\n")
-    run("export", plan_file, "-o", tmp_path / "plan.csv")
+    assert run("export", plan_file, "-o", tmp_path / "plan.csv")[1] == f"written to {tmp_path / 'plan.csv'}\n"
     assert (tmp_path / "plan.csv").read_text() == out
     status, _, err = run("export", plan_file, "--format", "torch")
     assert status == 2

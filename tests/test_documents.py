@@ -7,24 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
 
+from harness.documents import COMMANDS, DOCUMENTS, FENCE, shell_lines
 from harness.started import ROOT, Started
 from recycle.cli import VERBS, group
 from recycle.megatron.flag.flags import find_flags
-
-DOCUMENTS = [
-    *(ROOT / "docs").glob("*.md"),
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "benchmarks" / "README.md",
-]
-
-FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```", re.DOTALL | re.MULTILINE)
-SPAN = re.compile(r"`([^`]+)`")
 
 # What makes a verb's commands small enough to be run; those of other verbs are looked at only.
 SMALLER = {
@@ -48,51 +38,55 @@ SMALLER = {
     "profile": ["-D", "2", "-P", "2", "-M", "2", "--model", "tiny.toml", "--repeats", "1", "-o", "profiled.toml"],
 }
 SWEEP = ["--sweep", "servers=104 micro-batches=6"]
-PLACEHOLDERS = {"PLAN", "...", "<its", "/shared/run", "--reproduce"}
+LOOKED_AT = {
+    "recycle join": "tests/survival/test_joining.py brings servers back with it",
+    "recycle study --reproduce": "tests/test_study_verb.py runs it",
+    "recycle train job.toml -o /shared/run": "a run on several hosts: tests/test_torchrun.py and tests/test_hosts.py",
+    "python -m recycle.megatron": "tests/megatron/flag runs it on Megatron's scripts",
+    "python -m build": "tests/test_package.py builds and installs what it builds",
+    "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
+    "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
+    "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
+    "PYTHONPATH=$PWD/.megatron-0.17.1 pytest": "a part of scripts/test",
+    "eval": "tests/test_cli.py completes words",
+    "pip install": "tests/test_package.py installs a wheel",
+    "pkill": "tests/survival kills workers, by their process",
+    "pytest": "a part of scripts/test, or of what it runs",
+    "ruff": "a part of scripts/test",
+    "mypy": "a part of scripts/test",
+    "lint-imports": "a part of scripts/test",
+    "mkdocs": "a part of scripts/test",
+    "scripts/demo": "minutes: tests/survival/test_kills.py has its kills and its rejoin",
+    "scripts/develop": "it installs what scripts/test does",
+    "scripts/gpu-check": "tests/test_gpu_check.py runs what goes without a GPU",
+    "scripts/test": "it runs this",
+    "source": "of the shell",
+}
+"""The commands that no test here runs, by how they begin, and why; those of ``recycle`` are parsed."""
+
 REST = {"...", "<its", "arguments>"}
 """What stands for the rest of a Megatron job's command line."""
 
 TINY = "layers = 6\nhidden = 16\nheads = 2\nsequence = 8\nvocabulary = 256\n"
 
 
-class Command(NamedTuple):
-    """A command of a document: the words of ``recycle`` or ``python``, and those before them."""
-
-    document: str
-    text: str
-    words: tuple[str, ...]
-
-
-def commands_of(path: Path) -> list[Command]:
-    text = path.read_text()
-    lines = []
-    for block in FENCE.finditer(text):
-        if block["language"] in ("", "sh"):
-            lines += block["body"].replace("\\\n", " ").splitlines()
-    lines += [" ".join(each.split()) for each in SPAN.findall(FENCE.sub("", text))]
-    found = []
-    for line in lines:
-        # What stands two spaces to the right says what the command does.
-        match = re.match(r"(?:\w+=\S+ |(?:torchrun|srun)\b.*? )*(?:\$\(which )?(recycle\)? \S.*|python \S.*)", line)
-        if match is None:
-            continue
-        words = shlex.split(re.split(r"\s{2,}|\s#", match[1].replace("recycle)", "recycle"))[0])
-        program = "." if len(words) < 2 else words[1]
-        if (words[0] == "recycle" and program in VERBS and len(words) > 2) or words[0] == "python":
-            found.append(Command(path.name, line.strip(), tuple(words)))
-    return found
-
-
-COMMANDS = [command for path in sorted(DOCUMENTS) for command in commands_of(path)]
 VERB_COMMANDS = [command for command in COMMANDS if command.words[0] == "recycle"]
-TO_RUN = sorted(
-    {
-        tuple(word for word in each.words if each.words[1] != "doctor" or word not in REST)
-        for each in VERB_COMMANDS
-        if each.words[1] in SMALLER and (each.words[1] == "doctor" or not PLACEHOLDERS & set(each.words))
-    }
-)
-BENCHMARKS = sorted({word for each in COMMANDS for word in each.words if word.startswith("benchmarks.")})
+
+
+def begins(words, known):
+    """Whether a command begins as one that is known."""
+    return any(words[: len(each.split())] == tuple(each.split()) for each in known)
+
+
+def as_typed(words):
+    """A command with something in the place of what a reader puts there."""
+    if words[1] == "doctor":
+        return tuple(word for word in words if word not in REST)
+    given = {"PLAN": "plan.json", "...": "job.toml"}
+    return tuple(given.get(word, word) for word in words)
+
+
+TO_RUN = sorted({as_typed(each.words) for each in VERB_COMMANDS if not begins(each.words, LOOKED_AT)})
 
 
 FLAG_LINES = sorted(
@@ -110,6 +104,18 @@ FILES = sorted(
         for found in re.findall(r"(?<![\w/.])(?:scripts|tests|examples)/[\w./-]*\w", path.read_text())
     }
 )
+
+
+def test_every_command_is_run_or_it_is_said_what_does_instead():
+    ours = [
+        each.words for each in COMMANDS if each.words[0] == "python" and "-m benchmarks." not in " ".join(each.words)
+    ]
+    others = [each.words for each in VERB_COMMANDS if begins(each.words, LOOKED_AT)]
+    lines = ours + others + [tuple(each.split()) for each in shell_lines()]
+    assert [" ".join(each) for each in lines if not begins(each, LOOKED_AT)] == []
+    assert [known for known in LOOKED_AT if not any(begins(each, [known]) for each in lines)] == []
+    named = [path for why in LOOKED_AT.values() for path in re.findall(r"tests/[\w/.]+\w", why)]
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def name_of(command):
@@ -181,27 +187,6 @@ def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
     else:
         status, out, err = run(*smaller[1:])
         assert status == 0, out + err
-
-
-@pytest.mark.parametrize("module", BENCHMARKS)
-def test_benchmarks_say_what_they_measure_and_take_what_the_documents_give_them(module):
-    text = started(ROOT, [module, "--help"])
-    assert "usage: " in text
-    for each in COMMANDS:
-        if module not in each.words:
-            continue
-        given = each.words[each.words.index(module) + 1 :]
-        kind = next((word for word in given[:1] if not word.startswith("-") and word.islower()), None)
-        if kind is not None and any(word.startswith("-") for word in given):
-            text += started(ROOT, [module, kind, "--help"])
-        for word in (*given[:1], *(word for word in given if word.startswith("-"))):
-            assert word in text or not word.strip("-").islower(), f"{each.text}: {word}"
-
-
-@pytest.mark.parametrize("words", [("benchmarks.planner", "help"), ("benchmarks.study", "year")], ids=" ".join)
-def test_benchmarks_of_a_few_seconds_are_run(words):
-    assert any(set(words) <= set(each.words) for each in COMMANDS)
-    assert started(ROOT, words)
 
 
 @pytest.mark.parametrize("line", FLAG_LINES)

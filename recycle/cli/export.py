@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from recycle.cli.console import make_console
 from recycle.cli.options import load_legal_plan, plan_argument
 from recycle.cli.parameters import OutputFile
 from recycle.files import write_whole
@@ -34,3 +35,4 @@ def command(plan_file: Path, form: str, pipeline: int, output: Path | None) -> N
         click.echo(text, nl=False)
     else:
         write_whole(output, text.encode())
+        make_console().print(f"written to {output}", markup=False)

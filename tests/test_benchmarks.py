@@ -1,0 +1,174 @@
+"""Every command of benchmarks/README: run at a small size, to its end and with its figures, or parsed.
+
+No figure is judged here, for they are of a clock. What fails is a benchmark that what it measures has left behind: one
+that calls what is there no more, waits for what does not come, or ends without the figure that its row names.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from harness import browser, etcd
+from harness.documents import COMMANDS
+from harness.flag_runs import missing as missing_training
+from harness.started import ROOT, python_path
+
+BUSY = "run it again when less else is running"
+"""What benchmarks say that give no figures on a machine like this."""
+
+
+class Small(NamedTuple):
+    """How a command becomes small.
+
+    Attributes:
+        words: that are added.
+        figures: a line that it then prints.
+        why_not: why it cannot be run here; empty if it can.
+    """
+
+    words: str
+    figures: str
+    why_not: str = ""
+
+
+CORES = "" if len(os.sched_getaffinity(0)) > 1 else "this takes a core for each of two servers"
+TRAINING = f"{', '.join(missing_training)} are not installed" if missing_training else ""
+
+SMALL = {
+    "planner table": Small("--budget 0.02 --proof 0.05", r"staggered +W1_2 +6 +W +30 +\d+ "),
+    "planner small": Small("--cases 2 --budget 0.1 --proof 1", r"\d of 2 proved; of these \d equal the optimum"),
+    "planner fault-free": Small("--stages 4 --budget 0.01", r"4 +64 +10:12:7 +5 +8 +\d+ "),
+    "planner large": Small("--shape 8x4x4 --budget 0.01", r"4 +10:12:7 +1 +8 .* True"),
+    "planner huge": Small("--shape 8x4x4 --budget 0.01", r"period \d+, bound \d+, ratio 1"),
+    "planner lookup": Small("--shape 4x2x2 --budget 0.01", r"one server's program: median [\d.]+ ms; all 7: "),
+    "planner help": Small("", r"recycle --help: median [\d.]+ s"),
+    "placements": Small(
+        "--servers 4 --micro-batches 1 --budget 0.01", r"interleaved:2 +1 x 4 x 8 +10:12:7 heavy +1 +8 "
+    ),
+    "placements failures": Small("--shape 8x4x4 --budget 0.01", r"interleaved:2 +8 x 4 x 4 +10:12:7 +1 +8 +8 "),
+    "fleets": Small("", r"64 servers x 96 layers: \d+ templates"),
+    "fleets failures": Small("--micro-batches 6", r"6  7  4  \d+  \d+  \d+  [\d.]+ \([\d.]+\)  \d+ GB"),
+    "fleets trace --trace FILE": Small("--micro-batches 6 --seeds 1", r"6  [\d.]+  [\d.]+  [\d.]+  \d+  \d+"),
+    "show": Small("--shape 8x4x4", r"search for W7_3: [\d.]+ ms", browser.missing()),
+    "emulated": Small("--iterations 2 schedules/4-staggered.json", r"worst [\d.]+%, and 3% is allowed"),
+    "equivalence": Small("stock --iterations 1", r"PP 4 x DP 2, split against stock: \S+"),
+    "overhead": Small("--pairs 2", r"median ratio +[\d.]+, and"),
+    "dropin": Small("--starts 1 --pairs 2 --seconds 0.1", r"clock .* median ratio", TRAINING),
+    "recovery": Small("--kills 1 --shape 2x1", r"first instruction of the redo: median \d+ ms"),
+    "ranks": Small("--kills 1 --ranks 1", r"1 of 1 kills, 1 servers dead"),
+    "membership --members 256 1024 4096": Small(
+        "--members 16 --processes 1", r" +16 \| +\d+ ms \| .* s +\| \d+ \(\d+\)"
+    ),
+    "membership --store etcd": Small(
+        "--members 16 --processes 1", r" +\| through 1 relays: \d+ requests", etcd.missing()
+    ),
+    "steady": Small("--members 16 --beats 1", r" +16 \| +[\d.]+ \| [\d.]+"),
+    "second_death": Small("--trials 1 --shape 2x2", r" +2 dead \| +1 \| +\d+"),
+    "stand_in": Small("--deaths 4", r"\| one \| 2 \| "),
+    "scale": Small("--shapes 2x2 --kills 1", r" +2x2 \| +1 \| +\d+"),
+    "returns": Small("--crashes 1 --shape 2x1", r"\d+ iterations, all there: True; losses at most"),
+    "false_deaths": Small("--minutes 0.02 --loops 1 --shape 2x1", r"\d+ views were lost"),
+    "network": Small("--processes 6 --views 1", r"5 servers: connected in \d+ ms"),
+    "death_notice": Small("--kills 1 --gibibytes 0", r"loaded +0 GiB +[\d.]+ +[\d.]+ "),
+    "soak": Small("--kills 3", r"sockets +[\d.]+ -> "),
+    "protection": Small(
+        "--starts 1 --pairs 2 --seconds 0.1 --sequence 16 --shape 2x1", r"by the clock [\d.]+, with 95%"
+    ),
+    "watching": Small("--starts 1 --rounds 2 --seconds 0.1 --shape 2x1", r"watched over unwatched [\d.]+, with 95%"),
+    "keeping cost": Small("--pairs 2 --seconds 0.1 --sequence 16 --shape 2x1", r"clock .* median ratio [\d.]+"),
+    "keeping bring": Small("--megabytes 1 --rounds 1", r"1 MB from another host [\d.]+ ms, to send once"),
+    "join": Small("--hidden 32 --layers 2", r"copied in the pause +[\d.]+ "),
+    "stagger": Small("--iterations 2", r"nothing clips: \d+ waits, and none is allowed"),
+    "study year": Small("--pipelines 2", r"\d+ policies over \d+ days: [\d.]+ s, once plans are there"),
+    "study figures": Small("--seeds 1 -o .", r"study-cost.svg"),
+    "fidelity -o docs/images/fidelity.svg": Small(
+        "--kills 1 --apart 2 -M 2 -o fidelity.svg",
+        r"emulated +[\d.]+ iterations/s with \d+ outages in .* simulated",
+        CORES,
+    ),
+    "configurations TREE": Small("", r" +1  configurations"),
+    "exact": Small("--pairs 1 --hidden 32 --sequence 16 --micro-batch-size 1", r"processor +plain +[\d.]+ ms, exact"),
+}
+
+PARSED = {
+    "hosts": "three hosts of 12 processes: tests/survival/test_hosts.py loses one",
+    "lost_stages": "hosts in each row: tests/survival/test_keepers_of_hosts.py loses stages of them",
+    "slurm": "it takes Slurm on three nodes",
+}
+"""Those that take more than one machine has, and what tests the same."""
+
+
+def shown():
+    """What the documents have behind ``python -m benchmarks.``."""
+    lines = {" ".join(each.words) for each in COMMANDS}
+    start = "python -m benchmarks."
+    return sorted(each.removeprefix(start) for each in lines if each.startswith(start))
+
+
+def call(folder, module, *words):
+    """Run a benchmark to its end; gives its status and what it said."""
+    with subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{module}", *words],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    ) as benchmark:
+        try:
+            said, _ = benchmark.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            os.killpg(benchmark.pid, signal.SIGKILL)
+            raise
+    return benchmark.returncode, said
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What the commands read, by the names that the documents give it."""
+    (tmp_path / "schedules").symlink_to(ROOT / "schedules")
+    (tmp_path / "FILE").write_text("hours,live\n0,24\n1,23\n1.5,22\n3,24\n4,24\n")
+    case = tmp_path / "TREE" / "tests" / "functional_tests" / "test_cases" / "gpt" / "one"
+    case.mkdir(parents=True)
+    (case / "model_config.yaml").write_text("MODEL_ARGS:\n  --train-iters: 10\n  --num-layers: 4\n  --bf16: true\n")
+    return tmp_path
+
+
+def test_every_command_of_the_documents_is_here_and_every_benchmark_has_one():
+    assert shown() == sorted([*SMALL, *PARSED])
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    assert {each.split()[0] for each in shown()} == programs
+
+
+@pytest.mark.parametrize("command", SMALL)
+def test_it_comes_to_its_end_with_its_figures(command, folder):
+    small = SMALL[command]
+    if small.why_not:
+        pytest.skip(small.why_not)
+    status, said = call(folder, *command.split(), *small.words.split())
+    assert "Traceback" not in said, said
+    if BUSY not in said:
+        # A figure may be missed on a busy machine.
+        assert status in (0, 1), said
+        assert re.search(f"^{small.figures}", said, re.MULTILINE), said
+
+
+@pytest.mark.skipif(not TRAINING, reason="Megatron's training code is here")
+def test_what_is_not_installed_is_named(folder):
+    status, said = call(folder, "dropin")
+    assert status == 2
+    assert "megatron.training" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", PARSED)
+def test_what_takes_several_machines_says_what_it_measures(command, folder):
+    status, said = call(folder, command, "--help")
+    assert status == 0
+    assert "usage: " in said
