@@ -1,10 +1,10 @@
 """What copies of every iteration's state in memory cost while nothing fails, and how fast they are brought back.
 
-Usage: python -m benchmarks.keeping cost [--pairs 36] [--seconds 2] [--sequence 256]
+Usage: python -m benchmarks.keeping cost [--alone] [--pairs 36] [--seconds 2] [--sequence 256]
        python -m benchmarks.keeping bring [--megabytes 200 1000] [--rounds 5]
 
 ``cost``: two runs of 12 processes with the real model, one with --keep-in-memory and one without, which take turns
-(``benchmarks.turns``).
+(``benchmarks.turns``). With ``--alone`` they have one server each, with a state of 80 MB, and leave a core free.
 
 ``bring``: a stage's state, without a model, put by two peers and brought back with checksums: from the same host's
 keeper, in turns with copying as many bytes once, and over a connection as from another host's, in turns with sending
@@ -44,13 +44,13 @@ BRINGING = (("from one's own host", "copy once", 2.0), ("from another host", "se
 """What is measured, against what, and how many times as long it may take."""
 
 
-def cost(pairs: int, seconds: float, sequence: int) -> int:
+def cost(pairs: int, seconds: float, sequence: int, *, alone: bool) -> int:
     contestants: list[Contestant] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             for redundancy in (None, Redundancy(1, 1)):
                 run = Path(folder) / str(redundancy)
-                contestants.append(start(run, sequence, protected=True, redundancy=redundancy))
+                contestants.append(start(run, sequence, True, redundancy, alone=alone))
             ratios = report(("off", "copies=1"), take_turns(*contestants, pairs, seconds))
         finally:
             for each in contestants:
@@ -167,6 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     what = parser.add_subparsers(dest="what", required=True)
     costs = what.add_parser("cost")
+    costs.add_argument("--alone", action="store_true", help="one server, with a larger state")
     costs.add_argument("--pairs", type=int, default=36)
     costs.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     costs.add_argument("--sequence", type=int, default=256, help="tokens in a sample; four samples")
@@ -176,7 +177,7 @@ def main() -> int:
     arguments = parser.parse_args()
     quiet()
     if arguments.what == "cost":
-        return cost(arguments.pairs, arguments.seconds, arguments.sequence)
+        return cost(arguments.pairs, arguments.seconds, arguments.sequence, alone=arguments.alone)
     missed = [megabytes for megabytes in arguments.megabytes if not bring(megabytes, arguments.rounds)]
     return int(bool(missed))
 

@@ -28,11 +28,15 @@ from recycle.record.recording import IterationLine, Line
 from recycle.state.redundancy import Redundancy
 
 ALLOWED_MIDDLE, ALLOWED = 1.01, 1.02
+ALONE = {"pipelines": 1, "stages": 1, "limit": 6}
+"""The keys of the job of one server."""
 # As many iterations as nobody waits for; the runs are ended from outside.
 ENDLESS = 1_000_000
 
 
-def start(folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None = None) -> Contestant:
+def start(
+    folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None = None, *, alone: bool = False
+) -> Contestant:
     """Begin a run.
 
     Args:
@@ -40,24 +44,27 @@ def start(folder: Path, sequence: int, protected: bool, redundancy: Redundancy |
         sequence: tokens in a sample.
         protected: whether it survives failures.
         redundancy: how hosts keep its state in memory; None where they do not.
+        alone: whether it is one server with a larger state, so that it leaves a core to others.
     """
     receiver, done = Pipe(duplex=False)
     process = os.fork()
     if not process:
         # Ctrl-C is not for it.
         os.setsid()
-        _train(folder, sequence, protected, redundancy, done)
+        _train(folder, sequence, protected, redundancy, alone, done)
         os._exit(1)  # it does not come to its end
     done.close()
     return Contestant(process, receiver.recv_bytes)
 
 
-def _train(folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None, done: Connection) -> None:
+def _train(
+    folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None, alone: bool, done: Connection
+) -> None:
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
 
-    job = load_job(Path("schedules/paper.toml"), {})
+    job = load_job(Path("schedules/paper.toml"), ALONE if alone else {})
     plan = plan_maker(job, Mode())(())
     told: dict[int, int] = {}
 
@@ -69,6 +76,8 @@ def _train(folder: Path, sequence: int, protected: bool, redundancy: Redundancy 
                 done.send_bytes(b"")
 
     options = ModelOptions(dropout=0.1, sequence=sequence)
+    if alone:
+        options = ModelOptions(layers=2, hidden=512, heads=8, dropout=0.1, sequence=sequence)
     run = Run(plan, options, ENDLESS, folder, protected=protected, redundancy=redundancy)
     train(run, watch, plan_maker(job, plan.mode), Faults())
 

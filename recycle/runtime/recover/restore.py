@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from recycle.control.messages import Verdict
 from recycle.control.view import Member
 from recycle.runtime.join.handover import receive_state, send_state
+from recycle.runtime.keep.layout import held_by_all, shard_of
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
 
@@ -58,7 +59,11 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
     sources = [each for each, holds in holders.items() if holds]
     if not sources:
         assert trainee.kept is not None, f"nobody has said that version {step} of stage {member.server.stage} is held"
-        versions.adopt(step, trainee.kept.fetch(step))
+        state = trainee.kept.fetch(step)
+        versions.adopt(step, held_by_all(state))
+        if trainee.shards is not None:
+            for shard in range(trainee.shards.count):
+                trainee.shards.take_pieces(shard, shard_of(state, shard))
         return
     pairs = [(sources[place % len(sources)], each) for place, each in enumerate(lacking)]
     for sender, receiver in pairs:
