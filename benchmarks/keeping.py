@@ -1,10 +1,15 @@
 """What copies of every iteration's state in memory cost while nothing fails, and how fast they are brought back.
 
-Usage: python -m benchmarks.keeping cost [--pairs 36] [--seconds 2] [--sequence 256] [--shape 3x4]
+Usage: python -m benchmarks.keeping cost [--alone] [--pairs 36] [--seconds 2] [--sequence 256] [--shape 3x4]
+       python -m benchmarks.keeping put [--megabytes 1 20] [--rounds 200]
        python -m benchmarks.keeping bring [--megabytes 200 1000] [--rounds 5]
 
 ``cost``: two runs with the real model, of 12 processes if nothing is said, one with --keep-in-memory and one without,
-which take turns (``benchmarks.turns``).
+which take turns (``benchmarks.turns``). With ``--alone`` they have one server each, with a state of 80 MB, and leave a
+core free.
+
+``put``: the processor's time for a server's part of every version, half of a stage without a model: that of the server
+and of its keeper, beside that of copying and summing as many bytes in one block.
 
 ``bring``: a stage's state, without a model, put by two peers and brought back with checksums: from the same host's
 keeper, in turns with copying as many bytes once, and over a connection as from another host's, in turns with sending
@@ -13,6 +18,7 @@ them once.
 
 import argparse
 import multiprocessing
+import os
 import socket
 import statistics
 import sys
@@ -24,11 +30,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import xxhash
 
 from benchmarks.pairs import several
 from benchmarks.protection import start
 from benchmarks.shapes import add_shape, paper_shaped
-from benchmarks.turns import Contestant, report, take_turns
+from benchmarks.turns import WARM_UP, Contestant, report, take_turns
 from recycle.cli.model import quiet
 from recycle.control.joinfile import new_token
 from recycle.control.view import View
@@ -46,13 +53,13 @@ BRINGING = (("from one's own host", "copy once", 2.0), ("from another host", "se
 """What is measured, against what, and how many times as long it may take."""
 
 
-def cost(job: Job, pairs: int, seconds: float, sequence: int) -> int:
+def cost(job: Job, pairs: int, seconds: float, sequence: int, *, alone: bool) -> int:
     contestants: list[Contestant] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             for redundancy in (None, Redundancy(1, 1)):
                 run = Path(folder) / str(redundancy)
-                contestants.append(start(job, run, sequence, protected=True, redundancy=redundancy))
+                contestants.append(start(job, run, sequence, True, redundancy, alone=alone))
             ratios = report(("off", "copies=1"), take_turns(*contestants, pairs, seconds))
         finally:
             for each in contestants:
@@ -76,6 +83,48 @@ class Stage:
     def state(self) -> dict[str, torch.Tensor]:
         """It, by name."""
         return self._state
+
+
+def put(megabytes: int, rounds: int) -> None:
+    """Print what it takes of the processor to put a part."""
+    token, stage, view = new_token(), Stage(megabytes * 10**6), View.among(PEERS)
+    with listen(token) as listener:
+        keeper = multiprocessing.get_context("fork").Process(
+            target=serve, args=([listener], token, 4 * megabytes * 10**6), daemon=True
+        )
+        keeper.start()
+    client = KeeperClient(keeper_address(token), token, "here")
+    keeping = Keeping(partial(KnownKeepers, [client], Redundancy(1, 1)), PEERS[0], 1, stage, lambda: view, silent)
+
+    def iterate() -> None:
+        keeping.before(stage.newest, Instruction(Op.F, 0))
+        keeping.before(stage.newest, Instruction(Op.REDUCE, 0))
+        stage.newest += 1
+
+    try:
+        for _ in range(WARM_UP):
+            iterate()
+        assert keeper.pid is not None
+        own, its = time.process_time(), processor_time(keeper.pid)
+        for _ in range(rounds):
+            iterate()
+        own, its = time.process_time() - own, processor_time(keeper.pid) - its
+    finally:
+        keeper.kill()
+        keeper.join()
+    part = torch.rand(megabytes * 10**6 // 8).numpy()
+    start = time.process_time()
+    for _ in range(rounds):
+        xxhash.xxh3_64(part.copy())
+    once = time.process_time() - start
+    server, kept, least = (each / rounds * 1e3 for each in (own, its, once))
+    print(f"{megabytes} MB: {server:.2f} ms of the server, {kept:.2f} ms of its keeper; to copy and sum {least:.2f} ms")
+
+
+def processor_time(process: int) -> float:
+    """Seconds of the processor that a process has used."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def bring(megabytes: int, rounds: int) -> bool:
@@ -169,17 +218,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     what = parser.add_subparsers(dest="what", required=True)
     costs = what.add_parser("cost")
+    costs.add_argument("--alone", action="store_true", help="one server, with a larger state")
     costs.add_argument("--pairs", type=several, default=36)
     costs.add_argument("--seconds", type=float, default=2.0, help="of a turn")
     costs.add_argument("--sequence", type=int, default=256, help="tokens in a sample; four samples")
     add_shape(costs)
+    puts = what.add_parser("put")
+    puts.add_argument("--megabytes", type=int, nargs="+", default=[1, 20])
+    puts.add_argument("--rounds", type=int, default=200)
     brings = what.add_parser("bring")
     brings.add_argument("--megabytes", type=int, nargs="+", default=[200, 1000])
     brings.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     quiet()
     if arguments.what == "cost":
-        return cost(paper_shaped(arguments.shape), arguments.pairs, arguments.seconds, arguments.sequence)
+        job = paper_shaped(arguments.shape)
+        return cost(job, arguments.pairs, arguments.seconds, arguments.sequence, alone=arguments.alone)
+    if arguments.what == "put":
+        for megabytes in arguments.megabytes:
+            put(megabytes, arguments.rounds)
+        return 0
     missed = [megabytes for megabytes in arguments.megabytes if not bring(megabytes, arguments.rounds)]
     return int(bool(missed))
 

@@ -19,44 +19,62 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.pairs import several
-from benchmarks.shapes import add_shape, paper_shaped
+from benchmarks.shapes import PAPER, add_shape, paper_shaped
 from benchmarks.turns import Contestant, interval, report, take_turns
 from recycle.cli.model import quiet
 from recycle.faults.menu import Faults
 from recycle.job import Job
+from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
 from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line
 from recycle.state.redundancy import Redundancy
 
 ALLOWED_MIDDLE, ALLOWED = 1.01, 1.02
+ALONE = {"pipelines": 1, "stages": 1, "limit": 6}
+"""The keys of the job of one server."""
 # As many iterations as nobody waits for; the runs are ended from outside.
 ENDLESS = 1_000_000
 
 
-def start(job: Job, folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None = None) -> Contestant:
+def start(
+    job: Job,
+    folder: Path,
+    sequence: int,
+    protected: bool,
+    redundancy: Redundancy | None = None,
+    *,
+    alone: bool = False,
+) -> Contestant:
     """Begin a run.
 
     Args:
-        job: that is trained.
+        job: that is trained, unless it is one server's.
         folder: of the run.
         sequence: tokens in a sample.
         protected: whether it survives failures.
         redundancy: how hosts keep its state in memory; None where they do not.
+        alone: whether it is one server with a larger state, so that it leaves a core to others.
     """
     receiver, done = Pipe(duplex=False)
     process = os.fork()
     if not process:
         # Ctrl-C is not for it.
         os.setsid()
-        _train(job, folder, sequence, protected, redundancy, done)
+        _train(load_job(PAPER, ALONE) if alone else job, folder, sequence, protected, redundancy, alone, done)
         os._exit(1)  # it does not come to its end
     done.close()
     return Contestant(process, receiver.recv_bytes)
 
 
 def _train(
-    job: Job, folder: Path, sequence: int, protected: bool, redundancy: Redundancy | None, done: Connection
+    job: Job,
+    folder: Path,
+    sequence: int,
+    protected: bool,
+    redundancy: Redundancy | None,
+    alone: bool,
+    done: Connection,
 ) -> None:
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.run import Run
@@ -73,6 +91,8 @@ def _train(
                 done.send_bytes(b"")
 
     options = ModelOptions(dropout=0.1, sequence=sequence)
+    if alone:
+        options = ModelOptions(layers=2, hidden=512, heads=8, dropout=0.1, sequence=sequence)
     run = Run(plan, options, ENDLESS, folder, protected=protected, redundancy=redundancy)
     train(run, watch, plan_maker(job, plan.mode), Faults())
 

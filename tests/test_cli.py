@@ -490,3 +490,14 @@ def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run
     ):
         status, _, err = run(*command)
         assert (status, f"layout: {what} takes pipelines that are alike" in err) == (2, True)
+
+
+def test_explain_says_whether_copies_have_room(run, plan_file):
+    # Servers that do a dead one's work have no bubbles.
+    status, out, _ = run("explain", plan_file, "--copied", 1)
+    assert status == 0
+    assert "4 transfers found no room; with a pause for them the period is 33 slots." in out.replace("\n", " ")
+    save_plan(paper_plan(failed=()), plan_file)
+    status, out, _ = run("explain", plan_file, "--copied", 2, "--json")
+    assert status == 0
+    assert json.loads(out)["copies"].endswith("bubbles and idle links have room, the period stays 24 slots.")

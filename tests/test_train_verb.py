@@ -59,7 +59,6 @@ def test_trains_with_a_dead_server(tmp_path):
         (["--keep-in-memory", "copies=2"], "copies=2: it takes 2 hosts, and this run has 1"),
         (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
         (["--keep-in-memory", "copies=1", "--placement", "v-shaped"], "copies=1 takes one chunk per server"),
-        (["--keep-in-memory", "copies=1", "--distributed-optimizer"], "whose servers all hold the same"),
     ],
 )
 def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):

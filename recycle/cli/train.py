@@ -231,10 +231,6 @@ def command(
         raise UserError(f"{asked}: it keeps servers of one rank; leave it or --tensor-parallel out")
     if redundancy is not None and not protected:
         raise UserError(f"{asked}: a run without protection survives no failure; leave it off")
-    if redundancy is not None and distributed:
-        raise UserError(
-            f"{asked}: it keeps stages whose servers all hold the same; leave it or --distributed-optimizer out"
-        )
     if redundancy is not None:
         job.require_standard(asked)
     elif racks:

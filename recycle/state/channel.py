@@ -6,6 +6,7 @@ A seal holds for one message in one direction of one connection, so that it is o
 """
 
 import secrets
+import select
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,9 @@ from recycle.state.segment import Segment
 PATIENCE = 5.0
 """Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers, once it knows
 them."""
+
+REACH = 2.0
+"""Seconds after which a host is given up that takes no connection: its kernel does that, however busy it is."""
 
 Address = str | tuple[str, int]
 """Of a keeper: a name in this host's kernel, or where other hosts reach it."""
@@ -132,6 +136,10 @@ class Channel:
         self._name = name
         self._other = other
 
+    def __del__(self) -> None:
+        # Another process that has it as well goes on with it.
+        self._connection.close()
+
     @classmethod
     def open(cls, address: Address, token: str) -> Self:
         """Connect to a keeper.
@@ -142,8 +150,9 @@ class Channel:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(REACH)
             connection.connect(address)
+            connection.settimeout(PATIENCE)
             nonce = _receive(connection, _NONCE)
         except OSError as error:
             connection.close()
@@ -175,6 +184,13 @@ class Channel:
     def trust(self) -> None:
         """The other side has the token, and may take its time."""
         self._connection.settimeout(None)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing waits in it to be received, its end neither."""
+        look = select.poll()
+        look.register(self._connection, select.POLLIN)
+        return not look.poll(0)
 
     def close(self) -> None:
         """Let go of it; whatever waits in it fails."""

@@ -1,12 +1,19 @@
-"""The checksum of a part, as fast as memory is read."""
+"""The checksum of a part, as fast as memory is read, and by several threads at once where it is there as a whole."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import xxhash
 
+BLOCK = 1 << 19
+"""So many bytes are copied and summed at once, while they are in a core's cache; a delivery can be given up between two
+of them."""
+
+CHUNK = 8 * BLOCK
+"""So many bytes have a digest of their own."""
+
 
 class Checksum:
-    """Of a head and the bytes that follow it, piece by piece (XXH3 of 64 bits).
+    """Of a head and the bytes that follow it, piece by piece (XXH3 of 64 bits, of the head and each chunk's digest).
 
     Args:
         head: what comes first.
@@ -14,20 +21,59 @@ class Checksum:
 
     def __init__(self, head: bytes) -> None:
         self._state = xxhash.xxh3_64(head)
+        self._chunk = xxhash.xxh3_64()
+        self._left = CHUNK
 
     def add(self, piece: memoryview) -> None:
         """What comes next."""
-        self._state.update(piece)
+        while len(piece) >= self._left:
+            self._chunk.update(piece[: self._left])
+            piece = piece[self._left :]
+            self.add_digest(self._chunk.digest())
+            self._chunk.reset()
+            self._left = CHUNK
+        self._chunk.update(piece)
+        self._left -= len(piece)
+
+    def add_digest(self, digest: bytes) -> None:
+        """The digest of the next chunk, where that was computed elsewhere."""
+        self._state.update(digest)
 
     @property
     def value(self) -> int:
         """Of all that has come."""
-        return self._state.intdigest()
+        whole = self._state.copy()
+        if self._left < CHUNK:
+            whole.update(self._chunk.digest())
+        return whole.intdigest()
 
 
-def checksum_of(head: bytes, pieces: Iterable[memoryview]) -> int:
-    """Of a head and some memory."""
-    found = Checksum(head)
-    for each in pieces:
-        found.add(each)
-    return found.value
+def digest_of(chunk: Iterable[memoryview]) -> bytes:
+    """Of one chunk, whose memory is asked for block by block."""
+    state = xxhash.xxh3_64()
+    for block in chunk:
+        state.update(block)
+    return state.digest()
+
+
+def cut(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    """Memory in blocks, of the size in which it is copied and summed."""
+    for piece in pieces:
+        for start in range(0, len(piece), BLOCK):
+            yield piece[start : start + BLOCK]
+
+
+def cut_chunks(pieces: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """Memory in chunks that have a digest of their own, each in blocks."""
+    chunk: list[memoryview] = []
+    left = CHUNK
+    for piece in pieces:
+        while piece:
+            block = piece[: min(BLOCK, left)]
+            piece, left = piece[len(block) :], left - len(block)
+            chunk.append(block)
+            if not left:
+                yield chunk
+                chunk, left = [], CHUNK
+    if chunk:
+        yield chunk

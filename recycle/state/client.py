@@ -1,20 +1,25 @@
 """A trainer's side of a keeper."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 from recycle.state.channel import Address, Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer
-from recycle.state.checksum import Checksum
+from recycle.state.checksum import Checksum, cut_chunks, digest_of
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
 from recycle.state.segment import Segment
 
-BLOCK = 1 << 19
-"""So many bytes are copied and summed at once, while they are in a core's cache; a delivery can be given up between two
-of them."""
+READERS = 4
+"""So many threads copy a part from this host's memory at most: one core takes longer than the memory does."""
 
 
 class KeeperClient:
-    """One keeper, as a trainer reaches it.
+    """One keeper, as a trainer reaches it; for any number of threads.
+
+    The connection over which a part was put is there for the next one.
 
     Args:
         address: of the keeper.
@@ -26,6 +31,8 @@ class KeeperClient:
         self.name = name
         self._address = address
         self._token = token
+        self._lock = threading.Lock()
+        self._idle: Channel | None = None
 
     def copies(self) -> tuple[Copy, ...]:
         """What it has.
@@ -47,11 +54,11 @@ class KeeperClient:
             Refused: there is no room, or nobody must keep this part.
             KeeperLost: it cannot be reached.
         """
-        channel = Channel.open(self._address, self._token)
+        channel = self._take_idle() or Channel.open(self._address, self._token)
         try:
             channel.send(Offer(part, size, head))
             _require_done(channel.receive(Answer))
-            return Delivery(channel, channel.receive_segment(size) if channel.is_local else None)
+            return Delivery(channel, channel.receive_segment(size) if channel.is_local else None, self._keep_idle)
         except KeeperLost:
             channel.close()
             raise
@@ -73,17 +80,16 @@ class KeeperClient:
             answer = channel.receive(Answer)
             _require_done(answer)
             segment = channel.receive_segment(answer.size) if channel.is_local else None
-            blocks = [*cut(make_room(answer.head))]
-            if answer.size != sum(map(len, blocks)):
+            chunks = [*cut_chunks(make_room(answer.head))]
+            if answer.size != sum(map(_size, chunks)):
                 raise BadCopy(f"{part} at {self.name} is cut off after {answer.size} bytes")
-            checksum, start = Checksum(answer.head), 0
-            for block in blocks:
-                if segment is None:
-                    channel.receive_into([block])
-                else:
-                    segment.read(start, block)
-                checksum.add(block)
-                start += len(block)
+            checksum = Checksum(answer.head)
+            if segment is None:
+                for chunk in chunks:
+                    checksum.add_digest(digest_of(_received(channel, chunk)))
+            else:
+                for digest in _read(segment, chunks):
+                    checksum.add_digest(digest)
         finally:
             channel.close()
         if checksum.value != answer.checksum:
@@ -128,6 +134,28 @@ class KeeperClient:
             raise
         return channel
 
+    def close(self) -> None:
+        """Let go of the connection that is there for the next part."""
+        channel = self._take_idle()
+        if channel is not None:
+            channel.close()
+
+    def _take_idle(self) -> Channel | None:
+        with self._lock:
+            channel, self._idle = self._idle, None
+        if channel is None or channel.is_quiet:
+            return channel
+        # The keeper that it leads to is gone; another one may have taken its place.
+        channel.close()
+        return None
+
+    def _keep_idle(self, channel: Channel) -> None:
+        with self._lock:
+            if self._idle is None:
+                self._idle = channel
+                return
+        channel.close()
+
     def _ask(self, request: Ask | Drop | Dismiss) -> Answer:
         channel = Channel.open(self._address, self._token)
         try:
@@ -144,14 +172,17 @@ class Delivery:
 
     Args:
         channel: to the keeper, which waits for the bytes.
-        segment: the memory that they go to, where the keeper has handed that over.
+        segment: the memory that they go to, where the keeper has handed that over; None where they are sent.
+        done: gets the channel once the part is there.
     """
 
-    def __init__(self, channel: Channel, segment: Segment | None = None) -> None:
+    def __init__(self, channel: Channel, segment: Segment | None, done: Callable[[Channel], None]) -> None:
         self._channel = channel
         self._segment = segment
+        self._done = done
         self._written = 0
         self._lost: KeeperLost | None = None
+        self._arrived = False
 
     @property
     def is_lost(self) -> bool:
@@ -184,11 +215,18 @@ class Delivery:
                 raise self._lost
             self._channel.send(Commit(checksum))
             _require_done(self._channel.receive(Answer))
-        finally:
+        except KeeperLost:
             self.give_up()
+            raise
+        self._arrived = True
+        if self._segment is not None:
+            self._segment.close()
+        self._done(self._channel)
 
     def give_up(self) -> None:
         """Have the keeper forget what has come, if that was not committed; from any thread."""
+        if self._arrived:
+            return
         self._channel.close()
         if self._segment is not None:
             self._segment.close()
@@ -218,11 +256,34 @@ def send(
     return {number: each.value for number, each in checksums.items()}
 
 
-def cut(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Memory in blocks, of the size in which it is copied and summed."""
-    for piece in pieces:
-        for start in range(0, len(piece), BLOCK):
-            yield piece[start : start + BLOCK]
+def _received(channel: Channel, chunk: Sequence[memoryview]) -> Iterable[memoryview]:
+    """Blocks of a chunk as they come."""
+    for block in chunk:
+        channel.receive_into([block])
+        yield block
+
+
+def _read(segment: Segment, chunks: Sequence[Sequence[memoryview]]) -> Iterable[bytes]:
+    """Fill memory with what is in a segment, by several threads; gives the digest of each chunk, in order."""
+
+    def read(start: int, chunk: Sequence[memoryview]) -> bytes:
+        return digest_of(_filled(segment, start, chunk))
+
+    starts = accumulate(map(_size, chunks), initial=0)
+    with ThreadPoolExecutor(min(READERS, len(os.sched_getaffinity(0))), "reads a part") as threads:
+        yield from threads.map(read, starts, chunks)
+
+
+def _filled(segment: Segment, start: int, chunk: Sequence[memoryview]) -> Iterable[memoryview]:
+    """Blocks of a chunk as they are read."""
+    for block in chunk:
+        segment.read(start, block)
+        yield block
+        start += len(block)
+
+
+def _size(chunk: Sequence[memoryview]) -> int:
+    return sum(map(len, chunk))
 
 
 def _require_done(answer: Answer) -> None:

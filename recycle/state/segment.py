@@ -72,14 +72,19 @@ class Segment:
         """
         with self._lock:
             self._require_open()
+            # Others read at the same time.
+            handle = os.dup(self._handle)
+        try:
             while piece:
-                count = os.preadv(self._handle, [piece], start)
+                count = os.preadv(handle, [piece], start)
                 if not count:
                     raise KeeperLost(f"a part ends after {start} bytes")
                 start, piece = start + count, piece[count:]
+        finally:
+            os.close(handle)
 
     def close(self) -> None:
-        """Let go of it: no call that has begun reaches it after this."""
+        """Let go of it: no writing that has begun reaches it after this."""
         with self._lock:
             if self._handle >= 0:
                 os.close(self._handle)

@@ -9,7 +9,8 @@ import pytest
 
 from harness.bad_memory import flip
 from recycle.control.joinfile import new_token
-from recycle.state.client import KeeperClient, cut, send
+from recycle.state.checksum import cut
+from recycle.state.client import KeeperClient, send
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
 from recycle.state.ladder import Copy, StatePart
@@ -209,6 +210,44 @@ def test_what_has_come_is_counted_once():
     # The next version but two takes the memory of this one.
     reused = [shelf.make_room(part(version=6, number=number), MEBIBYTE) for number in range(2)]
     assert {id(each) for each in reused} == {id(first), id(second)}
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["here", "there"])
+def test_a_connection_serves_one_part_after_another(token, near):
+    data = content(6 * MEBIBYTE)
+    with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
+        address = keeper_address(token) if near else door.getsockname()
+        threading.Thread(target=serve, args=([listener, door], token, 3 * LIMIT), daemon=True).start()
+        client = KeeperClient(address, token, "it")
+        put(client, part(number=0), data)
+        # What is given up, or refused, is not mixed up with what comes after it.
+        client.offer(part(number=1), b"", len(data)).write(memoryview(data)[:100])
+        with pytest.raises(Refused):
+            put(client, part(number=1), content(4 * LIMIT))
+        put(client, part(number=1), data)
+    # Nobody else gets a connection.
+    with pytest.raises(KeeperLost):
+        client.copies()
+    last = content(6 * MEBIBYTE, seed=1)
+    put(client, part(version=4), last)
+    client.close()
+    with pytest.raises(KeeperLost):
+        client.offer(part(version=5), b"", 10)
+
+
+def test_the_connection_to_a_keeper_that_was_killed_is_not_used_for_the_next_one(token, process, client):
+    put(client, part(), content())
+    process.kill()
+    process.join()
+    listener = listen(token)
+    other = FORK.Process(target=serve, args=([listener], token, LIMIT), daemon=True)
+    other.start()
+    listener.close()
+    data = content(seed=1)
+    put(client, part(), data)
+    assert get(client, part()) == (b"head", data)
+    other.kill()
+    other.join()
 
 
 def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):

@@ -14,6 +14,7 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.runtime.step.checkpoint import folder_of, read_stage
 from recycle.runtime.step.shard_steps import ShardSteps
+from recycle.state.redundancy import Redundancy
 from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(150)
@@ -96,6 +97,19 @@ def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole):
     faults = [fault(Kind.KILL, server, 6, Op.F) for server in ("W0_1", "W1_1")]
     run = Exact(tmp_path / "run", *faults, distributed=True, checkpoint_every=4)
     run.require_same_bits(whole)
+
+
+def test_a_shard_that_is_lost_is_taken_from_keepers(tmp_path, whole):
+    # First the two that hold a shard, and then all servers of a stage.
+    lost = [("W0_1", 4), ("W1_1", 4), ("W0_0", 8), ("W1_0", 8), ("W2_0", 8)]
+    faults = [fault(Kind.KILL, server, step, Op.F) for server, step in lost]
+    run = Exact(tmp_path / "run", *faults, distributed=True, redundancy=Redundancy.parse("copies=1"))
+    run.require_same_bits(whole)
+    assert {each.restore for each in run.views} == {"memory"}, run.story
+    for stage in (0, 1):
+        assert any(f"of stage {stage} is taken from this host's keeper" in each for each in run.texts("memory")), (
+            run.story
+        )
 
 
 def test_servers_that_leave_together_take_no_shard_with_them(tmp_path, whole, monkeypatch):

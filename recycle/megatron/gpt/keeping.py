@@ -167,4 +167,14 @@ def make_keeping(
             known[0] = known[0] if found is None else know(found)
         return known[0]
 
-    return Keeping(find_keepers, server, run.plan.job.depth, trained.training, lambda: trained.view, tell, kept)
+    training = trained.training
+    return Keeping(
+        find_keepers,
+        server,
+        run.plan.job.depth,
+        training,
+        lambda: trained.view,
+        tell,
+        kept,
+        training.update.shards,
+    )

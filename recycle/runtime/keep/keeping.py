@@ -12,8 +12,10 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.keep.layout import Version, cut_by_shards, cut_evenly
 from recycle.runtime.keep.room import Room
 from recycle.runtime.keep.snapshot import Snapshot
+from recycle.runtime.step.trainee import Sharded
 from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost
 from recycle.state.ladder import Copy, StatePart, climb, find_whole
@@ -39,7 +41,7 @@ class KeptStage(Protocol):
         """How many steps were taken back so far: the same version may be another state after that."""
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """The present version, by name."""
+        """The present version, by name: what all peers hold of it."""
 
 
 class KnownKeepers(NamedTuple):
@@ -82,6 +84,7 @@ class Keeping:
         view: gives the view in which the server works.
         tell: tells the user something: a warning, or where a version was taken from.
         kept: told of every part that was put, with the names of the keepers that have it.
+        shards: of the stage's optimizer; None where all peers hold all of it.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Keeping:
         view: Callable[[], View],
         tell: Callable[[Literal["warning", "memory"], str], None],
         kept: Callable[[StatePart, Sequence[str]], None] = lambda _part, _keepers: None,
+        shards: Sharded | None = None,
     ) -> None:
         self._find_keepers = find_keepers
         self._keepers = find_keepers()
@@ -102,6 +106,7 @@ class Keeping:
         self._view = view
         self._tell = tell
         self._kept = kept
+        self._shards = shards
         self._snapshot: Snapshot | None = None
         self._begun: tuple[int, int, int] | None = None
         self._done: tuple[int, int] | None = None
@@ -122,13 +127,15 @@ class Keeping:
         if begun != self._begun:
             self.halt()
             if self._first[0] != view.epoch:
+                for each in self._keepers.own:
+                    each.close()
                 self._first, self._keepers = due, self._find_keepers()
             pieces = [each for each in self._keepers.pieces if not self._rests(each[1].name)]
             if not pieces:
                 self._done = due
                 self._kept(self._part(view), ())
                 return
-            snapshot = Snapshot(pieces, self._keepers.redundancy, self._part(view), self._source.state())
+            snapshot = Snapshot(pieces, self._keepers.redundancy, self._part(view), self._version(view))
             self._begun, self._snapshot = begun, snapshot
         first = self._done is None or self._done[0] != view.epoch
         if first or instruction.op is Op.REDUCE:
@@ -150,6 +157,13 @@ class Keeping:
         number, (_, began) = peers.index(self._server), self._first
         needed = self._keepers.redundancy.needed
         return StatePart(self._server.stage, view.epoch, self._source.newest, number, len(peers), began, needed=needed)
+
+    def _version(self, view: View) -> Version:
+        """The present version, in the parts that the peers copy."""
+        state, peers = self._source.state(), view.peers(self._server.stage)
+        if self._shards is None:
+            return cut_evenly(state, len(peers))
+        return cut_by_shards(state, self._shards, [each.pipeline for each in peers])
 
     def _rests(self, name: str) -> bool:
         until, _ = self._resting.get(name, (0.0, 0.0))
@@ -185,9 +199,12 @@ class Keeping:
 
     def fetch(self, step: int) -> Mapping[str, torch.Tensor]:
         """See Kept."""
-        copies = self._copies()
-        parts = find_whole(copies).get(self._server.stage, {}).get(step, ())
-        if not parts:
+        # Whoever did not answer when versions were looked for is waited for only where it is needed.
+        for copies in map(self._copies, (True, False)):
+            parts = find_whole(copies).get(self._server.stage, {}).get(step, ())
+            if parts:
+                break
+        else:
             raise ConnectionLost(f"no keeper has version {step} of stage {self._server.stage} any more")
         room = Room(step, self._keepers.redundancy.pieces)
         rungs = [self._fetch_part(climb(copies, part, self._keepers.near), room) for part in parts]
@@ -195,11 +212,11 @@ class Keeping:
         self._tell("memory", f"version {step} of stage {self._server.stage} is taken from {sources}")
         return room.state
 
-    def _copies(self) -> list[Copy]:
-        """What all keepers have that can be reached."""
-        keepers = self._keepers.all.values()
+    def _copies(self, awake: bool = False) -> list[Copy]:
+        """What all keepers have that can be reached, or those that were not lost a moment ago."""
+        keepers = [each for each in self._keepers.all.values() if not (awake and self._rests(each.name))]
         found: list[Copy] = []
-        with ThreadPoolExecutor(min(AT_ONCE, len(keepers)), "asks a keeper") as threads:
+        with ThreadPoolExecutor(min(AT_ONCE, max(len(keepers), 1)), "asks a keeper") as threads:
             for keeper, answer in zip(keepers, threads.map(_ask, keepers), strict=True):
                 if isinstance(answer, KeeperLost):
                     self._let_rest(keeper.name, f"{keeper.name}: {answer}")

@@ -1,30 +1,121 @@
 """A version as bytes: its tensors one behind the other, and the parts that each live peer of the stage copies."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
+import msgspec
 import torch
 
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.join.handover import describe_state, make_room
+from recycle.runtime.step.trainee import Sharded
 from recycle.state.ladder import StatePart
+from recycle.state.shards import assign_shards
+
+SHARD = "shard"
+"""What the names of a shard's tensors begin with; its number follows."""
 
 
-def in_order(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A version with its tensors in the order that all peers have."""
-    return dict(sorted(state.items()))
+class VersionHead(msgspec.Struct, frozen=True, array_like=True):
+    """What has to be known of a version to make room for it, and for its parts."""
+
+    state: bytes
+    edges: tuple[int, ...]
+
+
+class Version(NamedTuple):
+    """A version, cut into parts.
+
+    Attributes:
+        state: its tensors, in an order that all peers know; those of other peers' parts need not have a content.
+        edges: with which byte each part begins, and the last one ends.
+    """
+
+    state: Mapping[str, torch.Tensor]
+    edges: Sequence[int]
+
+    def describe(self, step: int) -> bytes:
+        """What has to be known of it to make room for it.
+
+        Args:
+            step: which version it is.
+        """
+        return msgspec.msgpack.encode(VersionHead(describe_state(step, self.state), tuple(self.edges)))
+
+    def range_of(self, part: StatePart) -> range:
+        """Which of its bytes are in a part."""
+        return range(*self.edges[part.number : part.number + 2])
+
+
+def cut_evenly(state: Mapping[str, torch.Tensor], parts: int) -> Version:
+    """A version that all peers hold, in equal parts.
+
+    Args:
+        state: the version, by name; not all peers need to have it in the same order.
+        parts: how many.
+    """
+    ordered = dict(sorted(state.items()))
+    total = count_bytes(ordered)
+    return Version(ordered, [number * total // parts for number in range(parts + 1)])
+
+
+def cut_by_shards(state: Mapping[str, torch.Tensor], shards: Sharded, peers: Sequence[int]) -> Version:
+    """A version whose optimizer is in shards: each peer's part has those that it owns, and some of what all hold.
+
+    Args:
+        state: what all peers hold, by name.
+        shards: of the optimizer.
+        peers: the pipelines of the live peers, in the order of their parts.
+    """
+    parts: list[dict[str, torch.Tensor]] = [{} for _ in peers]
+    total, start = count_bytes(state), 0
+    for name, tensor in sorted(state.items()):
+        parts[min((2 * start + tensor.nbytes) * len(peers) // max(2 * total, 1), len(peers) - 1)][name] = tensor
+        start += tensor.nbytes
+    for shard, holders in enumerate(assign_shards(shards.count, peers)):
+        pieces = shards.pieces(shard)
+        parts[peers.index(holders[0])].update({f"{SHARD}/{shard}/{name}": each for name, each in pieces.items()})
+    edges = accumulate((count_bytes(each) for each in parts), initial=0)
+    return Version({name: each for part in parts for name, each in part.items()}, [*edges])
+
+
+def shard_of(state: Mapping[str, torch.Tensor], shard: int) -> Mapping[str, torch.Tensor]:
+    """What a version has of a shard, by the names that the shard's pieces have."""
+    prefix = f"{SHARD}/{shard}/"
+    return {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
+
+
+def held_by_all(state: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """What a version has besides shards."""
+    return {name: each for name, each in state.items() if not name.startswith(f"{SHARD}/")}
+
+
+def make_version(head: bytes, parts: int) -> tuple[int, Version]:
+    """The step of a version that was described, and memory for it.
+
+    Args:
+        head: its description.
+        parts: how many there must be.
+
+    Raises:
+        ConnectionLost: the description cannot be read.
+    """
+    try:
+        found = msgspec.msgpack.decode(head, type=VersionHead)
+    except msgspec.DecodeError as error:
+        raise ConnectionLost(f"a version is described in a way that cannot be read: {error}") from error
+    step, state = make_room(found.state)
+    edges = found.edges
+    rising = all(start <= end for start, end in pairwise(edges))
+    if not rising or len(edges) != parts + 1 or (edges[0], edges[-1]) != (0, count_bytes(state)):
+        raise ConnectionLost(f"a version of {count_bytes(state)} bytes is said to be cut at {list(edges)}")
+    return step, Version(state, edges)
 
 
 def count_bytes(state: Mapping[str, torch.Tensor]) -> int:
     """How many bytes a version has."""
     return sum(each.nbytes for each in state.values())
-
-
-def range_of(part: StatePart, total: int) -> range:
-    """Which bytes of a version are in a part.
-
-    Args:
-        part: which.
-        total: bytes of the version.
-    """
-    return range(part.number * total // part.parts, (part.number + 1) * total // part.parts)
 
 
 def bytes_of(state: Mapping[str, torch.Tensor], wanted: range) -> Iterator[memoryview]:

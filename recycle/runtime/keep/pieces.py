@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import torch
 
 from recycle.runtime.keep.erasure import Row, missing_rows, spare_rows
-from recycle.runtime.keep.layout import bytes_of, count_bytes, range_of
-from recycle.state.client import BLOCK, cut
+from recycle.runtime.keep.layout import Version, bytes_of
+from recycle.state.checksum import BLOCK, cut
 from recycle.state.ladder import StatePart
 from recycle.state.redundancy import Redundancy, piece_size
 
@@ -15,53 +14,51 @@ ROW = BLOCK // 4
 """Bytes of each piece that are looked at together, so that those of all of them are in a core's cache."""
 
 
-def range_of_piece(part: StatePart, total: int) -> range:
+def range_of_piece(part: StatePart, version: Version) -> range:
     """Which bytes of a version are in a piece that is no parity; where the last ones are cut short, they end in zeros.
 
     Args:
         part: which part, and piece.
-        total: bytes of the version.
+        version: of which it is.
     """
-    whole = range_of(part, total)
+    whole = version.range_of(part)
     size = piece_size(len(whole), part.needed)
     return whole[part.piece * size : (part.piece + 1) * size]
 
 
-def blocks_of(
-    state: Mapping[str, torch.Tensor], part: StatePart, redundancy: Redundancy
-) -> Iterator[tuple[int, memoryview]]:
+def blocks_of(version: Version, part: StatePart, redundancy: Redundancy) -> Iterator[tuple[int, memoryview]]:
     """All pieces of a part, block by block, each with the number of its piece; a block is there until the next one.
 
     Args:
-        state: the version, in order, of contiguous tensors.
+        version: of contiguous tensors.
         part: which part of it.
         redundancy: into which pieces.
     """
-    whole = range_of(part, count_bytes(state))
+    whole = version.range_of(part)
     if redundancy.needed == 1:
-        for block in cut(bytes_of(state, whole)):
+        for block in cut(bytes_of(version.state, whole)):
             yield 0, block
         return
     size = piece_size(len(whole), redundancy.needed)
     for start in range(0, size, ROW):
         rows = [
-            _row(state, whole[number * size : (number + 1) * size], start, min(ROW, size - start))
+            _row(version, whole[number * size : (number + 1) * size], start, min(ROW, size - start))
             for number in range(redundancy.needed)
         ]
         for number, row in enumerate([*rows, *spare_rows(rows, redundancy.spare)]):
             yield number, row.data
 
 
-def rebuild(state: Mapping[str, torch.Tensor], part: StatePart, held: Mapping[int, Row | None], pieces: int) -> None:
+def rebuild(version: Version, part: StatePart, held: Mapping[int, Row | None], pieces: int) -> None:
     """Fill in what is missing of a part.
 
     Args:
-        state: the version, in order; what came of the part is in it already.
+        version: of which it is; what came of the part is in it already.
         part: which part.
         held: as many pieces as are needed, by number: those of parity with their bytes.
         pieces: how many there were.
     """
-    whole = range_of(part, count_bytes(state))
+    whole = version.range_of(part)
     size = piece_size(len(whole), part.needed)
     own = [whole[number * size : (number + 1) * size] for number in range(part.needed)]
     if all(number in held for number in range(part.needed)):
@@ -69,21 +66,21 @@ def rebuild(state: Mapping[str, torch.Tensor], part: StatePart, held: Mapping[in
     for start in range(0, size, ROW):
         length = min(ROW, size - start)
         rows = {
-            number: _row(state, own[number], start, length) if parity is None else parity[start : start + length]
+            number: _row(version, own[number], start, length) if parity is None else parity[start : start + length]
             for number, parity in held.items()
         }
         for number, row in missing_rows(rows, part.needed, pieces).items():
             taken = 0
-            for target in bytes_of(state, own[number][start : start + length]):
+            for target in bytes_of(version.state, own[number][start : start + length]):
                 target[:] = row.data[taken : taken + len(target)]
                 taken += len(target)
 
 
-def _row(state: Mapping[str, torch.Tensor], piece: range, start: int, length: int) -> Row:
+def _row(version: Version, piece: range, start: int, length: int) -> Row:
     """Some bytes of a piece in a row, with zeros where it is cut short."""
     row = np.zeros(length, np.uint8)
     taken = 0
-    for source in bytes_of(state, piece[start : start + length]):
+    for source in bytes_of(version.state, piece[start : start + length]):
         row.data[taken : taken + len(source)] = source
         taken += len(source)
     return row

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.join.handover import make_room
 from recycle.runtime.keep.erasure import Row
-from recycle.runtime.keep.layout import bytes_of, count_bytes, range_of
+from recycle.runtime.keep.layout import Version, bytes_of, make_version
 from recycle.runtime.keep.pieces import range_of_piece, rebuild
 from recycle.state.errors import BadCopy
 from recycle.state.ladder import Copy, StatePart
@@ -21,13 +20,10 @@ class Room:
     Args:
         step: which version.
         pieces: how many each part was made into.
-
-    Attributes:
-        state: it, by name.
     """
 
     def __init__(self, step: int, pieces: int) -> None:
-        self.state: Mapping[str, torch.Tensor] = {}
+        self._version = Version({}, ())
         self._step = step
         self._pieces = pieces
         self._head = b""
@@ -35,6 +31,11 @@ class Room:
         # What has come of each part, by the number of the piece: of parity its bytes, of the part itself nothing.
         self._held: dict[StatePart, dict[int, Row | None]] = {}
         self._coming: Row | None = None
+
+    @property
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """The version, by name."""
+        return self._version.state
 
     def memory(self, copy: Copy, head: bytes) -> Iterator[memoryview]:
         """Where a part goes, or a piece of it.
@@ -48,15 +49,15 @@ class Room:
         """
         if not self._confirmed:
             self._lay_out(copy, head)
-        part, total = copy.part, count_bytes(self.state)
-        size = piece_size(len(range_of(part, total)), part.needed)
+        part = copy.part
+        size = piece_size(len(self._version.range_of(part)), part.needed)
         if head != self._head or size != copy.size or part.piece >= self._pieces:
             raise BadCopy(f"{part} at {copy.keeper} is laid out in another way")
         if part.piece >= part.needed:
             self._coming = np.empty(size, np.uint8)
             return iter([self._coming.data])
         self._coming = None
-        wanted = range_of_piece(part, total)
+        wanted = range_of_piece(part, self._version)
         return _with_rest(bytes_of(self.state, wanted), size - len(wanted))
 
     def confirm(self, part: StatePart) -> None:
@@ -81,13 +82,13 @@ class Room:
         held = self._held.get(part.whole, {})
         if len(held) < part.needed:
             return False
-        rebuild(self.state, part, held, self._pieces)
+        rebuild(self._version, part, held, self._pieces)
         del self._held[part.whole]
         return True
 
     def _lay_out(self, copy: Copy, head: bytes) -> None:
         try:
-            step, self.state = make_room(head)
+            step, self._version = make_version(head, copy.part.parts)
         except ConnectionLost as error:
             raise BadCopy(f"{copy.part} at {copy.keeper}: {error}") from error
         if step != self._step:

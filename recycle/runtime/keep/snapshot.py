@@ -4,10 +4,8 @@ import threading
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import torch
 
-from recycle.runtime.join.handover import describe_state
-from recycle.runtime.keep.layout import count_bytes, in_order, range_of
+from recycle.runtime.keep.layout import Version
 from recycle.runtime.keep.pieces import blocks_of
 from recycle.state.client import Delivery, KeeperClient, send
 from recycle.state.errors import KeeperLost
@@ -22,7 +20,7 @@ class Snapshot:
         keepers: who gets which piece of it.
         redundancy: into which pieces it is made.
         part: which.
-        state: the version, by name.
+        version: of which it is.
     """
 
     def __init__(
@@ -30,12 +28,12 @@ class Snapshot:
         keepers: Sequence[tuple[int, KeeperClient]],
         redundancy: Redundancy,
         part: StatePart,
-        state: Mapping[str, torch.Tensor],
+        version: Version,
     ) -> None:
         self._keepers = keepers
         self._redundancy = redundancy
         self._part = part
-        self._state = in_order(state)
+        self._version = version
         self._lock = threading.Lock()
         self._deliveries: dict[int, dict[str, Delivery]] = {}
         self._given_up = False
@@ -69,8 +67,8 @@ class Snapshot:
         self._thread.join()
 
     def _run(self) -> None:
-        size = piece_size(len(range_of(self._part, count_bytes(self._state))), self._redundancy.needed)
-        head = describe_state(self._part.version, self._state)
+        size = piece_size(len(self._version.range_of(self._part)), self._redundancy.needed)
+        head = self._version.describe(self._part.version)
         for number, keeper in self._keepers:
             try:
                 delivery = keeper.offer(msgspec.structs.replace(self._part, piece=number), head, size)
@@ -82,4 +80,4 @@ class Snapshot:
                 if self._given_up:
                     delivery.give_up()
         deliveries = {number: [*each.values()] for number, each in self._deliveries.items()}
-        self._checksums = send(deliveries, head, blocks_of(self._state, self._part, self._redundancy))
+        self._checksums = send(deliveries, head, blocks_of(self._version, self._part, self._redundancy))

@@ -1,6 +1,8 @@
 """What a member holds of its stage's state between two views, as it tells the others."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+import torch
 
 from recycle.control.messages import NOTHING
 from recycle.control.view import Member
@@ -82,8 +84,13 @@ class Holdings:
         """
         restore_state(self._trainee, self._member, network, restoration)
         if self._trainee.shards is not None:
-            share_out(self._trainee.shards, network)
+            share_out(self._trainee.shards, network, self._fetch)
         self.empty = False
+
+    def _fetch(self) -> Mapping[str, torch.Tensor]:
+        """The newest version, from keepers."""
+        assert self._trainee.kept is not None, "shards that no peer holds are with keepers, or nobody begins with them"
+        return self._trainee.kept.fetch(self._trainee.versions.newest)
 
 
 def _unless_all(shards: Collection[int], count: int) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from recycle.control.view import Member
 from recycle.holding import units_of
 from recycle.job import Job, Server
 from recycle.runtime.join.handover import receive_state, send_state
+from recycle.runtime.keep.layout import held_by_all, shard_of
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
 
@@ -66,7 +67,11 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
         return
     if not all(any(each.values()) for each in holders.values()):
         assert trainee.kept is not None, f"nobody has said that version {step} of stage {member.server.stage} is held"
-        versions.adopt(step, trainee.kept.fetch(step))
+        state = trainee.kept.fetch(step)
+        versions.adopt(step, held_by_all(state))
+        if trainee.shards is not None:
+            for shard in range(trainee.shards.count):
+                trainee.shards.take_pieces(shard, shard_of(state, shard))
         return
     found: dict[str, torch.Tensor] = {}
     # All go through their units in the same order, so that nobody waits for somebody who waits for another one.

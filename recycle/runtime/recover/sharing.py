@@ -1,22 +1,28 @@
 """How the shards of a stage's optimizer get to the peers that hold them in a view, and to who writes them down."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import receive_state, send_state
+from recycle.runtime.keep.layout import shard_of
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Sharded
 from recycle.state.shards import Move, assign_shards, find_moves
 
 
-def share_out(shards: Sharded, network: Network) -> None:
+def share_out(shards: Sharded, network: Network, fetch: Callable[[], Mapping[str, torch.Tensor]]) -> None:
     """Bring every shard to the peers that hold it in a view.
 
     All peers of the stage call it, and are at the same version. Who holds more than that keeps it, until it is sure
     that all have what they need.
+
+    Args:
+        shards: of this server.
+        network: of the view.
+        fetch: gives the version with all shards from keepers, for those that no peer holds.
 
     Raises:
         ViewBroken: somebody is gone.
@@ -26,7 +32,16 @@ def share_out(shards: Sharded, network: Network) -> None:
     network.peers.sum(table)
     peers = _pipelines(network)
     held = {peer: table[peer].nonzero().flatten().tolist() for peer in peers}
-    for move in find_moves(held, assign_shards(shards.count, peers)):
+    holders = assign_shards(shards.count, peers)
+    lost = [shard for shard in range(shards.count) if not any(shard in each for each in held.values())]
+    mine = [shard for shard in lost if holders[shard][0] == network.server.pipeline]
+    if mine:
+        version = fetch()
+        for shard in mine:
+            shards.take_pieces(shard, shard_of(version, shard))
+    for shard in lost:
+        held[holders[shard][0]].append(shard)
+    for move in find_moves(held, holders):
         state = _carry_out(move, shards, network)
         if state is not None:
             shards.take(move.shard, state)

@@ -131,6 +131,27 @@ class ShardSteps:
         keys = dict.fromkeys(key for state in states for key in state if key not in COUNTED)
         return {key: torch.cat([state[key] for state in states]) for key in keys}
 
+    def pieces(self, shard: int) -> Mapping[str, torch.Tensor]:
+        """See Sharded."""
+        held = [
+            self._optimizer.state.get(part, {}) for each in sorted(self.held) for part in self._shards[each].values()
+        ]
+        keys = sorted({key for state in held for key in state if key not in COUNTED})
+        found = {}
+        for key in keys:
+            for place, (piece, part) in enumerate(self._shards[shard].items()):
+                state = self._optimizer.state.get(part, {}) if shard in self.held else {}
+                outline = torch.empty(piece.end - piece.start, dtype=PRECISION, device="meta")
+                found[f"{key}/{place}"] = state.get(key, outline)
+        return found
+
+    def take_pieces(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See Sharded."""
+        parts: dict[str, list[torch.Tensor]] = {}
+        for name, each in state.items():
+            parts.setdefault(name.partition("/")[0], []).append(each)
+        self.take(shard, {key: torch.cat(found) for key, found in parts.items()})
+
     def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
         """See Sharded."""
         pieces = self._shards[shard]

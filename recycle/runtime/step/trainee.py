@@ -80,6 +80,12 @@ class Sharded(Protocol):
     def give(self, shard: int) -> Mapping[str, torch.Tensor]:
         """A shard of the newest version, by name."""
 
+    def pieces(self, shard: int) -> Mapping[str, torch.Tensor]:
+        """A shard of the newest version in pieces where they lie, by name; without a content where it is not here."""
+
+    def take_pieces(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Take what ``pieces`` gives of a shard of the newest version."""
+
     def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
         """Take a shard of the newest version from a peer of the stage."""
 
@@ -104,7 +110,7 @@ class Kept(Protocol):
         """The versions that can be had of each stage."""
 
     def fetch(self, step: int) -> Mapping[str, torch.Tensor]:
-        """A version of this server's stage, by name.
+        """A version of this server's stage, by name, with all shards of its optimizer.
 
         Raises:
             ViewBroken: no copy of a part of it is as it was.

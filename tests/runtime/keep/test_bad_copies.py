@@ -84,6 +84,7 @@ class Keepers:
             self.clients.append(KeeperClient(address, token, f"host{number}"))
             # It has begun, so that their order is known.
             self.clients[-1].copies()
+            stack.callback(self.clients[-1].close)
 
 
 @pytest.mark.parametrize("spoil", [flipped, truncated, of_an_older_version, half_written])

@@ -102,7 +102,7 @@ def serving(*names):
         threading.Thread(target=serve, args=([listeners[-1]], token, 1 << 26), daemon=True).start()
         clients.append(KeeperClient(keeper_address(token), token, name))
     yield clients
-    for each in listeners:
+    for each in (*listeners, *clients):
         each.close()
 
 
@@ -252,7 +252,8 @@ def test_a_bad_piece_is_left_out_and_too_many_are_another_version(monkeypatch):
 
 def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
     token = new_token()
-    peer = Peer([KeeperClient(keeper_address(token), token, "near")], PEERS[0])
+    keeper = KeeperClient(keeper_address(token), token, "near")
+    peer = Peer([keeper], PEERS[0])
     peer.iterate(5)
     (warning,) = peer.warnings
     assert warning.startswith("the state is not kept in memory by near: no keeper can be reached")
@@ -264,6 +265,7 @@ def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
         start = Snapshot.__init__
         monkeypatch.setattr(Snapshot, "__init__", lambda *given: (begun.append(given), start(*given))[1])
         peer.iterate()
+        keeper.close()
     assert len(begun) == 1
     assert len(peer.warnings) == 1
 

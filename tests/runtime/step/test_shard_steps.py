@@ -11,6 +11,7 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import receive_state, send_state
+from recycle.runtime.keep.layout import cut_by_shards, shard_of
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Alone
@@ -80,8 +81,8 @@ class Sharded:
         self.steps = ShardSteps(main, self.optimizer, ShardRule(LAYERS, PEERS))
         self.named = {str(place): each for place, each in enumerate(self.parameters)}
 
-    def enter(self, network):
-        share_out(self.steps, network)
+    def enter(self, network, fetch=None):
+        share_out(self.steps, network, fetch)
         self.steps.connect(network)
 
     def step(self, number):
@@ -245,3 +246,24 @@ def test_a_state_goes_from_shards_to_a_whole_optimizer_and_back(from_shards):
     train(second, range(3, 5))
     train(first, range(3, 5))
     require_same_bits(full_state(second, others), full_state(first, names))
+
+
+def test_a_shard_that_no_peer_holds_comes_from_keepers():
+    update, named = make_update()
+    update.connect(network_of_one())
+    train(update, range(2))
+    shards, expected = update.shards, full_state(update, named)
+    kept = cut_by_shards({}, shards, [1]).state
+    kept = {name: each.clone() for name, each in kept.items()}
+    for shard in (0, 3):
+        shards._forget(shard)
+    shards.held = frozenset({1, 2})
+    # What is not here is known by its outline alone.
+    outline = shards.pieces(3)
+    assert {name: each.shape for name, each in outline.items()} == {
+        name: each.shape for name, each in shard_of(kept, 3).items()
+    }
+    assert all(each.is_meta for each in outline.values())
+    share_out(shards, network_of_one(), lambda: kept)
+    assert shards.held == {0, 1, 2, 3}
+    require_same_bits(full_state(update, named), expected)

@@ -1,0 +1,96 @@
+"""How a version is cut into the parts that the peers of a stage copy."""
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.keep.layout import (
+    VersionHead,
+    bytes_of,
+    count_bytes,
+    cut_by_shards,
+    held_by_all,
+    make_version,
+    shard_of,
+)
+from recycle.state.ladder import StatePart
+from recycle.state.shards import assign_shards
+
+LENGTHS = (64, 33, 7)
+"""Elements of the pieces of each shard."""
+
+
+class Shards:
+    """Those that one peer holds."""
+
+    def __init__(self, count, held):
+        self.count, self.held = count, held
+
+    def pieces(self, shard):
+        found = {}
+        for key in ("exp_avg", "exp_avg_sq"):
+            for place, length in enumerate(LENGTHS):
+                value = 100 * shard + 10 * place + len(key)
+                here = torch.full((length,), float(value))
+                found[f"{key}/{place}"] = here if shard in self.held else here.to("meta")
+        return found
+
+
+def common():
+    """What all peers hold, in any order."""
+    return {
+        f"parameter/{name}": torch.arange(size) + place
+        for place, (name, size) in enumerate(zip("dbca", (1, 90, 40, 7), strict=True))
+    }
+
+
+def part(number, parts):
+    return StatePart(0, 0, 3, number, parts)
+
+
+@given(st.integers(1, 6), st.data())
+def test_the_parts_of_all_peers_are_the_whole_version(count, data):
+    live = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    holders = assign_shards(count, live)
+    # Each peer has no content but that of the shards that it holds.
+    versions = [
+        cut_by_shards(common(), Shards(count, {shard for shard, each in enumerate(holders) if peer in each}), live)
+        for peer in live
+    ]
+    heads = {each.describe(3) for each in versions}
+    assert len(heads) == 1
+    step, room = make_version(heads.pop(), len(live))
+    assert step == 3
+    for number, version in enumerate(versions):
+        wanted = version.range_of(part(number, len(live)))
+        assert wanted == room.range_of(part(number, len(live)))
+        content = b"".join(map(bytes, bytes_of(version.state, wanted)))
+        start = 0
+        for target in bytes_of(room.state, wanted):
+            target[:] = content[start : start + len(target)]
+            start += len(target)
+        assert start == len(wanted)
+    expected = common()
+    assert held_by_all(room.state).keys() == expected.keys()
+    assert all(torch.equal(room.state[name], each) for name, each in expected.items())
+    everything = Shards(count, range(count))
+    for shard in range(count):
+        found, pieces = shard_of(room.state, shard), everything.pieces(shard)
+        assert list(found) == list(pieces)
+        assert all(torch.equal(found[name], each) for name, each in pieces.items())
+
+
+def test_a_version_that_is_cut_in_another_way_is_not_read():
+    version = cut_by_shards(common(), Shards(2, {0, 1}), [0, 1])
+    size = count_bytes(version.state)
+    head = msgspec.msgpack.decode(version.describe(3), type=VersionHead)
+    make_version(msgspec.msgpack.encode(head), 2)
+    for edges in ([0, size], [0, 5, 5, size], [0, size + 1, size], [1, 5, size], [0, 5, size - 1], []):
+        with pytest.raises(ConnectionLost, match="is said to be cut at"):
+            make_version(msgspec.msgpack.encode(VersionHead(head.state, tuple(edges))), 2)
+    for bad in (b"", b"head", version.describe(3)[:-1]):
+        with pytest.raises(ConnectionLost, match="cannot be read"):
+            make_version(bad, 2)
