@@ -44,6 +44,7 @@ WORDS: dict[str, str | None] = {
     "--ckpt-format": "torch_dist",
     "--moe-input-jitter-eps": None,
     "--moe-token-dispatcher-type": "allgather",
+    "--fp8-recipe": "delayed",
 }
 """Options that take a word, likewise."""
 
@@ -78,6 +79,8 @@ SWITCHES = (
     "--qk-layernorm",
     "--moe-router-enable-expert-bias",
     "--overlap-moe-expert-parallel-comm",
+    "--tp-comm-overlap",
+    "--fp8-param-gather",
 )
 """Options that are off unless they are given."""
 
@@ -147,7 +150,6 @@ def megatron_parser() -> argparse.ArgumentParser:
     parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
     parser.add_argument(RAMP_UP, nargs=3, type=int)
     parser.add_argument(BALANCE, nargs="+", default="aux_loss")
-    parser.add_argument("--cp-comm-type", nargs="+", default=["p2p"])
     for name, option in ROUNDED.items():
         parser.add_argument(option, dest=name)
     return parser
@@ -200,7 +202,8 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     servers = _servers(settings, total, server_ranks, pipelines_last)
     settings.virtual_pipeline_model_parallel_size = _virtual_stages(settings)
     micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
-    shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches)
+    virtual = settings.virtual_pipeline_model_parallel_size or 1
+    shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches, virtual)
     per_host = launch.nproc_per_node
     return CommandLine(
         settings,

@@ -55,26 +55,17 @@ SHARDS = Advice(
 )
 OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
-ROUNDED = Advice(
-    "layers keep rounded weights until a step's first micro-batch, and nobody tells them on which server that runs",
-    "train with --bf16",
-)
 BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
 DISPATCH = Advice("tokens travel around torch.distributed, where no failure is seen", "use alltoall")
 
 RULES = (
-    Rule(
-        ("virtual_pipeline_model_parallel_size",),
-        (1,),
-        Advice("plans are for one model chunk per server, interleaved schedules are not planned", "leave it out"),
-    ),
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
     _off("moe_router_enable_expert_bias", BALANCE),
     Rule(("moe_token_dispatcher_type",), ("allgather", "alltoall"), DISPATCH),
     Rule(("moe_input_jitter_eps",), (), Advice("its random numbers depend on which server draws them", "leave it out")),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
-    Rule(("fp8", "fp4"), (), ROUNDED),
+    Rule(("fp4",), (), Advice("gradients are rounded at random, by where they are computed", "train with --bf16")),
     _off("use_distributed_optimizer", SHARDS),
     _off(
         "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
@@ -82,7 +73,10 @@ RULES = (
     _off("use_torch_fsdp2", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")),
     _off("overlap_grad_reduce", OVERLAP),
     _off("overlap_param_gather", SHARDS),
-    _off("overlap_p2p_comm", Advice("a plan orders transfers itself", "turn it off")),
+    _off(
+        "tp_comm_overlap",
+        Advice("ranks write to each other around torch.distributed, where no failure is seen", "leave it out"),
+    ),
     _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
     _off("defer_embedding_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
     _off("delay_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
@@ -143,33 +137,50 @@ CONTEXT = (
         ("transformer_engine",),
         Advice("context parallelism needs layers of Transformer Engine", "use --transformer-impl transformer_engine"),
     ),
-    Rule(
-        ("cp_comm_type",),
-        (["a2a"], "a2a", ["all_gather"], "all_gather"),
-        Advice("ranks send to each other in pairs, which a failure does not end", "use --cp-comm-type a2a"),
-    ),
 )
 """What a split of sequences over ranks needs."""
 
-SPLIT_EXPERTS = Rule(
-    ("expert_tensor_parallel_size",),
-    (1,),
-    Advice("ranks would gather parts of unequal length", "use --expert-tensor-parallel-size 1"),
+EIGHT_BITS = (
+    Rule(
+        ("fp8_recipe",),
+        ("tensorwise", "blockwise", "mxfp8"),
+        Advice(
+            "its scales are agreed on by all pipelines after every micro-batch, whose orders differ",
+            "use --fp8-recipe tensorwise, blockwise or mxfp8",
+        ),
+    ),
+    Rule(
+        ("fp8_param_gather", "fp8_param"),
+        (False,),
+        Advice("who comes back is not given rounded parameters", "leave it out"),
+    ),
+    Rule(
+        ("transformer_impl",),
+        ("transformer_engine",),
+        Advice("other layers ignore it", "use --transformer-impl transformer_engine, or --bf16 alone"),
+    ),
 )
-"""What tensor parallelism needs where experts are divided among ranks."""
+"""What layers need that compute with eight bits; they are told which micro-batch is the first after a step."""
 
 READ_ONLY = (
     Rule(("context_parallel_size",), (1,), Advice("its layers need CUDA", "try a death before you rely on it")),
+    Rule(("fp8",), (), Advice("its layers need CUDA", "try a death before you rely on it")),
 )
 """What was read in Megatron's code and has never been run here."""
 
 NOT_OWN = (
+    Rule(
+        ("virtual_pipeline_model_parallel_size",),
+        (1,),
+        Advice("the virtual stages of a server are stepped as one", "leave it out"),
+    ),
     Rule(
         ("num_experts",),
         (),
         Advice("what experts report is not taken back with a step", "leave it out"),
     ),
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence", "leave it out")),
+    Rule(("fp8",), (), Advice("layers keep rounded weights of a step that is taken back", "train with --bf16")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
     Rule(
         ("optimizer",),
@@ -216,8 +227,8 @@ def refusals(settings: Settings) -> Iterator[Refusal]:
     yield from _broken(RULES, settings)
     if settings("context_parallel_size") not in (None, 1):
         yield from _broken(CONTEXT, settings)
-    if settings("expert_model_parallel_size") not in (None, 1):
-        yield from _broken((SPLIT_EXPERTS,), settings)
+    if settings("fp8") is not None:
+        yield from _broken(EIGHT_BITS, settings)
 
 
 def read_only(settings: Settings) -> Iterator[Refusal]:
