@@ -167,10 +167,10 @@ class LiveExecution:
         self.server = here.server
         self.network = connect(store, View.of(plan), here.server, rank=here.rank)
 
-    def begin(self, stage):
-        self.stage = stage
-        update = LiveGradients(stage, self.network, self.plan.job.depth)
-        self.worker = Worker(self.plan, [stage], update, self.network, Recorder(self.server))
+    def begin(self, stages):
+        (self.stage,) = stages
+        update = LiveGradients(stages, self.network, self.plan.job.depth)
+        self.worker = Worker(self.plan, stages, update, self.network, Recorder(self.server))
 
     def train(self, step, force_all_reduce):
         self.stage.drop()

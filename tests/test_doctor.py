@@ -74,26 +74,44 @@ def test_what_changes_no_result_is_left_out_and_not_refused(run):
 
 def test_with_experts_a_server_is_their_whole_group(run):
     experts = ("--num-experts", "6", "--expert-model-parallel-size", "3")
-    whole = ("--expert-tensor-parallel-size", "1")
-    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *experts, *whole)
+    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *experts)
     assert status == 0
     assert "2 pipelines x 4 stages x 3 micro-batches; 6 ranks per server, 48 in all" in out
     assert "experts among 6 ranks, which are lost together, of 3 of Megatron's 6 pipelines" in " ".join(out.split())
-    (refused,) = json.loads(run("doctor", "--json", "--ranks", 48, *GOOD, *experts)[1])["refused"]
-    assert refused["flag"] == "--expert-tensor-parallel-size"
     status, _, err = run("doctor", "--ranks", 32, *GOOD, *experts)
     assert status == 2
     assert "32 ranks are no multiple of 24, the 6 that compute together with their experts" in err
 
 
 def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run):
-    words = ("--context-parallel-size", 3, "--cp-comm-type", "a2a", "--transformer-impl", "transformer_engine")
+    words = ("--context-parallel-size", 3, "--cp-comm-type", "p2p", "--transformer-impl", "transformer_engine")
     status, out, _ = run("doctor", "--ranks", 48, *GOOD, *words)
     assert status == 0
     assert "2 pipelines x 4 stages x 9 micro-batches; 6 ranks per server, 48 in all" in out
     assert "read only  --context-parallel-size: its layers need CUDA" in out
     (found,) = json.loads(run("doctor", "--json", "--ranks", 48, *GOOD, *words)[1])["read_only"]
     assert found["flag"] == "--context-parallel-size"
+    eight_bits = ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise", *words[-2:])
+    status, out, _ = run("doctor", "--ranks", 24, *GOOD, *eight_bits)
+    assert status == 0
+    assert "read only  --fp8-format: its layers need CUDA" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--num-layers", "16", "--num-layers-per-virtual-pipeline-stage", "2"),
+        ("--num-virtual-stages-per-pipeline-rank", "2"),
+        ("--pipeline-model-parallel-layout", "Et|(tt|)*6L"),
+    ],
+)
+def test_virtual_stages_are_counted_and_planned(run, words):
+    status, out, _ = run("doctor", "--ranks", 24, *GOOD, *words)
+    assert status == 0
+    assert "3 pipelines x 4 stages of 2 virtual ones each x 6 micro-batches" in out
+    assert "a plan in the place of Megatron's interleaved schedule" in " ".join(out.split())
+    (refused,) = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, *words, "--recycle-stagger")[1])["refused"]
+    assert refused["flag"] == words[-2]
 
 
 def test_a_host_with_all_peers_is_named_with_the_remedy(run):
@@ -131,12 +149,18 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--use-distributed-optimizer --fp16", "--fp16: each rank looks for overflow"),
         ("--use-distributed-optimizer --recycle-exact", "--use-distributed-optimizer: a step cannot be taken back"),
         ("--use-distributed-optimizer --save x --ckpt-format torch_dcp", "--ckpt-format: nobody knows how a shard"),
-        ("--num-layers 16 --num-layers-per-virtual-pipeline-stage 2", "--num-layers-per-virtual-pipeline-stage: plans"),
-        ("--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank: plans are for one"),
-        ("--pipeline-model-parallel-layout Et|(tt|)*6L", "--pipeline-model-parallel-layout: plans are for one"),
-        ("--fp8-format hybrid", "--fp8-format: scales follow from the micro-batches"),
+        (
+            "--fp8-format hybrid --transformer-impl transformer_engine",
+            "--fp8-recipe: its scales are agreed on by all pipelines",
+        ),
+        (
+            "--fp8-format hybrid --fp8-recipe mxfp8 --fp8-param-gather --transformer-impl transformer_engine",
+            "--fp8-param-gather: who comes back is not given",
+        ),
+        ("--fp8-format hybrid --fp8-recipe mxfp8", "--transformer-impl: other layers ignore it"),
+        ("--fp4-format e2m1", "--fp4-format: gradients are rounded at random"),
+        ("--tp-comm-overlap", "--tp-comm-overlap: ranks write to each other around torch.distributed"),
         ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
-        ("--context-parallel-size 3 --transformer-impl transformer_engine", "--cp-comm-type: ranks send to each other"),
         ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
         ("--rampup-batch-size 2 2 100", "--rampup-batch-size: "),

@@ -165,6 +165,8 @@ def works(line: CommandLine) -> Iterator[str]:
     ranks, pipelines = line.server_ranks, line.shape.pipelines * line.server_ranks.pipelines
     yield f"data parallel {pipelines}"
     yield f"pipeline parallel {line.shape.stages}"
+    if line.shape.virtual > 1:
+        yield f"{line.shape.virtual} virtual stages of each rank"
     yield f"tensor parallel {settings.tensor_model_parallel_size}"
     if ranks.pipelines > 1:
         among = f"{ranks.pipelines} of Megatron's {pipelines} pipelines"
@@ -239,7 +241,8 @@ def report(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) 
     for unread in diagnosis.unread:
         console.print(f"unread     {unread}", markup=False)
     console.print(f"survives   {survival(diagnosis)}", markup=False)
-    console.print(f"plan       period {job.time_text(whole.period)} with all servers: Megatron's own 1F1B")
+    own = "Megatron's own 1F1B" if job.standard else "a plan in the place of Megatron's interleaved schedule"
+    console.print(f"plan       period {job.time_text(whole.period)} with all servers: {own}")
     if asked.dead:
         names = ", ".join(map(str, asked.dead))
         kept = f"{whole.period / asked.period:.1%} of before"

@@ -79,6 +79,7 @@ def megatron_plan(job: Job, dead: Iterable[Server], mode: Mode, seconds: float) 
     """A plan for Megatron's training code: its own order, 1F1B, where all servers are alive, or else one around them.
 
     In its own order gradients add up as without recycle, to the bit; the backward is fused, the optimizer the mode's.
+    With virtual stages there is a plan of the planner's instead.
 
     Args:
         job: what is trained.
@@ -91,7 +92,7 @@ def megatron_plan(job: Job, dead: Iterable[Server], mode: Mode, seconds: float) 
         NoPlanError: a stage has no live server.
     """
     dead = job.dead_servers(dead)
-    if dead:
+    if dead or not job.standard:
         return make_plan(job, dead, mode, Effort((MaxSeconds(seconds),), f"{seconds:g} s"))
     return _own_order(job, mode, "lowered")
 
@@ -99,7 +100,7 @@ def megatron_plan(job: Job, dead: Iterable[Server], mode: Mode, seconds: float) 
 def price(job: Job, dead: Iterable[Server], mode: Mode, seconds: float) -> Plan:
     """A plan as ``megatron_plan`` makes it, for its figures: of compute form, and hardly improved if it is large."""
     dead = job.dead_servers(dead)
-    if not dead:
+    if not dead and job.standard:
         return _own_order(job, mode, "compute")
     large = 3 * job.pipelines * job.depth * job.micro_batches > LARGE
     effort = _effort(1) if large else Effort((MaxSeconds(seconds),), f"{seconds:g} s")

@@ -21,7 +21,7 @@ from recycle.job import Job, Server
 from recycle.megatron.flag.reductions import reduction_of
 from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.megatron.shared.torch_calls import Calls, Carrier
+from recycle.megatron.shared.torch_calls import Calls, Carrier, Pairs
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -349,15 +349,15 @@ class GroupCollectives(NamedTuple):
         return self.collectives.gather(self.servers, self.numbers, tensor)
 
 
-def hand_over(group: ReplaceableGroup, carrier: Carrier) -> None:
+def hand_over(group: ReplaceableGroup, carrier: Carrier, pairs: Pairs | None = None) -> None:
     """From now on, the calls of a process group survive the death of members.
 
     Args:
         group: it; it is known whose ranks are in it.
         carrier: carries them out.
+        pairs: what its ranks send to single others, if all are ranks of one server.
     """
-    calls = Calls(carrier, group.rank(), group.size(), exchanges=len(group.servers) == 1)
-    group.hand_over(group.servers, calls.carry_out)
+    group.hand_over(group.servers, Calls(carrier, group.rank(), group.size(), pairs).carry_out)
 
 
 def several(numbers: Numbers) -> Numbers:

@@ -50,6 +50,7 @@ WORDS: dict[str, str | None] = {
     "--loss-scale": None,
     "--non-persistent-ckpt-type": None,
     "--moe-token-dispatcher-type": "allgather",
+    "--fp8-recipe": "delayed",
 }
 """Options that take a word, likewise."""
 
@@ -86,6 +87,7 @@ SWITCHES = (
     "--overlap-moe-expert-parallel-comm",
     "--tp-comm-overlap",
     "--use-sharp",
+    "--fp8-param-gather",
 )
 """Options that are off unless they are given."""
 
@@ -157,7 +159,6 @@ def megatron_parser() -> argparse.ArgumentParser:
     parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
     parser.add_argument(RAMP_UP, nargs=3, type=int)
     parser.add_argument(BALANCE, nargs="+", default="aux_loss")
-    parser.add_argument("--cp-comm-type", nargs="+", default=["p2p"])
     parser.add_argument("--high-priority-stream-groups", nargs="+", default=[])
     parser.add_argument(REGISTERED, dest="nccl_ub", action="store_true")
     for name, option in ROUNDED.items():
@@ -212,7 +213,8 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     servers = _servers(settings, total, server_ranks, pipelines_last)
     settings.virtual_pipeline_model_parallel_size = _virtual_stages(settings)
     micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
-    shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches)
+    virtual = settings.virtual_pipeline_model_parallel_size or 1
+    shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches, virtual)
     per_host = launch.nproc_per_node
     return CommandLine(
         settings,

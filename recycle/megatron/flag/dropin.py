@@ -192,12 +192,15 @@ class DropIn:
         for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
             replace(training, name, lambda value: value)
 
-    def _make_stage_steps(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> StageSteps:
+    def _make_stage_steps(
+        self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int
+    ) -> StageSteps:
+        (stage,) = stages
         staggered = self._plan.mode.optimizer == "staggered"
         return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up, staggered))
 
-    def _make_vote(self, execution: ProtectedExecution, stage: MegatronStage, version: int) -> Vote:
-        return Vote(execution, stage, version, self._set_up.optimizer)
+    def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
+        return Vote(execution, stages, version, self._set_up.optimizer)
 
     @property
     def _set_up(self) -> TrainingCode:
@@ -367,6 +370,7 @@ def plan_source(arguments: Any, make: Make) -> Source:
     """
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * arguments.data_parallel_size)
     pipelines = arguments.data_parallel_size // layout_of(arguments).pipelines
-    shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches)
+    virtual = arguments.virtual_pipeline_model_parallel_size or 1
+    shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches, virtual)
     fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))] + cannot_delay(arguments)
     return Source(read_flags(arguments), shape, fused, make)

@@ -1,5 +1,6 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,24 +40,24 @@ class WholeGradients(FinalizedGradients):
     """Megatron finalizes its gradients itself, which takes every server; those without work have added nothing.
 
     Args:
-        stage: whose gradients.
+        stages: of the server, rising.
 
     Attributes:
         force_all_reduce: what the training code asks for in this iteration.
     """
 
-    def __init__(self, stage: MegatronStage) -> None:
+    def __init__(self, stages: Sequence[MegatronStage]) -> None:
         self.force_all_reduce = False
-        self._stage = stage
+        self._stages = stages
 
     def reduce(self) -> None:
         """Give every server of the stage the gradient of the whole batch."""
-        config = self._stage.config
+        config = self._stages[-1].config
         if config.finalize_model_grads_func is None:
             return
         config.finalize_model_grads_func(
-            [self._stage.model],
-            self._stage.tokens if config.calculate_per_token_loss else None,
+            [stage.model for stage in self._stages],
+            self._stages[-1].tokens if config.calculate_per_token_loss else None,
             pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
             force_all_reduce=self.force_all_reduce,
         )
@@ -85,7 +86,7 @@ class LiveGradients(FinalizedGradients):
     where the loss is one of tokens.
 
     Args:
-        stage: whose gradients; its chunk is in Megatron's DDP.
+        stages: of the server, rising; their chunks are in Megatron's DDP.
         network: of the server.
         depth: P.
         ranks: of the server, with which it sums.
@@ -94,18 +95,20 @@ class LiveGradients(FinalizedGradients):
         RunError: the model is not wrapped.
     """
 
-    def __init__(self, stage: MegatronStage, network: Network, depth: int, ranks: SameParameters = ALONE) -> None:
-        if not hasattr(stage.model, "expert_parallel_buffers"):
+    def __init__(
+        self, stages: Sequence[MegatronStage], network: Network, depth: int, ranks: SameParameters = ALONE
+    ) -> None:
+        self._models: list[Any] = [stage.model for stage in stages]
+        if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):
             raise RunError("model: with dead servers, gradients are reduced in Megatron's DDP buffers; wrap it in DDP")
-        self._stage = stage
+        self._stages = stages
         self._network = network
-        model: Any = stage.model
         self._ranks = ranks
         self._sums: list[tuple[Any, Carrier | None]] = [
-            *((buffer, ranks.layers) for buffer in model.buffers),
-            *((buffer, ranks.experts) for buffer in model.expert_parallel_buffers),
+            *((buffer, ranks.layers) for model in self._models for buffer in model.buffers),
+            *((buffer, ranks.experts) for model in self._models for buffer in model.expert_parallel_buffers),
         ]
-        self._tie = tie_of([stage.model], network, network.view.peers(0), network.view.peers(depth - 1))
+        self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(depth - 1))
 
     def reduce(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
@@ -114,13 +117,14 @@ class LiveGradients(FinalizedGradients):
                 buffer.grad_data *= buffer.gradient_scaling_factor
             self._network.peers.sum(buffer.grad_data)
             _sum_over(ranks, buffer.grad_data)
-        if self._stage.config.tensor_model_parallel_size > 1:
+        config = self._stages[-1].config
+        if config.tensor_model_parallel_size > 1:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
-            sum_over_tensor_ranks([self._stage.model], self._stage.config, tensor_ranks)
+            sum_over_tensor_ranks(self._models, config, tensor_ranks)
         if self._tie is not None:
             self._tie.reduce()
-        if self._stage.config.calculate_per_token_loss:
-            tokens = self._stage.tokens.to("cpu", torch.float64)
+        if config.calculate_per_token_loss:
+            tokens = self._stages[-1].tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
             _sum_over(self._ranks.layers, tokens)
             for buffer, _ in self._sums:

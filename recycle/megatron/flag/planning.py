@@ -10,6 +10,7 @@ from recycle.errors import UserError
 from recycle.job import DeadServers, Job, Server
 from recycle.jobfile import load_job
 from recycle.megatron.flag.flags import Flags
+from recycle.placement import Placement, interleaved, placement_text
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -19,19 +20,26 @@ Make: TypeAlias = Callable[[Job, DeadServers, Mode, float], Plan]
 
 
 class Shape(NamedTuple):
-    """The size of a job: D, P and M."""
+    """The size of a job: D, P and M, and how many of Megatron's virtual stages each server has."""
 
     pipelines: int
     stages: int
     micro_batches: int
+    virtual: int = 1
 
     @classmethod
     def of(cls, job: Job) -> "Shape":
         """That of a job."""
-        return cls(job.pipelines, job.depth, job.micro_batches)
+        return cls(job.pipelines, job.depth, job.micro_batches, len(job.stages) // job.depth)
+
+    @property
+    def placement(self) -> Placement:
+        """The chunks of the model that each server of a pipeline holds."""
+        return interleaved(self.stages, self.virtual)
 
     def __str__(self) -> str:
-        return f"{self.pipelines} pipelines x {self.stages} stages x {self.micro_batches} micro-batches"
+        each = f" of {self.virtual} virtual ones each" if self.virtual > 1 else ""
+        return f"{self.pipelines} pipelines x {self.stages} stages{each} x {self.micro_batches} micro-batches"
 
 
 class Source:
@@ -58,12 +66,13 @@ class Source:
         self.mode = Mode("fused" if fused else "split", "staggered" if flags.staggered else "global")
         self.catalogue = None if flags.catalogue is None else Catalogue(flags.catalogue)
         if self.catalogue is None:
-            self.job = load_job(None, shape._asdict() | {"name": "training"})
+            sizes = {"pipelines": shape.pipelines, "stages": shape.stages, "micro_batches": shape.micro_batches}
+            self.job = load_job(None, sizes | {"placement": placement_text(shape.placement), "name": "training"})
             return
         index = self.catalogue.index
         self.job = index.job
-        self.job.require_standard("Megatron's own training code")
-        if Shape.of(index.job) != shape:
+        self.job.require_even("Megatron's own training code")
+        if Shape.of(index.job) != shape or index.job.chunks != shape.placement:
             raise UserError(
                 f"{flags.catalogue}: its plans are for {Shape.of(index.job)}, and training has {shape}: make a "
                 "catalogue for this job"

@@ -119,7 +119,7 @@ class ProtectedExecution:
         server: which server this is.
         protection: what it needs to survive the death of others.
         groups: all process groups of this rank.
-        make_steps: from this, the stage, and the number of iterations that are done.
+        make_steps: from this, the stages, and the number of iterations that are done.
 
     Attributes:
         server: see above.
@@ -135,7 +135,7 @@ class ProtectedExecution:
         server: Server,
         protection: Protection,
         groups: Sequence[ReplaceableGroup],
-        make_steps: Callable[["ProtectedExecution", MegatronStage, int], Steps],
+        make_steps: Callable[["ProtectedExecution", Sequence[MegatronStage], int], Steps],
     ) -> None:
         place, self._rank = protection.place(torch.distributed.get_rank())
         assert place == server, f"this rank is one of {server}, not of {place}"
@@ -157,19 +157,19 @@ class ProtectedExecution:
         self._leaving = False
         self._handed_over = False
         self._doorway: Doorway | None = None
-        self._stage: MegatronStage | None = None
+        self._stages: Sequence[MegatronStage] = ()
         self._steps: Steps | None = None
         self._survivor: Survivor | None = None
         self._network: Network | None = None
 
     # What the schedule asks for.
 
-    def begin(self, stage: MegatronStage) -> None:
+    def begin(self, stages: Sequence[MegatronStage]) -> None:
         """See Execution."""
         training, endpoint = self._training, self._protection.endpoint
         version = training.iteration()
-        self._stage = stage
-        self._steps = steps = self._make_steps(self, stage, version)
+        self._stages = stages
+        self._steps = steps = self._make_steps(self, stages, version)
         arrives = self._protection.life > 0
         arrive = steps.arrive if arrives else None
         self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive)
@@ -245,9 +245,11 @@ class ProtectedExecution:
     def _hand_over(self) -> None:
         self._handed_over = True
         for group in self._groups:
-            of_one = len(group.servers) == 1
-            carrier = self.rank_calls.of(group.numbers) if of_one else GroupCollectives.of(self._collectives, group)
-            hand_over(group, carrier)
+            if len(group.servers) > 1:
+                hand_over(group, GroupCollectives.of(self._collectives, group))
+            else:
+                carrier = self.rank_calls.of(group.numbers)
+                hand_over(group, carrier, self.rank_calls.pairs(carrier, group.rank()))
 
     def _let_in(self, step: int) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here."""
@@ -271,8 +273,8 @@ class ProtectedExecution:
                 self.enter_next_view(pause)
 
     def _evaluate(self) -> list[torch.Tensor]:
-        assert self._stage is not None
-        self._stage.drop()
+        for stage in self._stages:
+            stage.drop()
         with self.rank_calls.inside():
             self._ready.evaluate()
         self.share_losses(self.network)
@@ -281,8 +283,7 @@ class ProtectedExecution:
         return []
 
     def _reports(self) -> list[Any]:
-        assert self._stage is not None
-        if self._stage.output is not None:
+        if self._stages[-1].output is not None:
             return []
         self._collectives.totals = self._losses.totals
         return self._losses.rows
@@ -301,9 +302,9 @@ class ProtectedExecution:
         Raises:
             ViewBroken: somebody is gone.
         """
-        assert self._stage is not None
-        if self._stage.output is None:
-            self._losses.exchange(network, self._stage.take_results())
+        last = self._stages[-1]
+        if last.output is None:
+            self._losses.exchange(network, last.take_results())
 
     def enter_next_view(self, error: ViewBroken) -> None:
         """Get from a view that cannot go on to the next one, or end this process if there is none with it.

@@ -52,33 +52,27 @@ def _off(name: str, advice: Advice) -> Rule:
 
 OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
-ROUNDED = Advice(
-    "scales follow from the micro-batches that a server has seen, and failures change which these are",
-    "train with --bf16",
-)
 BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
 DISPATCH = Advice("tokens travel around torch.distributed, where no failure is seen", "use alltoall")
 
 RULES = (
-    Rule(
-        ("virtual_pipeline_model_parallel_size",),
-        (1,),
-        Advice("plans are for one model chunk per server, interleaved schedules are not planned", "leave it out"),
-    ),
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
     _off("moe_router_enable_expert_bias", BALANCE),
     Rule(("moe_token_dispatcher_type",), ("allgather", "alltoall"), DISPATCH),
     Rule(("moe_input_jitter_eps",), (), Advice("its random numbers depend on which server draws them", "leave it out")),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
-    Rule(("fp8", "fp4"), (), ROUNDED),
+    Rule(("fp4",), (), Advice("gradients are rounded at random, by where they are computed", "train with --bf16")),
     _off(
         "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
     ),
     _off("use_torch_fsdp2", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")),
     _off("overlap_grad_reduce", OVERLAP),
     _off("overlap_param_gather", Advice("parameters are given to peers as a whole", "turn it off")),
-    _off("overlap_p2p_comm", Advice("a plan orders transfers itself", "turn it off")),
+    _off(
+        "tp_comm_overlap",
+        Advice("ranks write to each other around torch.distributed, where no failure is seen", "leave it out"),
+    ),
     _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
     _off("defer_embedding_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
     _off("delay_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
@@ -152,37 +146,36 @@ UNSPLIT = (
 )
 """What prevents a split of Megatron's own layers."""
 
-UNSPLIT_BY_ENGINE = (
-    _off(
-        "tp_comm_overlap",
-        Advice(
-            "Transformer Engine computes weight gradients while it communicates then",
-            "turn it off, or plan with --backward fused",
-        ),
-    ),
-)
-"""What prevents a split of Transformer Engine's."""
-
 CONTEXT = (
     Rule(
         ("transformer_impl",),
         ("transformer_engine",),
         Advice("context parallelism needs layers of Transformer Engine", "use --transformer-impl transformer_engine"),
     ),
-    Rule(
-        ("cp_comm_type",),
-        (["a2a"], "a2a", ["all_gather"], "all_gather"),
-        Advice("ranks send to each other in pairs, which a failure does not end", "use --cp-comm-type a2a"),
-    ),
 )
 """What a split of sequences over ranks needs."""
 
-SPLIT_EXPERTS = Rule(
-    ("expert_tensor_parallel_size",),
-    (1,),
-    Advice("ranks would gather parts of unequal length", "use --expert-tensor-parallel-size 1"),
+EIGHT_BITS = (
+    Rule(
+        ("fp8_recipe",),
+        ("tensorwise", "blockwise", "mxfp8"),
+        Advice(
+            "its scales are agreed on by all pipelines after every micro-batch, whose orders differ",
+            "use --fp8-recipe tensorwise, blockwise or mxfp8",
+        ),
+    ),
+    Rule(
+        ("fp8_param_gather", "fp8_param"),
+        (False,),
+        Advice("who comes back is not given rounded parameters", "leave it out"),
+    ),
+    Rule(
+        ("transformer_impl",),
+        ("transformer_engine",),
+        Advice("other layers ignore it", "use --transformer-impl transformer_engine, or --bf16 alone"),
+    ),
 )
-"""What tensor parallelism needs where experts are divided among ranks."""
+"""What layers need that compute with eight bits; they are told which micro-batch is the first after a step."""
 
 SHARDED = (
     Rule(
@@ -191,6 +184,11 @@ SHARDED = (
         Advice("peers mirror each other's shards as it is", "leave it out"),
     ),
     Rule(("expert_model_parallel_size",), (1,), Advice("experts are sharded among other ranks", "leave it out")),
+    Rule(
+        ("virtual_pipeline_model_parallel_size",),
+        (1,),
+        Advice("shards would be cut in each virtual stage of a server", "turn one of them off"),
+    ),
     Rule(
         ("context_parallel_size",),
         (1,),
@@ -215,16 +213,23 @@ SHARDED_CHECKPOINTS = (
 
 READ_ONLY = (
     Rule(("context_parallel_size",), (1,), Advice("its layers need CUDA", "try a death before you rely on it")),
+    Rule(("fp8",), (), Advice("its layers need CUDA", "try a death before you rely on it")),
 )
 """What was read in Megatron's code and has never been run here."""
 
 NOT_OWN = (
+    Rule(
+        ("virtual_pipeline_model_parallel_size",),
+        (1,),
+        Advice("the virtual stages of a server are stepped as one", "leave it out"),
+    ),
     Rule(
         ("num_experts",),
         (),
         Advice("what experts report is not taken back with a step", "leave it out"),
     ),
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence", "leave it out")),
+    Rule(("fp8",), (), Advice("layers keep rounded weights of a step that is taken back", "train with --bf16")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
     Rule(
         ("optimizer",),
@@ -285,8 +290,8 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
             yield from _broken(SHARDED_CHECKPOINTS, settings)
     if settings("context_parallel_size") not in (None, 1):
         yield from _broken(CONTEXT, settings)
-    if settings("expert_model_parallel_size") not in (None, 1):
-        yield from _broken((SPLIT_EXPERTS,), settings)
+    if settings("fp8") is not None:
+        yield from _broken(EIGHT_BITS, settings)
 
 
 def read_only(settings: Settings) -> Iterator[Refusal]:
@@ -295,8 +300,8 @@ def read_only(settings: Settings) -> Iterator[Refusal]:
 
 
 def unsplit(settings: Settings) -> Iterator[Refusal]:
-    """Why the backward pass cannot be split; nothing if it can."""
-    return _broken(UNSPLIT_BY_ENGINE if settings("transformer_impl") == "transformer_engine" else UNSPLIT, settings)
+    """Why the backward pass cannot be split; nothing if it can, as in Transformer Engine's layers."""
+    return _broken(() if settings("transformer_impl") == "transformer_engine" else UNSPLIT, settings)
 
 
 def _broken(rules: tuple[Rule, ...], settings: Settings) -> Iterator[Refusal]:

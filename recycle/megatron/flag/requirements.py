@@ -1,5 +1,6 @@
 """What must hold of what Megatron has set up before a plan can run on it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from recycle.megatron.flag.engine import engine_layers, require_delaying
@@ -8,11 +9,11 @@ from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 
 
-def require_supported(model: Any, config: Any, plan: Plan) -> None:
+def require_supported(models: Sequence[Any], config: Any, plan: Plan) -> None:
     """Refuse a set-up that a plan cannot run.
 
     Args:
-        model: the chunk as Megatron's training code passes it, wrapped in DDP or not.
+        models: the chunks of this rank as Megatron's training code passes them, wrapped in DDP or not.
         config: its configuration.
         plan: what is to be run.
 
@@ -25,9 +26,8 @@ def require_supported(model: Any, config: Any, plan: Plan) -> None:
             # Megatron's option was looked at on the command line; here it says what a split has changed.
             return None
         found = getattr(config, name, None)
-        return getattr(getattr(model, "ddp_config", None), name, None) if found is None else found
+        return getattr(getattr(models[0], "ddp_config", None), name, None) if found is None else found
 
-    plan.job.require_standard("Megatron's own training code")
     for problem in refusals(setting):
         raise RunError(str(problem))
     if config.pipeline_model_parallel_size != plan.job.depth:
@@ -35,9 +35,14 @@ def require_supported(model: Any, config: Any, plan: Plan) -> None:
             f"pipeline_model_parallel_size is {config.pipeline_model_parallel_size}, and the plan has "
             f"{plan.job.depth} stages: make a plan for this job"
         )
+    held = len(plan.job.stages) // plan.job.depth
+    if len(models) != held:
+        raise RunError(
+            f"model: it comes in {len(models)} chunks, and the plan has {held} per server: plan for this job"
+        )
     if plan.mode.backward == "fused":
         return
-    layers = engine_layers(model)
+    layers = [layer for model in models for layer in engine_layers(model)]
     made_by = "transformer_engine" if layers else "local"
     for problem in unsplit(lambda name: made_by if name == "transformer_impl" else setting(name)):
         raise RunError(str(problem))
@@ -57,14 +62,18 @@ def require_micro_batches(number: int, plan: Plan) -> None:
         )
 
 
-def only(value: Any) -> Any:
-    """What Megatron passes as a list of one where it has chunks.
+def each_of(value: Any) -> list[Any]:
+    """What Megatron passes as it is, or as a list where it has chunks."""
+    return value if isinstance(value, list) else [value]
 
-    Raises:
-        RunError: there are several.
+
+def iterator_of(value: Any, last: bool) -> Any:
+    """The iterator that a rank's chunk at an end of the model reads from; None where it reads none.
+
+    Args:
+        value: what Megatron passes; some scripts give middle chunks the same data, and none of it is used.
+        last: whether the rank has the last chunk.
     """
-    if not isinstance(value, list):
-        return value
-    if len(value) != 1:
-        raise RunError(f"model: it comes in {len(value)} chunks, and plans are for one chunk per server")
-    return value[0]
+    iterators = each_of(value)
+    ordered = reversed(iterators) if last else iterators
+    return next((each for each in ordered if each is not None), None)

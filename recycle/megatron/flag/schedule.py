@@ -1,6 +1,6 @@
 """A plan in the place of Megatron's schedule, behind the signature of its ``forward_backward_func``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -9,8 +9,8 @@ from megatron.core.pipeline_parallel import schedules
 from megatron.core.utils import get_model_config
 
 from recycle.control.view import ServerRank
-from recycle.job import Server
-from recycle.megatron.flag.requirements import only, require_micro_batches, require_supported
+from recycle.job import Job, Server
+from recycle.megatron.flag.requirements import each_of, iterator_of, require_micro_batches, require_supported
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
@@ -22,8 +22,8 @@ from recycle.runtime.errors import RunError
 class Execution(Protocol):
     """How a server executes the plan of an iteration."""
 
-    def begin(self, stage: MegatronStage) -> None:
-        """Execute over a stage from now on; called once, by all servers."""
+    def begin(self, stages: Sequence[MegatronStage]) -> None:
+        """Execute over the chunks of a server from now on, rising; called once, by all servers."""
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:
         """Make an iteration.
@@ -97,7 +97,7 @@ class PlanSchedule:
         self._seed = seed
         self._execution = execution
         self._evaluation = evaluation
-        self._stage: MegatronStage | None = None
+        self._stages: Sequence[MegatronStage] = ()
 
     @property
     def micro_batches(self) -> int:
@@ -115,12 +115,13 @@ class PlanSchedule:
         """
         call = Call.of(arguments)
         if call.forward_only and self._evaluation is None:
-            return stock_schedule(self._plan.job.depth)(**arguments)
+            return stock_schedule(self._plan.job)(**arguments)
         require_micro_batches(call.num_microbatches, self._plan)
         for name in ("adjust_tensor_shapes_fn", "collect_non_loss_data"):
             if getattr(call, name):
                 raise RunError(f"{name} is given, which no plan knows of: do without")
-        iterator, config = only(call.data_iterator), self.begin(call).config
+        last = self.begin(call)[-1]
+        iterator, config = iterator_of(call.data_iterator, last.output is None), last.config
         if call.forward_only:
             assert self._evaluation is not None
             self._evaluation.settle()
@@ -131,30 +132,33 @@ class PlanSchedule:
             with self._data.iteration(iterator, step):
                 return self._execution.train(step, bool(call.force_all_reduce))
 
-    def begin(self, call: Call) -> MegatronStage:
+    def begin(self, call: Call) -> Sequence[MegatronStage]:
         """Make ready for such calls, if that was not done yet; gives what computes."""
-        if self._stage is None:
-            self._stage = self._make_stage(call)
-            self._execution.begin(self._stage)
-        return self._stage
+        if not self._stages:
+            self._stages = self._make_stages(call)
+            self._execution.begin(self._stages)
+        return self._stages
 
-    def _make_stage(self, call: Call) -> MegatronStage:
+    def _make_stages(self, call: Call) -> list[MegatronStage]:
         job = self._plan.job
-        chunk = only(call.model)
-        config = get_model_config(chunk)
-        require_supported(chunk, config, self._plan)
+        models = each_of(call.model)
+        config = get_model_config(models[0])
+        require_supported(models, config, self._plan)
         parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
         parts *= config.context_parallel_size
-        return MegatronStage(
-            chunk,
-            Place(self._server.stage, job.depth),
-            (call.seq_length // parts, call.micro_batch_size, config.hidden_size),
-            job.micro_batches,
-            call.forward_step_func,
-            self._data,
-            self._seed,
-            shares_losses=False,
-        )
+        return [
+            MegatronStage(
+                model,
+                Place(chunk, len(job.stages)),
+                (call.seq_length // parts, call.micro_batch_size, config.hidden_size),
+                job.micro_batches,
+                call.forward_step_func,
+                self._data,
+                self._seed,
+                shares_losses=False,
+            )
+            for chunk, model in zip(job.chunks[self._server.stage], models, strict=True)
+        ]
 
 
 class ThisRank(NamedTuple):
@@ -189,11 +193,11 @@ class ThisRank(NamedTuple):
         return here
 
 
-def stock_schedule(depth: int) -> Callable[..., list[Any]]:
-    """Megatron's own schedule for so many stages of one chunk each."""
-    schedule: Callable[..., list[Any]] = (
-        schedules.forward_backward_pipelining_without_interleaving
-        if depth > 1
-        else schedules.forward_backward_no_pipelining
-    )
+def stock_schedule(job: Job) -> Callable[..., list[Any]]:
+    """Megatron's own schedule for a job."""
+    schedule: Callable[..., list[Any]] = schedules.forward_backward_no_pipelining
+    if job.depth > 1:
+        schedule = schedules.forward_backward_pipelining_without_interleaving
+    if not job.standard:
+        schedule = schedules.forward_backward_pipelining_with_interleaving
     return schedule

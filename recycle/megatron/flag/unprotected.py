@@ -3,6 +3,7 @@
 The optimizer is Megatron's, which steps when the schedule returns.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,22 +50,23 @@ class UnprotectedExecution:
         if plan.dead and server.stage == plan.job.depth - 1:
             self._losses = LossExchange(parallel_state.get_data_parallel_group(), here.layout.pipelines)
 
-    def begin(self, stage: MegatronStage) -> None:
+    def begin(self, stages: Sequence[MegatronStage]) -> None:
         """See Execution."""
-        self._stage = stage
-        self._update = WholeGradients(stage)
+        self._stages = stages
+        self._update = WholeGradients(stages)
         self._worker: Worker | None = None
         if self._network is not None:
-            self._worker = Worker(self._plan, [stage], self._update, self._network, self.recorder)
+            self._worker = Worker(self._plan, stages, self._update, self._network, self.recorder)
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:
         """See Execution; the reports are those of the micro-batches of this server's pipeline."""
-        self._stage.drop()
+        for stage in self._stages:
+            stage.drop()
         self._update.force_all_reduce = force_all_reduce
         if self._worker is None:
             # Its gradients are zero, and every server of the stage has to be there.
             self._update.reduce()
         else:
             self._worker.run(step)
-        results = self._stage.take_results()
+        results = self._stages[-1].take_results()
         return list(results.values()) if self._losses is None else self._losses.exchange(results)

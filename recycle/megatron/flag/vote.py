@@ -31,7 +31,7 @@ class Vote:
 
     Args:
         execution: whose steps they are.
-        stage: whose gradients are made whole; its chunk is in Megatron's DDP.
+        stages: whose gradients are made whole, rising; their chunks are in Megatron's DDP.
         version: with which training begins.
         optimizer: Megatron's.
 
@@ -41,13 +41,16 @@ class Vote:
         shards: of a distributed optimizer; None where each server holds all of its stage.
     """
 
-    def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int, optimizer: Any) -> None:
+    def __init__(
+        self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int, optimizer: Any
+    ) -> None:
         self.newest = self.oldest = version
         self._execution = execution
-        self._stage = stage
+        self._stages = stages
+        model = torch.nn.ModuleList(stage.model for stage in stages)
         sharded = find_distributed(optimizer) is not None
-        self.shards = ShardedOptimizer(execution, stage.model, optimizer) if sharded else None
-        self._whole = self.shards or WholeStage(stage.model, optimizer)
+        self.shards = ShardedOptimizer(execution, stages[0].model, optimizer) if sharded else None
+        self._whole = self.shards or WholeStage(model, optimizer)
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._worker: Worker | None = None
 
@@ -64,8 +67,8 @@ class Vote:
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
         execution = self._execution
-        update = LiveGradients(self._stage, network, plan.job.depth, execution.same_parameters)
-        self._worker = Worker(plan, [self._stage], update, network, execution.recorder, hooks, notices)
+        update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters)
+        self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
     def train(self, step: int) -> None:
         """See Steps."""
@@ -81,8 +84,9 @@ class Vote:
             except ViewBroken as error:
                 self._execution.enter_next_view(error)
                 if self.newest < goal:
-                    model: Any = self._stage.model
-                    model.zero_grad_buffer()
+                    models: list[Any] = [stage.model for stage in self._stages]
+                    for model in models:
+                        model.zero_grad_buffer()
 
     def evaluate(self) -> None:
         """See Steps."""
@@ -106,7 +110,7 @@ class Vote:
         """See Versioned."""
         if self._worker is not None:
             self._worker.close()
-        self._stage.drop()
+        self._drop()
 
     def undo(self) -> None:
         """The last iteration has to be made again."""
@@ -124,8 +128,12 @@ class Vote:
         """All gradients are whole, and this server has heard it now."""
         self.newest = step
 
+    def _drop(self) -> None:
+        for stage in self._stages:
+            stage.drop()
+
     def _make_gradients(self, step: int) -> None:
-        self._stage.drop()
+        self._drop()
         self._auxiliary.begin(step)
         self._execution.recorder.clear()
         with self._execution.rank_calls.inside():

@@ -16,7 +16,7 @@ class WholeStage:
     """The parameters that are stepped, their moments, and whatever else the chunk holds; it is TakenOver.
 
     Args:
-        model: the chunk.
+        model: the chunk, or all that a server holds.
         optimizer: Megatron's.
     """
 

@@ -18,6 +18,70 @@ class Carrier(Protocol):
         """What all put in."""
 
 
+class Post(NamedTuple):
+    """One half of a pair.
+
+    Attributes:
+        tensor: that is sent, or filled.
+        partner: the rank in the group to which it goes, or from which it comes.
+    """
+
+    tensor: torch.Tensor
+    partner: int
+
+
+class Pairs:
+    """What one rank sends to single others and receives from them, as attention over divided sequences does in a ring.
+
+    It is exchanged when any of it is waited for. There all ranks of the group come together, and each has sent as often
+    as it has received: the first that each has sent is exchanged in one call of all, then the second.
+
+    Args:
+        carrier: of the group.
+        rank: of this process in it.
+    """
+
+    def __init__(self, carrier: Carrier, rank: int) -> None:
+        self._carrier = carrier
+        self._rank = rank
+        self._sent: list[Post] = []
+        self._awaited: list[Post] = []
+
+    def send(self, post: Post) -> Callable[[], None]:
+        """Have a tensor sent, which stays as it is until that is waited for; gives what waits."""
+        self._sent.append(post)
+        return self._exchange
+
+    def receive(self, post: Post) -> Callable[[], None]:
+        """Have a tensor filled; gives what waits for that."""
+        self._awaited.append(post)
+        return self._exchange
+
+    def drop(self) -> None:
+        """Forget what nobody has waited for."""
+        self._sent, self._awaited = [], []
+
+    def _exchange(self) -> None:
+        sent, awaited = self._sent, self._awaited
+        self.drop()
+        if len(sent) != len(awaited):
+            raise RunError(
+                f"torch.distributed: a rank has sent {len(sent)} times and receives {len(awaited)} times: the ranks of "
+                "a server send to each other in a ring only; do without what needs more"
+            )
+        for mine, other in zip(sent, awaited, strict=True):
+            content = mine.tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            target = torch.tensor([mine.partner], device=content.device).view(torch.uint8)
+            found = self._carrier.gather(torch.cat([target, content]))[other.partner]
+            meant, received = (each.clone() for each in found.tensor_split([len(target)]))
+            if int(meant.view(torch.int64)) != self._rank:
+                raise RunError(
+                    f"torch.distributed: rank {self._rank} of a group waits for rank {other.partner}, which has sent "
+                    "to another one: the ranks of a server send to each other in a ring only; do without more"
+                )
+            other.tensor.copy_(received.view(other.tensor.dtype).view(other.tensor.shape))
+
+
 class Calls(NamedTuple):
     """The calls of one process group.
 
@@ -25,27 +89,35 @@ class Calls(NamedTuple):
         carrier: carries them out.
         rank: of this process in the group.
         size: how many ranks the group has.
-        exchanges: whether what each has for each other one is carried too: only where no rank is ever played by a peer.
+        pairs: what its ranks send to single others. Where a peer may play a rank there is none, and what each has for
+            each other one is not carried either.
     """
 
     carrier: Carrier
     rank: int
     size: int
-    exchanges: bool = False
+    pairs: Pairs | None = None
 
-    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> None:
+    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> Callable[[], None] | None:
         """Carry out a call.
+
+        Returns:
+            What has to be called when the result is waited for; None where it is there.
 
         Raises:
             RunError: nobody knows what it would mean when members are dead.
         """
-        action = ACTIONS.get(name) or (EXCHANGES.get(name) if self.exchanges else None)
+        if self.pairs is not None and name in PAIRED:
+            ([tensor], partner, _) = arguments
+            return PAIRED[name](self.pairs, Post(tensor, partner))
+        action = ACTIONS.get(name) or (None if self.pairs is None else EXCHANGES.get(name))
         if action is None:
             raise RunError(
                 f"torch.distributed: {name} is not carried through failures; do without what needs it, or train with "
                 "--pipeline-schedule stock"
             )
         action(self, *arguments, **keywords)
+        return None
 
 
 # As torch calls a process group: with lists of one tensor.
@@ -62,8 +134,12 @@ def _broadcast(group: Calls, tensors: list[torch.Tensor], opts: Any) -> None:
 
 
 def _all_gather(group: Calls, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], _: Any) -> None:
-    for output, found in zip(outputs[0], group.carrier.gather(inputs[0]), strict=True):
-        output.copy_(found)
+    mine = inputs[0].reshape(-1)
+    # Parts may have any length, which all know, and the carrier wants one.
+    padded = mine.new_zeros(max(each.numel() for each in outputs[0]))
+    padded[: len(mine)] = mine
+    for output, found in zip(outputs[0], group.carrier.gather(padded), strict=True):
+        output.copy_(found[: output.numel()].view(output.shape))
 
 
 def _all_gather_single(group: Calls, output: torch.Tensor, tensor: torch.Tensor, _: Any) -> None:
@@ -93,6 +169,12 @@ def _scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.
 
 def _reduce_scatter_single(group: Calls, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> None:
     output.copy_(group.carrier.reduce(tensor, opts.reduceOp).chunk(group.size)[group.rank].view(output.shape))
+
+
+def _reduce_scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> None:
+    sizes = [each.numel() for each in inputs[0]]
+    reduced = group.carrier.reduce(torch.cat([each.reshape(-1) for each in inputs[0]]), opts.reduceOp)
+    outputs[0].copy_(reduced.split_with_sizes(sizes)[group.rank].view(outputs[0].shape))
 
 
 def _all_to_all_single(
@@ -125,9 +207,12 @@ ACTIONS: Mapping[str, Callable[..., None]] = {
 }
 
 EXCHANGES: Mapping[str, Callable[..., None]] = {
+    "reduce_scatter": _reduce_scatter,
     "reduce_scatter_single": _reduce_scatter_single,
     "_reduce_scatter_base": _reduce_scatter_single,
     "all_to_all_single": _all_to_all_single,
     "alltoall_base": _all_to_all_single,
 }
 """What torch calls some of them differs between its releases."""
+
+PAIRED: Mapping[str, Callable[[Pairs, Post], Callable[[], None]]] = {"send": Pairs.send, "recv": Pairs.receive}

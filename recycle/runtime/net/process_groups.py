@@ -63,12 +63,13 @@ class ReplaceableGroup(dist.ProcessGroup):
         """How many ranks the group has."""
         return self.counted[1]
 
-    def hand_over(self, servers: tuple[Server, ...], call: Callable[..., None]) -> None:
+    def hand_over(self, servers: tuple[Server, ...], call: Callable[..., Callable[[], None] | None]) -> None:
         """From now on, somebody else carries out the calls.
 
         Args:
             servers: whose ranks are in it, in the order of these.
-            call: carries out a call of torch's, given its name and arguments, before it returns.
+            call: carries out a call of torch's, given its name and arguments, before it returns; or gives what does
+                so when the result is waited for.
         """
         self.servers = servers
         for name in METHODS:
@@ -78,8 +79,27 @@ class ReplaceableGroup(dist.ProcessGroup):
         return getattr(self._get_backend(CPU), name)(*arguments, **keywords)
 
 
-def _do(call: Callable[..., None], name: str, *arguments: Any, **keywords: Any) -> Any:
-    call(name, *arguments, **keywords)
+class Later(dist.Work):
+    """A call that is carried out when its result is waited for.
+
+    Args:
+        finish: does so.
+    """
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        super().__init__()
+        self._finish = finish
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Carry it out; a failure ends that, and no time."""
+        self._finish()
+        return True
+
+
+def _do(call: Callable[..., Callable[[], None] | None], name: str, *arguments: Any, **keywords: Any) -> Any:
+    finish = call(name, *arguments, **keywords)
+    if finish is not None:
+        return Later(finish)
     done: Any = torch.futures.Future()
     done.set_result(arguments[0] if arguments else None)
     return _create_work_from_future(done)

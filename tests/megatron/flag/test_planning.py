@@ -69,6 +69,14 @@ def test_what_a_catalogue_has_no_plan_for_is_not_made(catalogue):
         plans.plan([Server(0, 0), Server(1, 1)])
 
 
+def test_virtual_stages_are_placed_as_megatron_places_them():
+    whole = source(shape=Shape(2, 2, 3, 2)).plan(())
+    assert whole.job.chunks == ((0, 2), (1, 3))
+    assert str(Shape.of(whole.job)) == "2 pipelines x 2 stages of 2 virtual ones each x 3 micro-batches"
+
+
 def test_a_catalogue_for_another_shape_is_refused(catalogue):
     with pytest.raises(UserError, match="its plans are for 2 pipelines x 2 stages x 3 micro-batches"):
         source(catalogue, shape=Shape(3, 2, 3))
+    with pytest.raises(UserError, match="and training has 2 pipelines x 2 stages of 2 virtual ones each"):
+        source(catalogue, shape=Shape(2, 2, 3, 2))

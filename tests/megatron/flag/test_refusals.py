@@ -1,5 +1,7 @@
 """What of Megatron's settings is refused, and in which words."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -41,16 +43,17 @@ class DelayingLinear(EngineLinear):
 
 def refuse(message, plan=SPLIT, model=None, **changes):
     with pytest.raises(RunError, match=message):
-        require_supported(model or torch.nn.Linear(2, 2), SimpleNamespace(**GOOD | changes), plan)
+        require_supported([model or torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | changes), plan)
 
 
 def test_what_works_is_let_through():
-    require_supported(torch.nn.Linear(2, 2), SimpleNamespace(**GOOD), SPLIT)
-    require_supported(EngineLinear(2, 2), SimpleNamespace(**GOOD | {"sequence_parallel": True}), FUSED)
+    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD), SPLIT)
+    require_supported([EngineLinear(2, 2)], SimpleNamespace(**GOOD | {"sequence_parallel": True}), FUSED)
 
 
 def test_what_does_not_is_named_with_what_to_change():
-    refuse("virtual_pipeline_model_parallel_size is 2: .* leave it out", virtual_pipeline_model_parallel_size=2)
+    with pytest.raises(RunError, match="it comes in 2 chunks, and the plan has 1 per server"):
+        require_supported([torch.nn.Linear(2, 2)] * 2, SimpleNamespace(**GOOD), SPLIT)
     refuse("pipeline_model_parallel_size is 4, and the plan has 2 stages", pipeline_model_parallel_size=4)
     local = {"context_parallel_size": 2, "transformer_impl": "local"}
     refuse("transformer_impl is local: context parallelism .* use --transformer-impl transformer_engine", **local)
@@ -58,10 +61,18 @@ def test_what_does_not_is_named_with_what_to_change():
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
     refuse("sequence_parallel is on: .* plan with --backward fused", sequence_parallel=True)
     refuse("gradient_accumulation_fusion is on: .* plan with --backward fused", gradient_accumulation_fusion=True)
-    refuse("tp_comm_overlap is on: .* plan with --backward fused", model=DelayingLinear(2, 2), tp_comm_overlap=True)
+    refuse("tp_comm_overlap is on: .* no failure is seen", model=DelayingLinear(2, 2), tp_comm_overlap=True)
     refuse("EngineLinear is a layer of Transformer Engine that leaves no weight gradients", model=EngineLinear(2, 2))
 
 
 def test_layers_of_transformer_engine_split_themselves():
     settings = {"sequence_parallel": True, "gradient_accumulation_fusion": True, "delay_wgrad_compute": True}
-    require_supported(DelayingLinear(2, 2), SimpleNamespace(**GOOD | settings), SPLIT)
+    require_supported([DelayingLinear(2, 2)], SimpleNamespace(**GOOD | settings), SPLIT)
+
+
+def test_every_test_that_the_documents_name_is_there():
+    here = Path(__file__).parent
+    named = re.findall(r"`(test_\w+)`", (here.parents[2] / "docs" / "megatron.md").read_text())
+    tests = "".join(each.read_text() for each in here.glob("test_*.py"))
+    assert named
+    assert [each for each in named if f"def {each}(" not in tests] == []

@@ -64,7 +64,6 @@ def test_with_tensor_parallelism_a_fused_plan_is_the_stock_schedule_to_the_bit()
             {"plan": plan(Mode()), "ddp": {"use_distributed_optimizer": True, "overlap_param_gather": True}},
             r"overlap_param_gather is on: .* turn it off",
         ),
-        ({"plan": plan(Mode()), "overlap_p2p_comm": True}, r"overlap_p2p_comm is on: .* turn it off"),
     ],
 )
 def test_what_a_plan_cannot_run_with_is_one_clear_line(arguments, message):

@@ -162,6 +162,32 @@ def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(datas
     assert resumed["trained", 5] == stock["trained", 5]
 
 
+def test_experts_that_are_split_as_well_as_divided_die_together_and_nothing_changes(dataset):
+    """Stock Megatron cannot gather their tokens over gloo, so the same job without a death is what is compared with."""
+    split = ("--num-experts", 4, "--expert-model-parallel-size", 2, "--tensor-model-parallel-size", 2)
+    split += ("--pipeline-model-parallel-size", 1, "--sequence-parallel", "--moe-token-dispatcher-type", "alltoall")
+    split += ("--disable-bias-linear", *ON)
+    undisturbed = nearly(train(dataset, *split, ranks=8, iterations=5))
+    victim, when = random.randrange(8), random.uniform(0, 0.2)
+    survived = train(dataset, *split, ranks=8, iterations=5, watch=kill([(victim, 2, when)]))
+    assert f"W{victim // 4}_0 has lost rank {victim % 4}, which was killed by signal 9" in survived.output, when
+    assert losses(survived) == undisturbed, (victim, when)
+
+
+def test_with_virtual_stages_a_death_changes_nothing(dataset, stock, tmp_path):
+    """They go on from what stock Megatron has saved without them, which cannot train with them over gloo."""
+    train(dataset, "--save", tmp_path, "--save-interval", 4, "--exit-interval", 4, iterations=LENGTH)
+    virtual = ("--num-layers-per-virtual-pipeline-stage", 1, "--load", tmp_path)
+    victim, when = random.randrange(4), random.uniform(0, 0.2)
+    survived = train(dataset, *virtual, *ON, iterations=LENGTH, watch=kill([(victim, 7, when)]))
+    assert deaths(survived) == [f"W{victim % 2}_{victim // 2}"], when
+    found = losses(survived)
+    # Megatron prints the mean of the first two iterations after a start in the place of the second.
+    del found["trained", 6]
+    assert found == {key: stock[key] for key in found}, (victim, when)
+    assert ("trained", LENGTH) in found
+
+
 def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_with_half_the_ranks(
     dataset, stock, tmp_path, monkeypatch
 ):
