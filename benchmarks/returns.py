@@ -66,7 +66,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder, undisturbed = Path(temporary) / "crashes", Path(temporary) / "undisturbed"
         # Each server may crash as often as it is chosen.
-        run = Started([*TRAIN, *train_words(folder, ENDLESS, arguments.shape), "--restarts", str(arguments.crashes + 1)])
+        run = Started(
+            [*TRAIN, *train_words(folder, ENDLESS, arguments.shape), "--restarts", str(arguments.crashes + 1)]
+        )
         try:
             run.wait_for("iteration 2/")
             with until_interrupted():

@@ -1,7 +1,7 @@
 """Keeping: what a server does so that keepers have its part of every version, and how it gets a version from them."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
@@ -12,10 +12,10 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.keep.layout import Version, cut_by_shards, cut_evenly
+from recycle.runtime.keep.layout import Version, cut_by_shards, cut_evenly, shard_of
 from recycle.runtime.keep.room import Room
 from recycle.runtime.keep.snapshot import Snapshot
-from recycle.runtime.step.trainee import Sharded
+from recycle.runtime.step.trainee import KeptShards
 from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost
 from recycle.state.ladder import Copy, StatePart, climb, find_whole
@@ -96,7 +96,7 @@ class Keeping:
         view: Callable[[], View],
         tell: Callable[[Literal["warning", "memory"], str], None],
         kept: Callable[[StatePart, Sequence[str]], None] = lambda _part, _keepers: None,
-        shards: Sharded | None = None,
+        shards: KeptShards | None = None,
     ) -> None:
         self._find_keepers = find_keepers
         self._keepers = find_keepers()
@@ -196,6 +196,12 @@ class Keeping:
         """See Kept."""
         whole = find_whole(self._copies())
         return tuple(tuple(whole.get(stage, ())) for stage in range(self._depth))
+
+    def take_shards(self, version: Mapping[str, torch.Tensor], shards: Iterable[int]) -> None:
+        """See Kept."""
+        assert self._shards is not None, "the optimizer has no shards"
+        for shard in shards:
+            self._shards.take_pieces(shard, shard_of(version, shard))
 
     def fetch(self, step: int) -> Mapping[str, torch.Tensor]:
         """See Kept."""

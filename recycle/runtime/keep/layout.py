@@ -9,7 +9,7 @@ import torch
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room
-from recycle.runtime.step.trainee import Sharded
+from recycle.runtime.step.trainee import KeptShards
 from recycle.state.ladder import StatePart
 from recycle.state.shards import assign_shards
 
@@ -60,7 +60,7 @@ def cut_evenly(state: Mapping[str, torch.Tensor], parts: int) -> Version:
     return Version(ordered, [number * total // parts for number in range(parts + 1)])
 
 
-def cut_by_shards(state: Mapping[str, torch.Tensor], shards: Sharded, peers: Sequence[int]) -> Version:
+def cut_by_shards(state: Mapping[str, torch.Tensor], shards: KeptShards, peers: Sequence[int]) -> Version:
     """A version whose optimizer is in shards: each peer's part has those that it owns, and some of what all hold.
 
     Args:

@@ -1,8 +1,6 @@
 """What a member holds of its stage's state between two views, as it tells the others."""
 
-from collections.abc import Collection, Mapping
-
-import torch
+from collections.abc import Collection, Sequence
 
 from recycle.control.messages import NOTHING
 from recycle.control.view import Member
@@ -84,13 +82,14 @@ class Holdings:
         """
         restore_state(self._trainee, self._member, network, restoration)
         if self._trainee.shards is not None:
-            share_out(self._trainee.shards, network, self._fetch)
+            share_out(self._trainee.shards, network, self._bring)
         self.empty = False
 
-    def _fetch(self) -> Mapping[str, torch.Tensor]:
-        """The newest version, from keepers."""
-        assert self._trainee.kept is not None, "shards that no peer holds are with keepers, or nobody begins with them"
-        return self._trainee.kept.fetch(self._trainee.versions.newest)
+    def _bring(self, shards: Sequence[int]) -> None:
+        """Take shards of the newest version from keepers."""
+        kept = self._trainee.kept
+        assert kept is not None, "shards that no peer holds are with keepers, or nobody begins with them"
+        kept.take_shards(kept.fetch(self._trainee.versions.newest), shards)
 
 
 def _unless_all(shards: Collection[int], count: int) -> tuple[int, ...] | None:

@@ -10,7 +10,7 @@ from recycle.control.view import Member
 from recycle.holding import units_of
 from recycle.job import Job, Server
 from recycle.runtime.join.handover import receive_state, send_state
-from recycle.runtime.keep.layout import held_by_all, shard_of
+from recycle.runtime.keep.layout import held_by_all
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
 
@@ -70,8 +70,7 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
         state = trainee.kept.fetch(step)
         versions.adopt(step, held_by_all(state))
         if trainee.shards is not None:
-            for shard in range(trainee.shards.count):
-                trainee.shards.take_pieces(shard, shard_of(state, shard))
+            trainee.kept.take_shards(state, range(trainee.shards.count))
         return
     found: dict[str, torch.Tensor] = {}
     # All go through their units in the same order, so that nobody waits for somebody who waits for another one.

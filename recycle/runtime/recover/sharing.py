@@ -1,19 +1,18 @@
 """How the shards of a stage's optimizer get to the peers that hold them in a view, and to who writes them down."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import receive_state, send_state
-from recycle.runtime.keep.layout import shard_of
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Sharded
 from recycle.state.shards import Move, assign_shards, find_moves
 
 
-def share_out(shards: Sharded, network: Network, fetch: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+def share_out(shards: Sharded, network: Network, bring: Callable[[Sequence[int]], None]) -> None:
     """Bring every shard to the peers that hold it in a view.
 
     All peers of the stage call it, and are at the same version. Who holds more than that keeps it, until it is sure
@@ -22,7 +21,7 @@ def share_out(shards: Sharded, network: Network, fetch: Callable[[], Mapping[str
     Args:
         shards: of this server.
         network: of the view.
-        fetch: gives the version with all shards from keepers, for those that no peer holds.
+        bring: takes shards from keepers, for those that no peer holds.
 
     Raises:
         ViewBroken: somebody is gone.
@@ -36,9 +35,7 @@ def share_out(shards: Sharded, network: Network, fetch: Callable[[], Mapping[str
     lost = [shard for shard in range(shards.count) if not any(shard in each for each in held.values())]
     mine = [shard for shard in lost if holders[shard][0] == network.server.pipeline]
     if mine:
-        version = fetch()
-        for shard in mine:
-            shards.take_pieces(shard, shard_of(version, shard))
+        bring(mine)
     for shard in lost:
         held[holders[shard][0]].append(shard)
     for move in find_moves(held, holders):

@@ -1,6 +1,6 @@
 """What recovery knows of a server's training, as small protocols: not every training can do everything."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -80,14 +80,18 @@ class Sharded(Protocol):
     def give(self, shard: int) -> Mapping[str, torch.Tensor]:
         """A shard of the newest version, by name."""
 
+    def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Take a shard of the newest version from a peer of the stage."""
+
+
+class KeptShards(Sharded, Protocol):
+    """Shards of which keepers can hold copies."""
+
     def pieces(self, shard: int) -> Mapping[str, torch.Tensor]:
         """A shard of the newest version in pieces where they lie, by name; without a content where it is not here."""
 
     def take_pieces(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
         """Take what ``pieces`` gives of a shard of the newest version."""
-
-    def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Take a shard of the newest version from a peer of the stage."""
 
 
 class Durable(Protocol):
@@ -115,6 +119,9 @@ class Kept(Protocol):
         Raises:
             ViewBroken: no copy of a part of it is as it was.
         """
+
+    def take_shards(self, version: Mapping[str, torch.Tensor], shards: Iterable[int]) -> None:
+        """Have the optimizer take shards of a version that was fetched."""
 
 
 class Connectable(Protocol):

@@ -81,8 +81,8 @@ class Sharded:
         self.steps = ShardSteps(main, self.optimizer, ShardRule(LAYERS, PEERS))
         self.named = {str(place): each for place, each in enumerate(self.parameters)}
 
-    def enter(self, network, fetch=None):
-        share_out(self.steps, network, fetch)
+    def enter(self, network, bring=None):
+        share_out(self.steps, network, bring)
         self.steps.connect(network)
 
     def step(self, number):
@@ -264,6 +264,11 @@ def test_a_shard_that_no_peer_holds_comes_from_keepers():
         name: each.shape for name, each in shard_of(kept, 3).items()
     }
     assert all(each.is_meta for each in outline.values())
-    share_out(shards, network_of_one(), lambda: kept)
+
+    def bring(lost):
+        for shard in lost:
+            shards.take_pieces(shard, shard_of(kept, shard))
+
+    share_out(shards, network_of_one(), bring)
     assert shards.held == {0, 1, 2, 3}
     require_same_bits(full_state(update, named), expected)
