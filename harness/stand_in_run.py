@@ -122,8 +122,8 @@ class Door(NamedTuple):
 class CountingStage(EmulatedStage):
     """Counts the weight gradients of every micro-batch since the last step."""
 
-    def __init__(self, job: Job, number: int, *others: Any) -> None:
-        super().__init__(job, number, *others)
+    def __init__(self, job: Job, server: Server, *others: Any) -> None:
+        super().__init__(job, server, *others)
         self.counts = torch.zeros(job.pipelines, job.micro_batches, dtype=torch.int64)
 
     def weight_gradient(self, micro_batch: MicroBatch) -> None:
@@ -150,7 +150,7 @@ class CountingServer(EmulatedServer):
         self.entered: View | None = None
         self.iterated = -1
         self._run = run
-        self._stages = [CountingStage(JOB, each, 0.0, self._sleeper, 8) for each in JOB.chunks[server.stage]]
+        self._stages = [CountingStage(JOB, server, each, 0.0, self._sleeper, 8) for each in JOB.chunks[server.stage]]
         self._network: Network | None = None
 
     @property

@@ -26,10 +26,12 @@ def cannot_delay(arguments: Any) -> list[str]:
     Args:
         arguments: Megatron's.
     """
+    if arguments.transformer_impl != ENGINE:
+        return []
     from megatron.core.utils import get_te_version, is_te_min_version
 
     needed = DELAYS if arguments.gradient_accumulation_fusion else DELAYS_APART
-    if arguments.transformer_impl != ENGINE or is_te_min_version(needed):
+    if is_te_min_version(needed):
         return []
     return [f"transformer_impl is {ENGINE}: release {get_te_version()} leaves no weight gradients; {needed} does"]
 

@@ -7,7 +7,7 @@ import pytest
 from harness.flag_runs import needs_training
 from recycle.megatron.flag.command_line import megatron_parser
 from recycle.megatron.flag.option_table import known_options
-from recycle.megatron.flag.refusals import OVER_NCCL, RULES, UNSPLIT, UNSPLIT_BY_ENGINE
+from recycle.megatron.flag.refusals import OVER_NCCL, RULES, UNSPLIT
 
 # Settings of megatron.core that Megatron's command line cannot set.
 OF_CORE_ALONE = {
@@ -55,6 +55,6 @@ def test_the_table_has_every_option_of_this_release(theirs):
 
 @needs_training
 def test_every_rule_is_about_a_setting_that_megatron_has_and_the_doctor_reads(theirs):
-    names = {name for rule in (*RULES, *OVER_NCCL, *UNSPLIT, *UNSPLIT_BY_ENGINE) for name in rule.names}
+    names = {name for rule in (*RULES, *OVER_NCCL, *UNSPLIT) for name in rule.names}
     assert names - OF_CORE_ALONE - NEWER <= set(theirs)
     assert names - OF_CORE_ALONE <= set(ours())

@@ -122,6 +122,7 @@ def arguments(**changes):
         "recycle_record": None,
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
+        "virtual_pipeline_model_parallel_size": None,
         "micro_batch_size": 2,
         "global_batch_size": 36,
         "distributed_backend": "gloo",
