@@ -185,11 +185,6 @@ SHARDED = (
     ),
     Rule(("expert_model_parallel_size",), (1,), Advice("experts are sharded among other ranks", "leave it out")),
     Rule(
-        ("virtual_pipeline_model_parallel_size",),
-        (1,),
-        Advice("shards would be cut in each virtual stage of a server", "turn one of them off"),
-    ),
-    Rule(
         ("context_parallel_size",),
         (1,),
         Advice("shards would be cut among the ranks of a server, too", "turn one of them off"),

@@ -47,7 +47,7 @@ class ShardedOptimizer:
 
     Args:
         execution: by which it is known who is alive.
-        model: the chunk, in Megatron's DDP.
+        model: all chunks, in Megatron's DDP.
         optimizer: Megatron's, with one distributed optimizer.
     """
 

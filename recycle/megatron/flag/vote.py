@@ -49,7 +49,7 @@ class Vote:
         self._stages = stages
         model = torch.nn.ModuleList(stage.model for stage in stages)
         sharded = find_distributed(optimizer) is not None
-        self.shards = ShardedOptimizer(execution, stages[0].model, optimizer) if sharded else None
+        self.shards = ShardedOptimizer(execution, model, optimizer) if sharded else None
         self._whole = self.shards or WholeStage(model, optimizer)
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._worker: Worker | None = None

@@ -174,10 +174,11 @@ def test_experts_that_are_split_as_well_as_divided_die_together_and_nothing_chan
     assert losses(survived) == undisturbed, (victim, when)
 
 
-def test_with_virtual_stages_a_death_changes_nothing(dataset, stock, tmp_path):
+@pytest.mark.parametrize("sharded", [(), ("--use-distributed-optimizer", "--dist-ckpt-optim-fully-reshardable")])
+def test_with_virtual_stages_a_death_changes_nothing(dataset, stock, tmp_path, sharded):
     """They go on from what stock Megatron has saved without them, which cannot train with them over gloo."""
-    train(dataset, "--save", tmp_path, "--save-interval", 4, "--exit-interval", 4, iterations=LENGTH)
-    virtual = ("--num-layers-per-virtual-pipeline-stage", 1, "--load", tmp_path)
+    train(dataset, *sharded, "--save", tmp_path, "--save-interval", 4, "--exit-interval", 4, iterations=LENGTH)
+    virtual = (*sharded, "--num-layers-per-virtual-pipeline-stage", 1, "--load", tmp_path)
     victim, when = random.randrange(4), random.uniform(0, 0.2)
     survived = train(dataset, *virtual, *ON, iterations=LENGTH, watch=kill([(victim, 7, when)]))
     assert deaths(survived) == [f"W{victim % 2}_{victim // 2}"], when
