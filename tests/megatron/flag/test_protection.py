@@ -153,7 +153,13 @@ class Rank:
         endpoint = Endpoint(*address, run, prefix=run)
         servers = tuple(sorted((member.server for member in MEMBERS), key=lambda server: server.stage))
         self.board = Board(endpoint.connect(), run)
-        self.process = CONTEXT.Process(target=lambda: os._exit(Protection(servers, endpoint).serve(1, work, restarts)))
+
+        def serve() -> None:
+            # What other tests have left to be done at the end of this process is not to be done at that of the rank.
+            atexit._clear()
+            os._exit(Protection(servers, endpoint).serve(1, work, restarts))
+
+        self.process = CONTEXT.Process(target=serve)
         self.process.start()
 
     def ended(self) -> int | None:
