@@ -86,8 +86,10 @@ def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_pa
         # The new host has a keeper in the place of the one that is lost.
         wait_until(lambda: "recycle: keeper" in titles(found[2]))
         assert ranks[0].ended() == 0, ranks[0].output
-        for each in (*ranks[2::2], *joiners):
+        for each in ranks[2::2]:
             assert each.ended() == 0, each.output
+        # One is enough for the run to go on, and its end may come before the other one is in.
+        assert 0 in [each.ended() for each in joiners], "".join(each.output for each in joiners)
         # Whoever was there keeps no process.
         wait_until(lambda: not any("recycle: keeper" in titles(each) for each in (found[0], found[2])))
     require_same(tmp_path, undisturbed)
