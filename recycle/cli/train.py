@@ -213,7 +213,6 @@ def command(
         return
     if distributed:
         job.require_even("--distributed-optimizer")
-    quiet()
     from recycle.control.durations import Durations
     from recycle.runtime.device import require_device
     from recycle.runtime.launch.claiming import claimed

@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
     holders: Mapping[Server, Sequence[Server]]
 
 
-class Move(NamedTuple):
+class PieceMove(NamedTuple):
     """A piece on its way.
 
     Attributes:
@@ -59,12 +59,12 @@ class CopyPlan(NamedTuple):
             the iteration: what has begun then comes to its end, and all else waits.
     """
 
-    moves: tuple[Move, ...]
-    paused: tuple[Move, ...]
+    moves: tuple[PieceMove, ...]
+    paused: tuple[PieceMove, ...]
     pause: int
 
 
-class Window(NamedTuple):
+class CopyWindow(NamedTuple):
     """When a version of a server's is there to be copied: from the end of a step to the next reduction."""
 
     start: int
@@ -85,8 +85,8 @@ def plan_copies(plan: Plan, traffic: Traffic) -> CopyPlan:
     used, windows = _used(plan), _windows(plan)
     calendar = Calendar(plan.period, used)
     there = {server: window.start for server, window in windows.items()}
-    moves: list[Move] = []
-    waiting: dict[Move, None] = {}
+    moves: list[PieceMove] = []
+    waiting: dict[PieceMove, None] = {}
     for wanted in _wanted(traffic, windows):
         server, _, holder, _, length = wanted
         start = None
@@ -212,33 +212,33 @@ def _used(plan: Plan) -> dict[Resource, list[tuple[int, int]]]:
     return used
 
 
-def _windows(plan: Plan) -> dict[Server, Window]:
+def _windows(plan: Plan) -> dict[Server, CopyWindow]:
     """When the version of each live server is there to be copied, from the end of its step on."""
-    windows: dict[Server, Window] = {}
+    windows: dict[Server, CopyWindow] = {}
     updates = [span for span in timeline(plan).spans if span.instruction.op.is_update]
     for server in plan.programs:
         mine = [span for span in updates if span.server == server]
         start, end = max(int(each.end) for each in mine), min(int(each.start) for each in mine)
-        windows[server] = Window(start, end + plan.period)
+        windows[server] = CopyWindow(start, end + plan.period)
     return windows
 
 
-def _wanted(traffic: Traffic, servers: Iterable[Server]) -> Iterable[Move]:
+def _wanted(traffic: Traffic, servers: Iterable[Server]) -> Iterable[PieceMove]:
     """All that is to be copied, servers in turns; a piece's snapshot comes first."""
     ordered = sorted(servers)
     for number in range(traffic.pieces):
         for server in ordered:
             for holder in (None, *traffic.holders[server]):
-                yield Move(server, number, holder, 0, traffic.snapshot if holder is None else traffic.copy)
+                yield PieceMove(server, number, holder, 0, traffic.snapshot if holder is None else traffic.copy)
 
 
-def _resources(move: Move) -> Sequence[Resource]:
+def _resources(move: PieceMove) -> Sequence[Resource]:
     if move.holder is None:
         return (("time", move.server),)
     return ("sending link", move.server), ("receiving link", move.holder)
 
 
-def _drain(plan: Plan, moves: Iterable[Move]) -> int:
+def _drain(plan: Plan, moves: Iterable[PieceMove]) -> int:
     """How long after the first reduction of an iteration what has begun before it comes to its end."""
     windows = _windows(plan).values()
     begins = min(each.end for each in windows)
@@ -250,7 +250,7 @@ def _drain(plan: Plan, moves: Iterable[Move]) -> int:
     return max([begins, *ends, *(each.start for each in windows)]) - begins
 
 
-def _in_a_pause(waiting: Iterable[Move], drain: int) -> tuple[Move, ...]:
+def _in_a_pause(waiting: Iterable[PieceMove], drain: int) -> tuple[PieceMove, ...]:
     """What has found no room, one thing behind the other on each resource, while nobody trains."""
     free: dict[Resource, int] = defaultdict(lambda: drain)
     there: dict[tuple[Server, int], int] = {}
@@ -265,7 +265,7 @@ def _in_a_pause(waiting: Iterable[Move], drain: int) -> tuple[Move, ...]:
     return tuple(moves)
 
 
-def _overlapping(used: Mapping[Resource, Sequence[tuple[int, int]]], moves: Iterable[Move]) -> Iterable[Resource]:
+def _overlapping(used: Mapping[Resource, Sequence[tuple[int, int]]], moves: Iterable[PieceMove]) -> Iterable[Resource]:
     """The resources of some moves that are used for two things at a time."""
     for resource in sorted({resource for each in moves for resource in _resources(each)}):
         end = min(start for start, _ in used[resource])
@@ -291,7 +291,7 @@ def _shifts(period: int) -> Sequence[int]:
     return range(-2 * period, 3 * period, max(period, 1))
 
 
-def _words(move: Move) -> str:
+def _words(move: PieceMove) -> str:
     if move.holder is None:
         return f"the snapshot of piece {move.number + 1} of {move.server}"
     return f"piece {move.number + 1} of {move.server} for {move.holder}"

@@ -89,7 +89,9 @@ def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_pa
         for each in ranks[2::2]:
             assert each.ended() == 0, each.output
         # One is enough for the run to go on, and its end may come before the other one is in.
-        assert 0 in [each.ended() for each in joiners], "".join(each.output for each in joiners)
+        failed = [each.output for each in joiners if each.ended() != 0]
+        late = [each.text for each in told(tmp_path, InstantLine) if each.text.startswith("the run has ended before")]
+        assert len(failed) == len(late) < len(joiners), failed
         # Whoever was there keeps no process.
         wait_until(lambda: not any("recycle: keeper" in titles(each) for each in (found[0], found[2])))
     require_same(tmp_path, undisturbed)

@@ -83,6 +83,7 @@ class DropIn:
         self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
         self._comeback: Comeback | None = None
+        transport = transport_of(arguments.distributed_backend)
         if protection is not None:
             from megatron.training.training import num_floating_point_operations
 
@@ -98,13 +99,11 @@ class DropIn:
                 epoch=epoch,
                 recording=self._recording,
                 layout=here.layout,
-                transport=transport_of(arguments.distributed_backend),
+                transport=transport,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
-        self._execution = self._protected or UnprotectedExecution(
-            plan, here, store, transport_of(arguments.distributed_backend)
-        )
+        self._execution = self._protected or UnprotectedExecution(plan, here, store, transport)
         self._schedule = PlanSchedule(
             plan,
             server,

@@ -178,17 +178,13 @@ class ProtectedExecution:
         # The first rank speaks for the server.
         speakers = ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr), training.recording
         reporters: list[Reporter] = [each for each in speakers if each is not None and self._rank.is_first]
+        trainee = Trainee(
+            doorway, self, shards=steps.shards, rank=self._rank, admits=doorway.admits, transport=training.transport
+        )
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
             self.job,
-            Trainee(
-                doorway,
-                connection=self,
-                shards=steps.shards,
-                rank=self._rank,
-                admits=doorway.admits,
-                transport=training.transport,
-            ),
+            trainee,
             endpoint,
             durations,
             training.plans,

@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
-from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
@@ -253,8 +252,8 @@ def find_distributed(optimizer: Any) -> Any:
     return first if isinstance(first, DistributedOptimizer) else None
 
 
-def gradients_of(model: DistributedDataParallel) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """The parameters that are trained, each with its whole gradient."""
+def gradients_of(model: Any) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
+    """The parameters of chunks in Megatron's DDP that are trained, each with its whole gradient."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             yield parameter, parameter.main_grad.float()
