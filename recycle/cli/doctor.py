@@ -17,6 +17,7 @@ from recycle.megatron.flag.planning import Source
 from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
 from recycle.megatron.flag.refusals import Refusal, not_own, read_only, refusals, unsplit
 from recycle.plan.plan import Plan
+from recycle.wording import plural
 
 RANKS_PER_HOST = 8
 
@@ -227,7 +228,7 @@ def report(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) 
 
     console, line = make_console(), diagnosis.line
     job = whole.job
-    console.print(f"job        {line.shape}; {line.server_ranks.size} ranks per server, {line.ranks} in all")
+    console.print(f"job        {line.shape}; {plural(line.server_ranks.size, 'rank')} per server, {line.ranks} in all")
     console.print(f"runs       {'yes' if diagnosis.runs else 'no'}, by the options of Megatron {diagnosis.release}")
     console.print(f"works      {'; '.join(works(line))}", markup=False)
     for kind, found in (("refused", diagnosis.refused), ("fused", diagnosis.fused)):
