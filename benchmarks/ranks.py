@@ -106,17 +106,18 @@ def _read(path: Path) -> str:
         return ""
 
 
-def kill_under_flag(kills: int, seed: int, sharded: bool) -> int:
+def kill_under_flag(kills: int, seed: int, ranks: int, sharded: bool) -> int:
     """The same under the flag on a Megatron script; gives the exit status.
 
     Args:
         kills: how many.
         seed: of the choice of victims.
+        ranks: of each server.
         sharded: whether the optimizer is Megatron's distributed one.
     """
     from harness.flag_runs import kill_in_turn, make_dataset, train
 
-    source, total = random.Random(seed), SERVERS * RANKS
+    source, total = random.Random(seed), SERVERS * ranks
     victims = [source.randrange(total) for _ in range(kills)]
     size: tuple[object, ...] = ("--global-batch-size", 12, "--lr", 2e-3, "--eval-interval", 1000)
     if sharded:
@@ -127,7 +128,7 @@ def kill_under_flag(kills: int, seed: int, sharded: bool) -> int:
         os.environ["PACE"] = str(slow)
         survives = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", kills)
         broken = train(
-            *(dataset, *size, "--tensor-model-parallel-size", RANKS, *survives),
+            *(dataset, *size, "--tensor-model-parallel-size", ranks, *survives),
             ranks=total,
             iterations=iterations,
             script="paced_gpt.py",
@@ -155,7 +156,7 @@ def main() -> int:
     parser.add_argument("--flag", action="store_true", help="a Megatron script under the flag")
     arguments = parser.parse_args()
     if arguments.flag:
-        return kill_under_flag(arguments.kills, arguments.seed, arguments.distributed_optimizer)
+        return kill_under_flag(arguments.kills, arguments.seed, arguments.ranks, arguments.distributed_optimizer)
     quiet()
     import torch
 
