@@ -181,13 +181,13 @@ class _Agent:
 
     def look_around(self) -> None:
         """Give a sign of life, and be the one that speaks for the host if nobody else does."""
-        self._due = time.monotonic() + self._durations.beat
         self._count += 1
         sign = sign_of_agent(self._giver, self._count)
         if self._speaker is None and self._host.listen():
             self._speaker = Speaker(self._host, host_name(), self._durations, self._giver.rank.size)
             if self._relay is not None:
                 self._fork_relay(self._relay)
+        self._due = time.monotonic() + (self._durations.agents_beat if self._speaker is None else self._durations.beat)
         try:
             board = self._reach()
             if self._speaker is None:

@@ -1,14 +1,11 @@
 """Heartbeats: a worker gives signs of life, and others notice when they stop."""
 
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
 
-from recycle.control.board import Board
-from recycle.control.errors import StoreLost
 from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, sign_of_worker
-from recycle.control.store import Store
 from recycle.control.view import SOLE, Member, ServerRank
 
 _T = TypeVar("_T", bound=Hashable)
@@ -21,28 +18,15 @@ class Heartbeat:
 
     Args:
         member: whose signs they are.
-        connect: makes a connection to the store, or raises StoreLost.
         token: the run's.
         beat: seconds between two signs.
-        look: what else is looked at as often, while the thread is awake and connected; it must not take long. If the
-            store is lost, the thread connects again as soon as there is one.
         rank: which of the member's ranks gives them.
     """
 
-    def __init__(
-        self,
-        member: Member,
-        connect: Callable[[], Store],
-        token: str,
-        beat: float,
-        look: Callable[[Board], None] | None = None,
-        rank: ServerRank = SOLE,
-    ) -> None:
+    def __init__(self, member: Member, token: str, beat: float, rank: ServerRank = SOLE) -> None:
         self._giver = Participant(member, rank)
-        self._connect = connect
         self._token = token
         self._beat = beat
-        self._look = look
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"heartbeat of {member}", daemon=True)
         self._thread.start()
@@ -54,17 +38,10 @@ class Heartbeat:
 
     def _run(self) -> None:
         host = HostSocket(self._token)
-        board: Board | None = None
         count = 0
         while not self._stopping.is_set():
             count += 1
             host.give(sign_of_worker(self._giver, count))
-            if self._look is not None:
-                try:
-                    board = board or Board(self._connect(), self._token)
-                    self._look(board)
-                except StoreLost:
-                    board = None
             self._stopping.wait(self._beat)
         host.give(sign_of_worker(self._giver, count + 1, over=True))
         host.close()

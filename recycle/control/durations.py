@@ -9,7 +9,7 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The time-outs of a run, in seconds. No decision is right or wrong because of them: they only say when it is made.
 
     Attributes:
-        beat: between two signs of life, and between two looks of an agent.
+        beat: between two signs of life of a host, and the least between two of an agent or a worker to it.
         silence: without a sign of life, after which a host that has given one is declared dead with all its servers.
         hang: the same of a worker on a host that lives; where others use the machine, a busy worker is late at times.
         start: until all with whom a run begins must have announced themselves, from the first that does.
@@ -40,6 +40,16 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self._in_order("answer", self.hang, "hang", "a hung worker would be overdue before it is noticed")
         self._in_order("answer", self.rebuild, "rebuild", "who waits for a process group could not answer in time")
         self._in_order("transfer", self.answer, "answer", "a transfer would fail while its partner may still answer")
+
+    @property
+    def agents_beat(self) -> float:
+        """Between two signs of life of an agent that does not speak for its host: each wakes a process."""
+        return max(self.beat, self.silence / 4)
+
+    @property
+    def workers_beat(self) -> float:
+        """Between two of a worker, which takes its thread from the one that trains."""
+        return max(self.beat, self.hang / 8)
 
     def _in_order(self, name: str, least: float, other: str, reason: str) -> None:
         value = getattr(self, name)

@@ -60,7 +60,7 @@ class Run:
         started = CONTEXT.SimpleQueue()
 
         def body() -> int:
-            Heartbeat(member, connect, self.token, durations.beat)
+            Heartbeat(member, self.token, durations.beat)
             started.put(os.getpid())
             return work()
 

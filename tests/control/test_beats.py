@@ -2,12 +2,8 @@ import secrets
 import time
 from collections.abc import Callable
 
-from harness.memory_store import MemoryStore
 from recycle.control.beats import Heartbeat, Watchlist
-from recycle.control.board import Board
-from recycle.control.errors import StoreLost
 from recycle.control.signs import HostSocket, Sign
-from recycle.control.store import Store
 from recycle.control.view import Member
 
 Eventually = Callable[[Callable[[], bool]], None]
@@ -50,7 +46,7 @@ def test_a_heart_beats_until_it_is_stopped_and_then_says_so(eventually: Eventual
     token, signs = secrets.token_hex(8), list[Sign]()
     host = HostSocket(token)
     assert host.listen()
-    heart = Heartbeat(A, MemoryStore, token, 0.001)
+    heart = Heartbeat(A, token, 0.001)
     eventually(lambda: bool(signs.extend(host.take()) or len(signs) > 5))
     heart.stop()
     signs += host.take()
@@ -62,30 +58,5 @@ def test_a_heart_beats_until_it_is_stopped_and_then_says_so(eventually: Eventual
     host.close()
 
 
-def test_a_heart_that_stops_needs_no_store_and_nobody_to_hear_it() -> None:
-    def connect() -> Store:
-        raise StoreLost("there is none")
-
-    Heartbeat(A, connect, secrets.token_hex(8), 0.001, lambda _: None).stop()
-
-
-def test_with_every_beat_something_else_can_be_looked_at_in_a_store_that_is_found_again(eventually: Eventually) -> None:
-    first, second = MemoryStore(), MemoryStore()
-    stores = [first, None, second]
-    looks: list[Board] = []
-
-    def connect() -> Store:
-        store = stores.pop(0)
-        if store is None:
-            raise StoreLost("not yet")
-        return store.clone()
-
-    def look(board: Board) -> None:
-        board.verdicts.number()
-        looks.append(board)
-
-    heart = Heartbeat(A, connect, secrets.token_hex(8), 0.001, look)
-    eventually(lambda: len(looks) > 2)
-    first.lose()
-    eventually(lambda: len(set(looks)) == 2)
-    heart.stop()
+def test_a_heart_needs_nobody_to_hear_it() -> None:
+    Heartbeat(A, secrets.token_hex(8), 0.001).stop()

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Protocol
 
 from recycle.control.beats import Watchlist
@@ -37,13 +38,14 @@ class StoreAccess(Protocol):
 
 
 class AlarmWatch:
-    """Waits for the alarm in a thread of its own, over a connection of its own.
+    """Waits for the alarm in a thread of its own, over a connection of its own, and sees to what else can wait.
 
     It is a hook of the executor: an alarm ends a list at its next instruction.
 
     Args:
         door: to the store.
         durations: how long is waited for what.
+        tidy: called again and again while there is no alarm; what it does delays the next one.
         ranks: of a server.
 
     Attributes:
@@ -53,13 +55,14 @@ class AlarmWatch:
         requests: that were made in the present epoch by those who are alive, for places that are vacant.
     """
 
-    def __init__(self, door: StoreAccess, durations: Durations, ranks: int = 1) -> None:
+    def __init__(self, door: StoreAccess, durations: Durations, tidy: Callable[[Board], None], ranks: int = 1) -> None:
         self.noticed = 0.0
         self.cause = ""
         self.store_lost = False
         self.requests: tuple[JoinRequest, ...] = ()
         self._door = door
         self._durations = durations
+        self._tidy = tidy
         self._ranks = ranks
         self._changed = threading.Condition()
         self._epoch = -1
@@ -141,15 +144,7 @@ class AlarmWatch:
     def after(self, _: int, __: Instruction, ___: float) -> None:
         """See Hooks."""
 
-    def look_for_joiners(self, board: Board) -> None:
-        """Look who asks to be let in; for another thread, but always the same one.
-
-        Args:
-            board: over a connection of that thread's.
-        """
-        epoch = self._epoch
-        if self.noticed or epoch < 0 or epoch != self._visited:
-            return
+    def _look_for_joiners(self, board: Board, epoch: int) -> None:
         asked, read = self._asked
         known, joins = asked == epoch and board.joining.asked(epoch, read) == read, self._joins
         if known and not joins:
@@ -212,6 +207,9 @@ class AlarmWatch:
                 return
         alarm = self._await_alarm(board, epoch)
         if alarm is None:
+            if epoch == self._visited:
+                self._look_for_joiners(board, epoch)
+            self._tidy(board)
             return
         with self._changed:
             if epoch != self._epoch:

@@ -12,7 +12,6 @@ import torch
 
 from recycle.control.agent import LEFT
 from recycle.control.beats import Heartbeat
-from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
@@ -77,10 +76,10 @@ class Survivor:
         self._trainee = trainee
         self._rank = rank = trainee.rank
         self._store = store = StoreConnection(endpoint, durations)
-        self._alarm_watch = watch = AlarmWatch(endpoint, durations, rank.size)
+        self._gathering = Gathering(member, store, rank)
+        self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._gathering.tidy, rank.size)
         self._reports = reports = ViewReports(member, reporter)
         self._groups = Groups(member, store, watch, rank, trainee.transport)
-        self._gathering = Gathering(member, store, rank)
         self._admission = Admission(member, trainee.followed, store, watch, rank)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
         self._rebuilding = Rebuilding(
@@ -113,8 +112,8 @@ class Survivor:
 
     def begin(self) -> None:
         """Give signs of life, watch for alarms, and enter the first view with this member in it."""
-        endpoint, beat = self._store.endpoint, self._store.durations.beat
-        self._heartbeat = Heartbeat(self._member, endpoint.connect, endpoint.token, beat, self._look, self._rank)
+        beat = self._store.durations.workers_beat
+        self._heartbeat = Heartbeat(self._member, self._store.endpoint.token, beat, self._rank)
         self._alarm_watch.start()
         self._recovery.enter()
 
@@ -258,11 +257,6 @@ class Survivor:
     def serve(self) -> None:
         """Between two iterations: begin to serve a joiner that asks for it."""
         self._admission.serve(self._recovery.view)
-
-    def _look(self, board: Board) -> None:
-        """What there is to do as often as a sign of life is given, over the same connection."""
-        self._alarm_watch.look_for_joiners(board)
-        self._gathering.tidy(board)
 
     def _judge(self, error: NotFinite) -> None:
         """A value that is not finite may have come from a broken machine; if it comes again, it is the training's."""

@@ -1,9 +1,9 @@
 """The alarm watch sees everybody who asks to be let in."""
 
-import time
 from types import SimpleNamespace
 
 from harness.memory_store import MemoryStore
+from harness.started import wait_until
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import JoinRequest
@@ -15,7 +15,7 @@ FIRST, SECOND = (JoinRequest(str(Member(Server(pipeline, 0), 1)), 0) for pipelin
 
 
 class Behind(MemoryStore):
-    """Looks for joiners after each request to the store, as another process may."""
+    """Gives others the time for something after it has counted."""
 
     look = staticmethod(lambda: None)
 
@@ -27,18 +27,20 @@ class Behind(MemoryStore):
 
 
 def test_a_request_that_is_counted_and_not_stored_yet_is_seen_later():
-    store = Behind()
-    watch = AlarmWatch(SimpleNamespace(connect=lambda _: store.clone(), token="token"), Durations(beat=0.05))
-    board = Board(store.clone(), "token")
+    store, looks = Behind(), []
+    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
+    watch = AlarmWatch(door, Durations(beat=0.05), looks.append)
+
+    def look_twice():
+        seen = len(looks)
+        wait_until(lambda: len(looks) > seen + 1)
+
     watch.start()
     watch.follow(0)
     Board(store, "token").joining.request(FIRST)
-    while not watch.requests:
-        time.sleep(0.01)
-        watch.look_for_joiners(board)
-    store.look = lambda: watch.look_for_joiners(board)
+    wait_until(lambda: watch.requests == (FIRST,))
+    # The first of the two may have begun before.
+    store.look = look_twice
     Board(store, "token").joining.request(SECOND)
-    assert watch.requests == (FIRST,)
-    watch.look_for_joiners(board)
-    assert watch.requests == (FIRST, SECOND)
+    wait_until(lambda: watch.requests == (FIRST, SECOND))
     watch.stop()
