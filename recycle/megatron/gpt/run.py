@@ -18,7 +18,7 @@ from recycle.plan.plan import Plan
 from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import TransportKind
-from recycle.runtime.step.checkpoint import KEPT
+from recycle.runtime.step.checkpoint import KEPT, folder_of
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
@@ -107,6 +107,11 @@ class Run(msgspec.Struct, frozen=True):
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.folder / "checkpoints"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has come to its end, of which there is always a checkpoint."""
+        return folder_of(self.checkpoints, self.iterations).exists()
 
     @property
     def settings(self) -> dict[str, Any]:
