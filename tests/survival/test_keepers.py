@@ -152,6 +152,8 @@ def test_a_checkpoint_from_memory_is_the_trainers_to_the_bit_though_who_asked_fo
             assert data_digests(folder / stage) == data_digests(other / stage)
     said = [each for each in run.texts("memory") if "is written from memory" in each]
     assert said == [f"the checkpoint of step {SAVED} is written from memory by this host's keeper"], run.story
+    # Keepers had room for it beside what they keep, and nothing is left of what was begun twice.
+    assert not [each for each in run.texts("warning") if "memory" in each], run.story
     assert sorted(each.name[0] for each in run.run.checkpoints.iterdir()) == ["s", "s"]
 
 
