@@ -141,7 +141,7 @@ def kill_under_flag(kills: int, seed: int, pipelines: int, ranks: int, optimizer
             watch=kill_in_turn(victims, slow),
         )
         whole = train(dataset, *size, ranks=servers, iterations=iterations)
-    deaths = broken.output.count("which was killed by signal 9 (SIGKILL); training goes on")
+    deaths = broken.output.count("was killed by signal 9 (SIGKILL); training goes on")
     back = broken.output.count(f"training goes on with {servers} servers")
     losses = [(float(whole.trained[each][0]), float(broken.trained[each][0])) for each in whole.trained]
     worst = max(abs(one - other) / one for one, other in losses)
