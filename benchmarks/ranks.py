@@ -1,12 +1,14 @@
 """Kills of single ranks of tensor-parallel servers, from outside and at any moment: TP 2 x PP 2 x DP 3, 12 processes.
 
-Usage: python -m benchmarks.ranks [--kills 20] [--seed 0] [--ranks 2] [--distributed-optimizer] [--exact | --flag]
+Usage: python -m benchmarks.ranks [--kills 20] [--seed 0] [--ranks 2] [--pipelines 3] [--distributed-optimizer]
+                                  [--exact | --flag [--overlap]]
 
 Every kill meets a whole view: a server that has lost a rank is started again with both. The losses are compared with
 those of a run that nobody disturbs: within 1e-5 of them, or with --exact to the bit, as are parameters and moments at
 the end. With --distributed-optimizer servers hold shards of the moments, and those of the undisturbed run hold all.
 With --ranks 1 servers are single processes. With --flag it is Megatron's script under the flag, against stock Megatron
-without tensor parallelism, and with --distributed-optimizer both have Megatron's; that needs Megatron's training code.
+without tensor parallelism, and with --distributed-optimizer both have Megatron's, with --overlap with its overlapped
+sums and parameters; that needs Megatron's training code.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import random
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,7 +30,7 @@ from recycle.plan.mode import Mode
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
 
-SERVERS, STAGES, RANKS = 6, 2, 2
+STAGES, PIPELINES, RANKS = 2, 3, 2
 FIRST, APART = 3, 8
 """Iterations before the first kill, and from one to the next, if the view is whole by then."""
 
@@ -43,6 +46,7 @@ class Killer:
     Args:
         kills: how many.
         seed: of the choice of victims and moments.
+        servers: of the whole view.
         ranks: of each server.
 
     Attributes:
@@ -51,11 +55,12 @@ class Killer:
         losses: of each iteration.
     """
 
-    def __init__(self, kills: int, seed: int, ranks: int) -> None:
+    def __init__(self, kills: int, seed: int, servers: int, ranks: int) -> None:
         self.killed: list[str] = []
         self.deaths: dict[tuple[str, int], str] = {}
         self.losses: dict[int, list[float]] = {}
         self._kills = kills
+        self._servers = servers
         self._ranks = ranks
         self._source = random.Random(seed)
         self._view: ViewLine | None = None
@@ -76,7 +81,7 @@ class Killer:
 
     def _kill(self, step: int) -> None:
         view = self._view
-        if len(self.killed) == self._kills or view is None or len(view.servers) < SERVERS:
+        if len(self.killed) == self._kills or view is None or len(view.servers) < self._servers:
             return
         title = ServerRank(self._source.randrange(self._ranks), self._ranks).of(self._source.choice(view.servers))
         pid = find_own(title)
@@ -106,22 +111,23 @@ def _read(path: Path) -> str:
         return ""
 
 
-def kill_under_flag(kills: int, seed: int, ranks: int, sharded: bool) -> int:
+def kill_under_flag(kills: int, seed: int, pipelines: int, ranks: int, optimizer: Sequence[str]) -> int:
     """The same under the flag on a Megatron script; gives the exit status.
 
     Args:
         kills: how many.
         seed: of the choice of victims.
+        pipelines: of the job.
         ranks: of each server.
-        sharded: whether the optimizer is Megatron's distributed one.
+        optimizer: the options that say how it is cut.
     """
     from harness.flag_runs import kill_in_turn, make_dataset, train
 
-    source, total = random.Random(seed), SERVERS * ranks
+    servers = pipelines * STAGES
+    source, total = random.Random(seed), servers * ranks
     victims = [source.randrange(total) for _ in range(kills)]
-    size: tuple[object, ...] = ("--global-batch-size", 12, "--lr", 2e-3, "--eval-interval", 1000)
-    if sharded:
-        size += ("--use-distributed-optimizer",)
+    batch = 4 * pipelines
+    size: tuple[object, ...] = ("--global-batch-size", batch, "--lr", 2e-3, "--eval-interval", 1000, *optimizer)
     iterations = FIRST + FLAG_APART * kills
     with tempfile.TemporaryDirectory() as temporary:
         dataset, slow = make_dataset(Path(temporary) / "text"), Path(temporary) / "slow"
@@ -134,9 +140,9 @@ def kill_under_flag(kills: int, seed: int, ranks: int, sharded: bool) -> int:
             script="paced_gpt.py",
             watch=kill_in_turn(victims, slow),
         )
-        whole = train(dataset, *size, ranks=SERVERS, iterations=iterations)
-    deaths = broken.output.count("which was killed by signal 9 (SIGKILL); training goes on")
-    back = broken.output.count(f"training goes on with {SERVERS} servers")
+        whole = train(dataset, *size, ranks=servers, iterations=iterations)
+    deaths = broken.output.count("was killed by signal 9 (SIGKILL); training goes on")
+    back = broken.output.count(f"training goes on with {servers} servers")
     losses = [(float(whole.trained[each][0]), float(broken.trained[each][0])) for each in whole.trained]
     worst = max(abs(one - other) / one for one, other in losses)
     print(
@@ -151,12 +157,17 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--pipelines", type=int, default=PIPELINES)
     parser.add_argument("--distributed-optimizer", action="store_true")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--flag", action="store_true", help="a Megatron script under the flag")
+    parser.add_argument("--overlap", action="store_true", help="under the flag, with the distributed optimizer")
     arguments = parser.parse_args()
+    kills, seed, ranks, pipelines = arguments.kills, arguments.seed, arguments.ranks, arguments.pipelines
     if arguments.flag:
-        return kill_under_flag(arguments.kills, arguments.seed, arguments.ranks, arguments.distributed_optimizer)
+        sharded = ["--use-distributed-optimizer"] if arguments.distributed_optimizer else []
+        overlap = ["--overlap-grad-reduce", "--overlap-param-gather"] if arguments.overlap else []
+        return kill_under_flag(kills, seed, pipelines, ranks, [*sharded, *overlap])
     quiet()
     import torch
 
@@ -169,15 +180,14 @@ def main() -> int:
     from recycle.planner.source import plan_maker
     from recycle.runtime.step.checkpoint import folder_of, read_stage
 
-    job = paper_job(pipelines=SERVERS // STAGES, stages=STAGES, micro_batches=2, released=0)
+    job = paper_job(pipelines=pipelines, stages=STAGES, micro_batches=2, released=0)
     make = plan_maker(job, Mode())
     model = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, clip=0.5, exact=arguments.exact)
     durations = Durations(beat=1.0, silence=10.0)
     losses, states = [], []
-    ranks = arguments.ranks
     with tempfile.TemporaryDirectory() as temporary:
         for kills in (0, arguments.kills):
-            killer = Killer(kills, arguments.seed, ranks)
+            killer = Killer(kills, seed, pipelines * STAGES, ranks)
             folder = Path(temporary) / str(kills)
             # A server takes some iterations to come back.
             steps = FIRST + 2 * APART * arguments.kills

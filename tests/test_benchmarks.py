@@ -100,6 +100,7 @@ PARSED = {
     "hosts": "three hosts of 12 processes: tests/survival/test_hosts.py loses one",
     "lost_stages": "hosts in each row: tests/survival/test_keepers_of_hosts.py loses stages of them",
     "published FOLDER": "it takes files of other people's: tests/planner/greedy compares plans with their bounds",
+    "shards FILE": "it is one run of benchmarks.ranks after the other",
     "slurm": "it takes Slurm on three nodes",
 }
 """Those that take what is not here, and what tests the same."""

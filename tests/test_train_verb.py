@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from recycle.cli import group
-from recycle.errors import UserError
+from recycle.cli.join import LATE
+from recycle.control.agent import FENCED
+from recycle.errors import RunFailed, UserError
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
 SMALL = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
@@ -31,7 +33,7 @@ def test_profiles_a_job_that_can_be_planned(tmp_path):
     assert re.search(r"period +[\d.]+ m?s ", planned.output)
 
 
-def test_trains_with_a_dead_server(tmp_path):
+def test_trains_with_a_dead_server(tmp_path, monkeypatch):
     options = ["--dead", "W1_0", "--iterations", 2, "--evaluate-every", 2, "--keep-in-memory", "copies=1"]
     result = call("train", *SMALL, *options, "-o", tmp_path / "run")
     assert re.search(r"[\d.]+ MiB are copied in every iteration, and a\s+keeper takes at most", result.output)
@@ -49,6 +51,13 @@ def test_trains_with_a_dead_server(tmp_path):
     )
     assert shown.exit_code == 0
     assert "W1_0 x dead" in shown.output
+    # Who was about to join it hears why it has to leave.
+    monkeypatch.setattr("recycle.megatron.gpt.training.join_run", lambda *_: FENCED)
+    with pytest.raises(RunFailed, match=LATE):
+        call("join", tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "step-00000002").rename(tmp_path / "aside")
+    with pytest.raises(RunFailed, match=r"left the run before its end .the others go on without it"):
+        call("join", tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from recycle.job import Server
 ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
 """Why the worker of a server has ended, by its exit status."""
 
+LATE = "the run has come to its end without this server, which was too late for it"
+
 
 @click.command("join")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
@@ -30,7 +32,7 @@ def command(folder: Path, server: Server | None, address: str) -> None:
 
     The new process copies its stage's state from a live server while the others train, and is let in between two
     iterations. It needs to read the folder: the plan, the settings, and join.json, which lets it in. Exits with status
-    1 if the server leaves the run before its end.
+    1 if the server leaves the run before its end, or the run ends before the server is in.
 
     \b
     recycle join run --server W1_2
@@ -43,5 +45,7 @@ def command(folder: Path, server: Server | None, address: str) -> None:
 
     host, run = choose_address(address, None), Run.read(folder)
     status = join_run(run, server, plan_maker(run.plan.job, run.plan.mode), host)
+    if status and run.is_done:
+        raise RunFailed(f"{folder}: {LATE}")
     if status:
         raise RunFailed(f"{folder}: this server left the run before its end ({ENDS.get(status, f'status {status}')})")

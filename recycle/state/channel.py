@@ -90,11 +90,43 @@ class Drop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drop"):
     part: StatePart
 
 
+class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="write"):
+    """Write a version of a stage to disk; whoever asks the same again hears whether that is done.
+
+    Attributes:
+        stage: which.
+        version: which.
+        folder: where it goes, which nobody else writes to.
+        prefix: with what the names of its tensors begin here, and not on disk.
+        pieces: how many each part was made into.
+        keepers: of the run, by name, and how this one reaches them.
+        near: the name of this one.
+    """
+
+    stage: int
+    version: int
+    folder: str
+    prefix: str
+    pieces: int
+    keepers: tuple[tuple[str, Address], ...]
+    near: str
+
+
+class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="release"):
+    """Versions need not be written to disk any more.
+
+    Attributes:
+        version: the newest of them.
+    """
+
+    version: int
+
+
 class Dismiss(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="dismiss"):
     """The run needs no keeper any more."""
 
 
-Request = Offer | Ask | Fetch | Drop | Dismiss
+Request = Offer | Ask | Fetch | Drop | Write | Release | Dismiss
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,6 +139,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         head: of a part that was fetched.
         checksum: of its head and bytes.
         size: of its bytes.
+        written: whether a version is on disk, if that was asked.
+        warnings: what somebody should know of the way there.
     """
 
     refusal: str = ""
@@ -115,6 +149,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head: bytes = b""
     checksum: int = 0
     size: int = 0
+    written: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class Channel:

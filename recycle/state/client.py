@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
-from recycle.state.channel import Address, Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer
+from recycle.state.channel import Address, Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer, Release, Write
 from recycle.state.checksum import Checksum, cut_chunks, digest_of
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
@@ -103,6 +103,30 @@ class KeeperClient:
         """
         self._ask(Drop(part))
 
+    def write(self, request: Write) -> Sequence[str] | None:
+        """Have a version written to disk, or ask whether it was.
+
+        Args:
+            request: which, and to where.
+
+        Returns:
+            None as long as it is not done, and then what somebody should know of it.
+
+        Raises:
+            Refused: it cannot be written.
+            KeeperLost: it cannot be reached.
+        """
+        answer = self._ask(request)
+        return answer.warnings if answer.written else None
+
+    def release(self, version: int) -> None:
+        """Say that versions up to this one need not be written to disk any more.
+
+        Raises:
+            KeeperLost: it cannot be reached.
+        """
+        self._ask(Release(version))
+
     def find_port(self) -> int:
         """Where other hosts reach it; 0 where none does.
 
@@ -156,7 +180,7 @@ class KeeperClient:
                 return
         channel.close()
 
-    def _ask(self, request: Ask | Drop | Dismiss) -> Answer:
+    def _ask(self, request: Ask | Drop | Write | Release | Dismiss) -> Answer:
         channel = Channel.open(self._address, self._token)
         try:
             channel.send(request)

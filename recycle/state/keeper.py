@@ -11,9 +11,21 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import assert_never
+from typing import Protocol, assert_never
 
-from recycle.state.channel import Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer, Request
+from recycle.state.channel import (
+    Answer,
+    Ask,
+    Channel,
+    Commit,
+    Dismiss,
+    Drop,
+    Fetch,
+    Offer,
+    Release,
+    Request,
+    Write,
+)
 from recycle.state.errors import KeeperLost, Refused
 from recycle.state.segment import Segment
 from recycle.state.shelf import Content, Shelf
@@ -28,6 +40,23 @@ LINGER = 600.0
 
 LOOK = 0.2
 """Seconds between two looks at whether somebody is expected."""
+
+
+class Scribe(Protocol):
+    """Writes versions to disk, one after the other; for any number of threads."""
+
+    def write(self, request: Write) -> Sequence[str] | None:
+        """Begin to write a version, or see whether that is done.
+
+        Args:
+            request: which, and to where.
+
+        Returns:
+            None as long as it is not, and then what somebody should know of it.
+
+        Raises:
+            Refused: it cannot be written.
+        """
 
 
 def keeper_address(token: str) -> str:
@@ -67,7 +96,9 @@ def listen_to_hosts(address: str) -> socket.socket:
     return socket.create_server((address, 0), backlog=BACKLOG)
 
 
-def serve(listeners: Sequence[socket.socket], token: str, limit: int, linger: float = LINGER) -> None:
+def serve(
+    listeners: Sequence[socket.socket], token: str, limit: int, linger: float = LINGER, scribe: Scribe | None = None
+) -> None:
     """Keep what is put, until it is said that nobody needs it, or nobody is there any more.
 
     Args:
@@ -75,9 +106,10 @@ def serve(listeners: Sequence[socket.socket], token: str, limit: int, linger: fl
         token: the run's; who has not got it is not heard.
         limit: the most bytes that may be kept.
         linger: seconds without anybody after which nobody is expected.
+        scribe: writes versions to disk; None where nobody asks for it.
     """
     port = next((each.getsockname()[1] for each in listeners if each.family == socket.AF_INET), 0)
-    keeper = Keeper(token, limit, port)
+    keeper = Keeper(token, limit, port, scribe)
     selector = selectors.DefaultSelector()
     for each in listeners:
         selector.register(each, selectors.EVENT_READ)
@@ -98,10 +130,12 @@ class Keeper:
         token: the run's.
         limit: the most bytes that may be kept.
         port: where other hosts reach it; 0 where none does.
+        scribe: writes versions to disk; None where nobody asks for it.
     """
 
-    def __init__(self, token: str, limit: int, port: int) -> None:
+    def __init__(self, token: str, limit: int, port: int, scribe: Scribe | None = None) -> None:
         self._token = token
+        self._scribe = scribe
         self._port = port
         self._shelf = Shelf(limit)
         self._lock = threading.Lock()
@@ -158,6 +192,14 @@ class Keeper:
                 _give(content.segment, channel)
             case Drop(part):
                 self._shelf.drop(part)
+                channel.send(Answer())
+            case Write():
+                if self._scribe is None:
+                    raise Refused("this keeper writes nothing to disk")
+                warnings = self._scribe.write(request)
+                channel.send(Answer(written=warnings is not None, warnings=tuple(warnings or ())))
+            case Release(version):
+                self._shelf.release(version)
                 channel.send(Answer())
             case Dismiss():
                 channel.send(Answer())

@@ -8,7 +8,8 @@ What is kept follows from what trainers do: each has put its part of version i w
 peers reduce the gradients of iteration i, and that of the first version of a view before it begins to work. So while
 anybody begins to put version i, all parts of version i - 2 are there for every stage; in the second version of a
 view, all parts of its first; and where a view begins with version i, all parts of version i - 1, in the newest view
-that has it. A keeper sees some parts only, and follows from that alone what it may forget.
+that has it. A keeper sees some parts only, and follows from that alone what it may forget. Besides, it has the oldest
+version that is to be written to disk, until it is told that it was.
 """
 
 from collections import defaultdict
@@ -23,7 +24,8 @@ BEHIND = 2
 """How many versions before the one that is being put are kept."""
 
 MOST = 4
-"""How many versions of a stage are kept at most: while a view begins, its first version is there up to three times."""
+"""How many versions of a stage are kept at most: while a view begins, its first version is there up to three times. One
+more is, where versions are written to disk."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
@@ -40,6 +42,7 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
         began: the version with which that view began.
         piece: which piece of the part, from 0; copies are all of piece 0.
         needed: how many pieces are enough to have the part.
+        durable: whether the version is to be written to disk.
     """
 
     stage: Count
@@ -50,6 +53,7 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
     began: Count = 0
     piece: Annotated[int, msgspec.Meta(ge=0)] = 0
     needed: Pieces = 1
+    durable: bool = False
 
     @property
     def whole(self) -> Self:
@@ -84,20 +88,34 @@ def is_late(held: Iterable[StatePart], coming: StatePart) -> bool:
     return any(each.stage == coming.stage and each.epoch > coming.epoch for each in held)
 
 
-def find_outdated(held: Collection[StatePart], coming: StatePart) -> frozenset[StatePart]:
+def find_outdated(held: Collection[StatePart], coming: StatePart, written: int = 0) -> frozenset[StatePart]:
     """Which parts nobody can need any more when another one begins to come.
 
     Args:
         held: what a keeper has.
         coming: what is put there next.
+        written: versions up to this one need not be written to disk any more.
     """
-    outdated = {each for each in held if _is_undone(each, coming.epoch, coming.began)}
-    mine = [each for each in held if each.stage == coming.stage and each not in outdated]
+    undone = {each for each in held if _is_undone(each, coming.epoch, coming.began)}
+    mine = [each for each in held if each.stage == coming.stage and each not in undone]
+    return frozenset(undone | (_find_superseded(mine, coming) - _find_unwritten(mine, written)))
+
+
+def _find_unwritten(mine: Iterable[StatePart], written: int) -> set[StatePart]:
+    """Of a stage's parts, the oldest version that is to be written to disk, as the newest view has it."""
+    waiting = [each for each in mine if each.durable and each.version > written]
+    first = min(waiting, key=lambda each: (each.version, -each.epoch), default=None)
+    return {each for each in waiting if first and (each.version, each.epoch) == (first.version, first.epoch)}
+
+
+def _find_superseded(mine: Collection[StatePart], coming: StatePart) -> set[StatePart]:
+    """Of a stage's parts, those that no recovery can need any more when another one begins to come."""
+    outdated: set[StatePart] = set()
     earlier = [each for each in mine if each.epoch < coming.epoch]
     if coming.version > coming.began:
         outdated.update(earlier)
         outdated.update(each for each in mine if each.version < coming.version - BEHIND)
-        return frozenset(outdated)
+        return outdated
     # The version before is whole in its newest view. Of the first one itself nobody knows which view's is, if any: the
     # oldest view's is that with which the others began, and of the later ones the newest must do.
     kept: set[tuple[int, int]] = set()
@@ -105,7 +123,7 @@ def find_outdated(held: Collection[StatePart], coming: StatePart) -> frozenset[S
         epochs = [each.epoch for each in earlier if each.version == version]
         kept.update((choose(epochs), version) for choose in chosen if epochs)
     outdated.update(each for each in earlier if (each.epoch, each.version) not in kept)
-    return frozenset(outdated)
+    return outdated
 
 
 def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[StatePart, ...]]]:

@@ -36,6 +36,7 @@ class Shelf:
         self._held: dict[StatePart, Content] = {}
         self._coming: dict[int, int] = {}
         self._spare: list[Segment] = []
+        self._written = 0
 
     def make_room(self, part: StatePart, size: int) -> Segment:
         """Memory for a part that comes; what nobody can need any more makes room for it.
@@ -50,7 +51,7 @@ class Shelf:
         with self._lock:
             if is_late(self._held, part):
                 raise Refused(f"{part} is of a view that is over")
-            self._spare += [self._held.pop(each).segment for each in find_outdated(self._held, part)]
+            self._spare += [self._held.pop(each).segment for each in find_outdated(self._held, part, self._written)]
             taken = sum(each.segment.size for each in self._held.values()) + sum(self._coming.values())
             if taken + size > self._limit:
                 raise Refused(f"{part} takes {size} bytes, and of {self._limit} that may be kept {taken} are taken")
@@ -80,6 +81,11 @@ class Shelf:
         """A part will not come. Its trainer may still write, so that its memory is used for no other."""
         with self._lock:
             del self._coming[id(segment)]
+
+    def release(self, version: int) -> None:
+        """Versions up to this one need not be written to disk any more."""
+        with self._lock:
+            self._written = max(self._written, version)
 
     def drop(self, part: StatePart) -> None:
         """A part is not as it was put."""

@@ -87,8 +87,9 @@ class Trained:
     A server is at a version, and has begun and finished to put versions in the present view.
     """
 
-    def __init__(self, random, stages, pipelines, hosts, copies):
+    def __init__(self, random, stages, pipelines, hosts, copies, every):
         self.random = random
+        self.every, self.written = every, 0
         self.servers = [(stage, number) for stage in range(stages) for number in range(pipelines)]
         self.stages = stages
         placed = place_copies([str(host) for host in range(hosts)], copies)
@@ -105,7 +106,8 @@ class Trained:
 
     def part(self, server, version):
         peers = [each for each in sorted(self.at) if each[0] == server[0]]
-        return StatePart(server[0], self.epoch, version, peers.index(server), len(peers), self.base)
+        durable = self.every > 0 and version > 0 and version % self.every == 0
+        return StatePart(server[0], self.epoch, version, peers.index(server), len(peers), self.base, durable=durable)
 
     def actions(self, server):
         """What a server can do next."""
@@ -128,10 +130,20 @@ class Trained:
         for host in set(self.feeds[server]) & set(self.held):
             held = self.held[host]
             assert not is_late(held, part)
-            held -= find_outdated(held, part)
+            outdated = find_outdated(held, part, self.written)
+            # What is to be written stays, unless it was taken back, or a newer view has the same.
+            waiting = {
+                each for each in held if each.stage == part.stage and each.durable and each.version > self.written
+            }
+            oldest = min((each.version for each in waiting), default=0)
+            newest = max((each.epoch for each in waiting if each.version == oldest), default=0)
+            for each in outdated & waiting:
+                undone = each.epoch < part.epoch and each.version > part.began
+                assert undone or each.version > oldest or each.epoch < newest
+            held -= outdated
             coming = {each for each, owner in self.coming.items() if host in self.feeds[owner]}
             versions = {(each.epoch, each.version) for each in held | coming if each.stage == part.stage}
-            assert len(versions) <= MOST
+            assert len(versions) <= MOST + (self.every > 0)
 
     def finish(self, server, part):
         del self.coming[part]
@@ -139,10 +151,16 @@ class Trained:
         for host in set(self.feeds[server]) & set(self.held):
             self.held[host].add(part)
 
+    def write(self):
+        """Whoever leads has found the oldest version that is to be written on disk, or has given it up."""
+        self.written = min(self.written + self.every, max(self.at.values()))
+
     def train(self, steps):
         servers = sorted(self.at)
         speeds = [self.random.choice([1, 1, 20]) for _ in servers]
         for server in self.random.choices(servers, speeds, k=steps):
+            if self.every and self.random.random() < 0.05:
+                self.write()
             possible = list(self.actions(server))
             if possible:
                 self.random.choice(possible)()
@@ -163,13 +181,20 @@ class Trained:
         return newest - self.base
 
 
-@given(st.integers(0, 2**32), st.integers(2, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
+@given(
+    st.integers(0, 2**32),
+    st.integers(2, 3),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.sampled_from([0, 0, 1, 3]),
+)
 @settings(deadline=None, max_examples=300)
 def test_whoever_dies_there_is_a_version_for_all_at_most_one_whole_iteration_back(
-    seed, stages, pipelines, hosts, copies
+    seed, stages, pipelines, hosts, copies, every
 ):
     random = Random(seed)
-    trained = Trained(random, stages, pipelines, hosts, min(copies, hosts))
+    trained = Trained(random, stages, pipelines, hosts, min(copies, hosts), every)
     trained.train(20 * stages * pipelines)
     # So many hosts may crash, with their keepers, as copies are left.
     crashes = sorted(random.sample(range(hosts), min(copies, hosts) - 1))

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import torch
 
+from harness.digests import data_digests
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.recut import shard
@@ -16,6 +17,9 @@ from recycle.runtime.step.checkpoint import folder_of, read_stage
 from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
+
+SAVED = 7
+"""The iterations before the first checkpoint of a run that makes one before its end."""
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -50,7 +54,7 @@ class Exact(Trained):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The run that nothing befalls, and whose servers hold all of their stages."""
-    return Exact(tmp_path_factory.mktemp("whole") / "run")
+    return Exact(tmp_path_factory.mktemp("whole") / "run", checkpoint_every=SAVED)
 
 
 def die_in(monkeypatch, name, server, epoch, step, after):
@@ -103,13 +107,17 @@ def test_a_shard_that_is_lost_is_taken_from_keepers(tmp_path, whole):
     # First the two that hold a shard, and then all servers of a stage.
     lost = [("W0_1", 4), ("W1_1", 4), ("W0_0", 8), ("W1_0", 8), ("W2_0", 8)]
     faults = [fault(Kind.KILL, server, step, Op.F) for server, step in lost]
-    run = Exact(tmp_path / "run", *faults, distributed=True, redundancy=Redundancy.parse("copies=1"))
+    kept = Redundancy.parse("copies=1")
+    run = Exact(tmp_path / "run", *faults, distributed=True, redundancy=kept, checkpoint_every=SAVED)
     run.require_same_bits(whole)
     assert {each.restore for each in run.views} == {"memory"}, run.story
     for stage in (0, 1):
         assert any(f"of stage {stage} is taken from this host's keeper" in each for each in run.texts("memory")), (
             run.story
         )
+        # What keepers have put together from shards is what servers write that hold all of them.
+        found, expected = (folder_of(each.run.checkpoints, SAVED) / shard(stage, 0) for each in (run, whole))
+        assert data_digests(found) == data_digests(expected), run.story
 
 
 def test_servers_that_leave_together_take_no_shard_with_them(tmp_path, whole, monkeypatch):

@@ -12,18 +12,22 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from harness.bad_memory import flip
+from harness.digests import data_digests
 from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
-from recycle.record.recording import IterationLine
+from recycle.record.recording import DeathLine, IterationLine
+from recycle.runtime.keep import scribe
 from recycle.runtime.keep.snapshot import Snapshot
-from recycle.runtime.step.checkpoint import checkpoints
+from recycle.runtime.step.checkpoint import MANIFEST, checkpoints, write_shard
 from recycle.state.redundancy import Redundancy
 from recycle.state.shelf import Shelf
 from tests.survival import trained
 from tests.survival.trained import ITERATIONS, Trained, fault, short_text
 
 ONE = Redundancy.parse("copies=1")
+SAVED = 8
+"""The iterations before the first checkpoint of a run that makes one before its end."""
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -41,7 +45,7 @@ def _short_text_and_no_disk():
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    return Trained(tmp_path_factory.mktemp("reference") / "run")
+    return Trained(tmp_path_factory.mktemp("reference") / "run", checkpoint_every=SAVED)
 
 
 def final_state(run):
@@ -122,6 +126,35 @@ def test_a_bad_copy_is_never_trained_on_and_the_version_before_it_is_taken(tmp_p
     bad = {match[1] for each in run.texts("warning") if (match := re.search(said, each))}
     assert len(bad) == 1, run.story
     assert min(each.step for each in run.views[1:]) == int(bad.pop()) - 1, run.story
+
+
+def test_a_checkpoint_from_memory_is_the_trainers_to_the_bit_though_who_asked_for_it_dies(
+    tmp_path, reference, monkeypatch
+):
+    gone = tmp_path / "gone"
+
+    def write(folder, state):
+        wait_until(gone.exists, 60)
+        write_shard(folder, state)
+
+    def watch(event):
+        if isinstance(event, DeathLine):
+            gone.touch()
+
+    monkeypatch.setattr(scribe, "write_shard", write)
+    leader = fault(Kind.KILL, "W0_0", SAVED + 1, Op.F)
+    run = Trained(tmp_path / "run", leader, redundancy=ONE, checkpoint_every=SAVED, on_event=watch)
+    require_equal(run, reference)
+    assert run.steps == reference.steps == [SAVED, ITERATIONS]
+    for folder, other in zip(*map(checkpoints, (run.run.checkpoints, reference.run.checkpoints)), strict=True):
+        assert (folder / MANIFEST).read_bytes() == (other / MANIFEST).read_bytes()
+        for stage in ("stage-0/tensor-0", "stage-1/tensor-0"):
+            assert data_digests(folder / stage) == data_digests(other / stage)
+    said = [each for each in run.texts("memory") if "is written from memory" in each]
+    assert said == [f"the checkpoint of step {SAVED} is written from memory by this host's keeper"], run.story
+    # Keepers had room for it beside what they keep, and nothing is left of what was begun twice.
+    assert not [each for each in run.texts("warning") if "memory" in each], run.story
+    assert sorted(each.name[0] for each in run.run.checkpoints.iterdir()) == ["s", "s"]
 
 
 def test_a_killed_keeper_is_a_warning_and_another_one_is_started(tmp_path, reference):

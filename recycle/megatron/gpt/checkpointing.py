@@ -11,6 +11,7 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
+from recycle.runtime.keep.saving import Saving
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import (
@@ -37,6 +38,9 @@ class Checkpointing:
         rank: of the server.
         training: of its stages.
         reporter: is told where one cannot be written.
+
+    Attributes:
+        saving: has keepers write those that are due while training goes on; None where all servers stop and write.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Checkpointing:
         self._rank = rank
         self._training = training
         self._reporter = reporter
+        self.saving: Saving | None = None
 
     def load(self, step: int) -> None:
         """See Durable.
@@ -67,6 +72,10 @@ class Checkpointing:
         found = checkpoints(self._run.checkpoints)
         return read_manifest(found[-1], self._settings).step if found else None
 
+    def manifest(self, step: int) -> Manifest:
+        """What the checkpoint of a step is of."""
+        return Manifest(VERSION, step, self._settings | {STAGES: self._cut.stages})
+
     def save(self, step: int, network: Network) -> None:
         """Write the present version, if there is no such checkpoint; all ranks of the view come here.
 
@@ -78,9 +87,12 @@ class Checkpointing:
             RunFailed: the last one of the run cannot be written.
             ViewBroken: somebody is gone.
         """
-        if folder_of(self._run.checkpoints, step).exists():
-            return
         view = network.view
+        leads = self._rank.is_first and self._server == view.servers[0]
+        if leads and self.saving is not None:
+            self.saving.finish()
+        if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())):
+            return
         failures = torch.zeros(1)
         live = live_holders(self._run.plan.job, frozenset(view.servers))
         writers = [live[stage][0] for stage in self._stages]
@@ -96,10 +108,9 @@ class Checkpointing:
             if step == self._run.iterations:
                 raise  # there is no later one
             self._warn(str(error))
-        if not self._sum(network, failures) and self._rank.is_first and self._server == view.servers[0]:
+        if not self._sum(network, failures) and leads:
             try:
-                settings = self._settings | {STAGES: self._cut.stages}
-                complete(self._run.checkpoints, Manifest(VERSION, step, settings), self._run.keep)
+                complete(self._run.checkpoints, self.manifest(step), self._run.keep)
             except UserError as error:
                 self._warn(str(error))
         self._sum(network, torch.zeros(1))

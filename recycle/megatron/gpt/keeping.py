@@ -2,16 +2,20 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from recycle.control.errors import StoreLost
+from recycle.control.view import SOLE
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
+from recycle.runtime.keep.saving import Desk, Saving, Target
 from recycle.runtime.launch.keepers import KeeperSetting, Seat
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
@@ -64,6 +68,7 @@ def keeper_setting(run: Run, seat: Seat) -> KeeperSetting:
         seat,
         lambda directory: describe_keeping(run, directory),
         run.racks,
+        writing_bytes(run),
     )
 
 
@@ -79,7 +84,18 @@ def keeper_bytes(run: Run, stages: Collection[int]) -> int:
     pieces = piece_size(version_bytes(run.model, job.depth, stages), run.redundancy.needed)
     # Each part is cut up for itself, and its pieces are a byte longer where that does not go evenly.
     uneven = 0 if run.redundancy.needed == 1 else job.pipelines * len(stages)
-    return MOST * (pieces + uneven)
+    return (MOST + run.saves_from_memory) * (pieces + uneven)
+
+
+def writing_bytes(run: Run) -> int:
+    """The most bytes that a keeper takes beside that while it writes a stage to disk."""
+    assert run.redundancy is not None, "somebody has asked for it"
+    if not run.saves_from_memory:
+        return 0
+    depth = run.plan.job.depth
+    most = max(version_bytes(run.model, depth, [stage]) for stage in range(depth))
+    parity = run.redundancy.spare if run.redundancy.needed > 1 else 0
+    return most + parity * piece_size(most, run.redundancy.needed)
 
 
 def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
@@ -105,7 +121,7 @@ def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
         directory: of its keepers.
     """
     depth, hosts = run.plan.job.depth, len(directory.homes)
-    most = max(keeper_bytes(run, directory.stages_at(place)) for place in range(hosts))
+    most = max(keeper_bytes(run, directory.stages_at(place)) for place in range(hosts)) + writing_bytes(run)
     redundancy, whole = directory.redundancy, version_bytes(run.model, depth, range(depth))
     there = redundancy.sent(whole)
     sent = f", {memory_text(there, 'B')} of them to other hosts" if there else ""
@@ -157,7 +173,8 @@ def make_keeping(
         own = directory.keepers_of(server)
         others = [each for each in directory.homes if each not in own]
         near = next((each.name(endpoint.address) for each in directory.homes if each.address == endpoint.address), "")
-        return KnownKeepers([*map(reach, own)], directory.redundancy, [*map(reach, others)], near)
+        every = run.checkpoint_every if run.saves_from_memory else 0
+        return KnownKeepers([*map(reach, own)], directory.redundancy, [*map(reach, others)], near, every)
 
     known = [know(directory)]
 
@@ -167,6 +184,17 @@ def make_keeping(
             known[0] = known[0] if found is None else know(found)
         return known[0]
 
+    if run.saves_from_memory:
+        checkpoints, stages = trained.checkpoints, run.plan.job.depth
+        target = Target(
+            run.checkpoints,
+            stages,
+            directory.redundancy.pieces,
+            run.keep,
+            lambda stage: shard(stage, SOLE.number),
+            checkpoints.manifest,
+        )
+        checkpoints.saving = Saving(target, partial(find_desks, endpoint), tell)
     training = trained.training
     return Keeping(
         find_keepers,
@@ -178,3 +206,23 @@ def make_keeping(
         kept,
         training.update.shards,
     )
+
+
+def find_desks(endpoint: Endpoint) -> Sequence[Desk]:
+    """The keepers of a run, as those that can write its checkpoints.
+
+    Args:
+        endpoint: of the run's store, and this host.
+
+    Raises:
+        StoreLost: there is no store.
+    """
+    token, address = endpoint.token, endpoint.address
+    directory = KeeperDirectory.read(endpoint.connect(), token)
+    homes = () if directory is None else directory.homes
+    desks = []
+    for home in homes:
+        client = KeeperClient(home.reach(address, token), token, home.name(address))
+        keepers = tuple((each.name(home.address), each.reach(home.address, token)) for each in homes)
+        desks.append(Desk(client, keepers, home.name(home.address)))
+    return desks

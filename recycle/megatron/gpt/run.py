@@ -18,7 +18,7 @@ from recycle.plan.plan import Plan
 from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import TransportKind
-from recycle.runtime.step.checkpoint import KEPT
+from recycle.runtime.step.checkpoint import KEPT, folder_of
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
@@ -87,6 +87,19 @@ class Run(msgspec.Struct, frozen=True):
         return self.resume or self.resume_from is not None
 
     @property
+    def saves_from_memory(self) -> bool:
+        """Whether keepers write the checkpoints that are due before the end."""
+        return self.redundancy is not None and self.checkpoint_every > 0
+
+    def is_due(self, step: int) -> bool:
+        """Whether there is to be a checkpoint of a step before the end."""
+        return self.checkpoint_every > 0 and step % self.checkpoint_every == 0
+
+    def newest_due(self, step: int) -> int:
+        """The newest step, up to a step, of which there is to be a checkpoint; 0 if there is none."""
+        return step - step % self.checkpoint_every
+
+    @property
     def ranks(self) -> int:
         """How many ranks a server has."""
         return self.tensor_parallel
@@ -107,6 +120,11 @@ class Run(msgspec.Struct, frozen=True):
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.folder / "checkpoints"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has come to its end, of which there is always a checkpoint."""
+        return folder_of(self.checkpoints, self.iterations).exists()
 
     @property
     def settings(self) -> dict[str, Any]:

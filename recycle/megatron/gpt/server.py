@@ -129,12 +129,15 @@ class GptServer:
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Loop."""
         run = self._run
-        due = step == run.iterations or (run.checkpoint_every > 0 and step % run.checkpoint_every == 0)
+        saving = self.checkpoints.saving
+        due = step == run.iterations or (saving is None and run.is_due(step))
         looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
         if due or save or looks or settle:
             self.training.settle(step)
         if step and (due or save):
             self.checkpoints.save(step, self._connected)
+        elif saving is not None:
+            saving.look(step, run.newest_due(step), leads=self._leads)
         if step == run.iterations and self.training.update.speculation is not None and self._leads:
             self._reporter.tell(InstantLine("norm", now(), str(self._server), _summary(self.training.update)))
         if looks:

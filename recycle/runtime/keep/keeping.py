@@ -1,8 +1,7 @@
 """Keeping: what a server does so that keepers have its part of every version, and how it gets a version from them."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
@@ -12,21 +11,18 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.keep.fetching import Fetching, ask_all
 from recycle.runtime.keep.layout import Version, cut_by_shards, cut_evenly, shard_of
-from recycle.runtime.keep.room import Room
 from recycle.runtime.keep.snapshot import Snapshot
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.client import KeeperClient
-from recycle.state.errors import BadCopy, KeeperLost
-from recycle.state.ladder import Copy, StatePart, climb, find_whole
+from recycle.state.errors import KeeperLost
+from recycle.state.ladder import Copy, StatePart, find_whole
 from recycle.state.redundancy import Redundancy
 
 REST, LONGEST_REST = 10.0, 600.0
 """Seconds for which a keeper that was lost gets nothing, so that a silent one does not hold up each iteration: at
 first, and at most, after it was tried again and again in vain."""
-
-AT_ONCE = 32
-"""How many keepers are asked at the same time what they have: those of hosts that are gone do not answer."""
 
 
 class KeptStage(Protocol):
@@ -52,12 +48,18 @@ class KnownKeepers(NamedTuple):
         redundancy: what each of them keeps of a part.
         others: all others.
         near: the name of the one on its own host; empty where none is.
+        every: they write every so many versions to disk; 0 where they write none.
     """
 
     own: Sequence[KeeperClient]
     redundancy: Redundancy
     others: Sequence[KeeperClient] = ()
     near: str = ""
+    every: int = 0
+
+    def writes(self, version: int) -> bool:
+        """Whether a version is to be written to disk by them."""
+        return self.every > 0 and version > 0 and version % self.every == 0
 
     @property
     def pieces(self) -> Sequence[tuple[int, KeeperClient]]:
@@ -155,8 +157,11 @@ class Keeping:
         """Which part of the present version is this server's."""
         peers = view.peers(self._server.stage)
         number, (_, began) = peers.index(self._server), self._first
-        needed = self._keepers.redundancy.needed
-        return StatePart(self._server.stage, view.epoch, self._source.newest, number, len(peers), began, needed=needed)
+        needed, version = self._keepers.redundancy.needed, self._source.newest
+        durable = self._keepers.writes(version)
+        return StatePart(
+            self._server.stage, view.epoch, version, number, len(peers), began, needed=needed, durable=durable
+        )
 
     def _version(self, view: View) -> Version:
         """The present version, in the parts that the peers copy."""
@@ -212,64 +217,20 @@ class Keeping:
                 break
         else:
             raise ConnectionLost(f"no keeper has version {step} of stage {self._server.stage} any more")
-        room = Room(step, self._keepers.redundancy.pieces)
-        rungs = [self._fetch_part(climb(copies, part, self._keepers.near), room) for part in parts]
-        sources = " and ".join(sorted({each for sources in rungs for each in sources}))
-        self._tell("memory", f"version {step} of stage {self._server.stage} is taken from {sources}")
-        return room.state
+        known = self._keepers
+        fetching = Fetching(known.all, known.near, known.redundancy.pieces, partial(self._tell, "warning"))
+        version, sources = fetching.fetch(step, parts, copies)
+        text = f"version {step} of stage {self._server.stage} is taken from {' and '.join(sorted(sources))}"
+        self._tell("memory", text)
+        return version.state
 
     def _copies(self, awake: bool = False) -> list[Copy]:
         """What all keepers have that can be reached, or those that were not lost a moment ago."""
         keepers = [each for each in self._keepers.all.values() if not (awake and self._rests(each.name))]
         found: list[Copy] = []
-        with ThreadPoolExecutor(min(AT_ONCE, max(len(keepers), 1)), "asks a keeper") as threads:
-            for keeper, answer in zip(keepers, threads.map(_ask, keepers), strict=True):
-                if isinstance(answer, KeeperLost):
-                    self._let_rest(keeper.name, f"{keeper.name}: {answer}")
-                else:
-                    found.extend(answer)
+        for keeper, answer in zip(keepers, ask_all(keepers), strict=True):
+            if isinstance(answer, KeeperLost):
+                self._let_rest(keeper.name, f"{keeper.name}: {answer}")
+            else:
+                found.extend(answer)
         return found
-
-    def _fetch_part(self, rungs: Sequence[Copy], room: Room) -> Collection[str]:
-        """Get a part from the first rungs whose copies are as they were put: from one, or from as many as are needed.
-
-        Returns:
-            Which keepers those were.
-
-        Raises:
-            ConnectionLost: there are not so many.
-        """
-        sources: set[str] = set()
-        for copy in rungs:
-            keeper = self._keepers.all[copy.keeper]
-            if room.has(copy.part):
-                continue
-            try:
-                keeper.fetch(copy.part, partial(room.memory, copy))
-                room.confirm(copy.part)
-                sources.add(copy.keeper)
-                if room.finish(copy.part):
-                    return sources
-            except BadCopy as error:
-                self._tell("warning", f"{error}; it is never trained on, and the next rung is taken")
-                self._drop(keeper, copy.part)
-            except KeeperLost as error:
-                self._tell("warning", f"{copy.keeper}: {error}; the next rung is taken")
-        part = rungs[0].part
-        if part.needed == 1:
-            raise ConnectionLost(f"there is no copy of {part} that is as it was put")
-        raise ConnectionLost(f"of {part.part} there are no {part.needed} pieces that are as they were put")
-
-    def _drop(self, keeper: KeeperClient, part: StatePart) -> None:
-        try:
-            keeper.drop(part)
-        except KeeperLost as error:
-            self._tell("warning", f"{keeper.name}: {error}")
-
-
-def _ask(keeper: KeeperClient) -> Sequence[Copy] | KeeperLost:
-    """What a keeper has."""
-    try:
-        return keeper.copies()
-    except KeeperLost as error:
-        return error

@@ -11,10 +11,27 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.ladder import StatePart
-from recycle.state.shards import assign_shards
+from recycle.state.shards import assign_shards, cut_layers
 
 SHARD = "shard"
 """What the names of a shard's tensors begin with; its number follows."""
+
+PARAMETER = "parameter/"
+"""What the names of parameters begin with."""
+
+
+class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
+    """How the optimizer of a version is cut into shards.
+
+    Attributes:
+        parameters: their names, in the order in which they are cut.
+        layers: of how many of them, one after another, each layer consists.
+        count: how many shards there are.
+    """
+
+    parameters: tuple[str, ...]
+    layers: tuple[int, ...]
+    count: int
 
 
 class VersionHead(msgspec.Struct, frozen=True, array_like=True):
@@ -22,6 +39,7 @@ class VersionHead(msgspec.Struct, frozen=True, array_like=True):
 
     state: bytes
     edges: tuple[int, ...]
+    shards: ShardOutline | None = None
 
 
 class Version(NamedTuple):
@@ -30,10 +48,12 @@ class Version(NamedTuple):
     Attributes:
         state: its tensors, in an order that all peers know; those of other peers' parts need not have a content.
         edges: with which byte each part begins, and the last one ends.
+        shards: how its optimizer is cut; None where it is not.
     """
 
     state: Mapping[str, torch.Tensor]
     edges: Sequence[int]
+    shards: ShardOutline | None = None
 
     def describe(self, step: int) -> bytes:
         """What has to be known of it to make room for it.
@@ -41,7 +61,7 @@ class Version(NamedTuple):
         Args:
             step: which version it is.
         """
-        return msgspec.msgpack.encode(VersionHead(describe_state(step, self.state), tuple(self.edges)))
+        return msgspec.msgpack.encode(VersionHead(describe_state(step, self.state), tuple(self.edges), self.shards))
 
     def range_of(self, part: StatePart) -> range:
         """Which of its bytes are in a part."""
@@ -77,7 +97,10 @@ def cut_by_shards(state: Mapping[str, torch.Tensor], shards: KeptShards, peers: 
         pieces = shards.pieces(shard)
         parts[peers.index(holders[0])].update({f"{SHARD}/{shard}/{name}": each for name, each in pieces.items()})
     edges = accumulate((count_bytes(each) for each in parts), initial=0)
-    return Version({name: each for part in parts for name, each in part.items()}, [*edges])
+    # What is stepped comes first, and is in the same order with all peers.
+    parameters = [name.removeprefix(PARAMETER) for name in state if name.startswith(PARAMETER)]
+    outline = ShardOutline(tuple(parameters[: sum(shards.layers)]), tuple(shards.layers), shards.count)
+    return Version({name: each for part in parts for name, each in part.items()}, [*edges], outline)
 
 
 def shard_of(state: Mapping[str, torch.Tensor], shard: int) -> Mapping[str, torch.Tensor]:
@@ -89,6 +112,29 @@ def shard_of(state: Mapping[str, torch.Tensor], shard: int) -> Mapping[str, torc
 def held_by_all(state: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """What a version has besides shards."""
     return {name: each for name, each in state.items() if not name.startswith(f"{SHARD}/")}
+
+
+def put_together(version: Version) -> Mapping[str, torch.Tensor]:
+    """The state of a version as it is where the optimizer is in no shards, by name.
+
+    Args:
+        version: with all parts.
+    """
+    outline = version.shards
+    if outline is None:
+        return version.state
+    whole = dict(held_by_all(version.state))
+    sizes = iter([whole[f"{PARAMETER}{name}"].numel() for name in outline.parameters])
+    layers = [[next(sizes) for _ in range(length)] for length in outline.layers]
+    for shard, pieces in enumerate(cut_layers(layers, outline.count)):
+        for name, content in shard_of(version.state, shard).items():
+            key, _, place = name.partition("/")
+            piece = pieces[int(place)]
+            parameter = outline.parameters[piece.parameter]
+            like = whole[f"{PARAMETER}{parameter}"]
+            moment = whole.setdefault(f"optimizer/{key}/{parameter}", torch.empty_like(like))
+            moment.view(-1)[piece.start : piece.end] = content
+    return whole
 
 
 def make_version(head: bytes, parts: int) -> tuple[int, Version]:
@@ -110,7 +156,7 @@ def make_version(head: bytes, parts: int) -> tuple[int, Version]:
     rising = all(start <= end for start, end in pairwise(edges))
     if not rising or len(edges) != parts + 1 or (edges[0], edges[-1]) != (0, count_bytes(state)):
         raise ConnectionLost(f"a version of {count_bytes(state)} bytes is said to be cut at {list(edges)}")
-    return step, Version(state, edges)
+    return step, Version(state, edges, found.shards)
 
 
 def count_bytes(state: Mapping[str, torch.Tensor]) -> int:

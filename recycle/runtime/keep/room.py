@@ -1,9 +1,8 @@
 """Room for a version that comes part by part and piece by piece, every one of which may turn out to be bad."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.erasure import Row
@@ -33,9 +32,9 @@ class Room:
         self._coming: Row | None = None
 
     @property
-    def state(self) -> Mapping[str, torch.Tensor]:
-        """The version, by name."""
-        return self._version.state
+    def version(self) -> Version:
+        """What is in it."""
+        return self._version
 
     def memory(self, copy: Copy, head: bytes) -> Iterator[memoryview]:
         """Where a part goes, or a piece of it.
@@ -58,7 +57,7 @@ class Room:
             return iter([self._coming.data])
         self._coming = None
         wanted = range_of_piece(part, self._version)
-        return _with_rest(bytes_of(self.state, wanted), size - len(wanted))
+        return _with_rest(bytes_of(self._version.state, wanted), size - len(wanted))
 
     def confirm(self, part: StatePart) -> None:
         """What came last is as it was put, and with it how the version is laid out.

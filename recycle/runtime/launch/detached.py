@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Sequence
 
+from recycle.runtime.keep.scribe import DiskScribe
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.title import set_title
 from recycle.state import keeper
@@ -24,7 +25,7 @@ def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int) ->
     """
     _detach(listeners)
     set_title("keeper")
-    keeper.serve(listeners, token, limit)
+    keeper.serve(listeners, token, limit, scribe=DiskScribe(token))
 
 
 def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
@@ -72,7 +73,7 @@ def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int) ->
         pid = os.fork()
         if pid == 0:
             set_title("keeper")
-            keeper.serve(listeners, token, limit)
+            keeper.serve(listeners, token, limit, scribe=DiskScribe(token))
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):

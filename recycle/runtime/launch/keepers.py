@@ -104,6 +104,7 @@ class KeeperSetting(NamedTuple):
         seat: this process's part in its host's keeper.
         describe: says what it costs and survives.
         racks: by the names of the hosts in them, what fails together.
+        writing: the bytes that a keeper takes beside those while it writes a stage to disk.
     """
 
     redundancy: Redundancy
@@ -111,6 +112,7 @@ class KeeperSetting(NamedTuple):
     seat: Seat
     describe: Callable[[KeeperDirectory], str]
     racks: Racks = Racks()
+    writing: int = 0
 
     def direct(self, everybody: Sequence[Participant], hellos: Sequence[Hello]) -> KeeperDirectory:
         """The directory of the run's keepers.
@@ -137,7 +139,7 @@ class KeeperSetting(NamedTuple):
         self.racks.require_known({name for each in homes for name in (each.host, each.address)})
         directory = KeeperDirectory(tuple(homes), self.redundancy, on)
         for place, hello in enumerate(offers):
-            limit = self.bytes_of(directory.stages_at(place))
+            limit = self.bytes_of(directory.stages_at(place)) + self.writing
             if limit > hello.keeper.memory:
                 raise RunError(
                     f"keep-in-memory: what {hello.host} keeps takes {memory_text(limit, 'B')}, and it has "
@@ -198,9 +200,9 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
         if place is None or seat.listener is None:
             break
         limit = setting.bytes_of(directory.stages_at(place))
-        if limit > seat.offer.memory:
+        if limit + setting.writing > seat.offer.memory:
             raise RunError(
-                f"keep-in-memory: what this host keeps takes {memory_text(limit, 'B')}, and it has "
+                f"keep-in-memory: what this host keeps takes {memory_text(limit + setting.writing, 'B')}, and it has "
                 f"{memory_text(seat.offer.memory, 'B')} left; join on another one"
             )
         try:

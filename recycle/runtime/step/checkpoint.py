@@ -7,6 +7,7 @@ its own when everything is on disk; what was there before stays until then.
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from recycle.runtime.errors import RunError
 
 MANIFEST, DIGESTS = "checkpoint.json", "digests.json"
 VERSION = 2
+_PARTIAL = ".partial"
 KEPT = 2
 """How many checkpoints of a run are kept, if nobody says."""
 
@@ -72,10 +74,22 @@ def write_stage(root: Path, step: int, stage: str, state: dict[str, torch.Tensor
     Raises:
         RunFailed: it cannot be written.
     """
-    folder = _partial(root, step) / stage
+    write_shard(_partial(root, step) / stage, state)
+
+
+def write_shard(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
+    """Write a stage's state, and the digests of its files.
+
+    Args:
+        folder: where it is being made.
+        state: by name; the same state gives the same files, but for what torch says of the writing itself.
+
+    Raises:
+        RunFailed: it cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        dcp.save(state, checkpoint_id=folder, no_dist=True)
+        dcp.save(dict(sorted(state.items())), checkpoint_id=folder, no_dist=True)
         digests = {each.name: _digest(each) for each in sorted(folder.iterdir()) if each.name != DIGESTS}
         (folder / DIGESTS).write_bytes(msgspec.json.encode(digests))
     except (OSError, dcp.api.CheckpointException) as error:
@@ -85,23 +99,32 @@ def write_stage(root: Path, step: int, stage: str, state: dict[str, torch.Tensor
         ) from error
 
 
-def complete(root: Path, manifest: Manifest, keep: int = KEPT) -> None:
+def attempt_folder(root: Path, step: int) -> Path:
+    """A name that nobody else uses, for a folder in which the checkpoint of a step is being made."""
+    return root / f".step-{step:08d}.{secrets.token_hex(4)}{_PARTIAL}"
+
+
+def complete(root: Path, manifest: Manifest, keep: int = KEPT, partial: Path | None = None) -> None:
     """Make a checkpoint valid once all its stages are written, and remove those that are too old.
+
+    What others have begun of it, or of older ones, and not completed is removed as well.
 
     Args:
         root: where checkpoints are.
         manifest: of this one.
         keep: how many are kept.
+        partial: where it was made; None for where ``write_stage`` writes.
 
     Raises:
         UserError: the manifest cannot be written.
     """
-    partial = _partial(root, manifest.step)
+    partial = partial or _partial(root, manifest.step)
     shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
     manifest = msgspec.structs.replace(manifest, shards=shards)
     write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     _put(partial, folder_of(root, manifest.step))
-    for old in checkpoints(root)[:-keep]:
+    begun = [each for each in root.glob(f".step-*{_PARTIAL}") if each.name < f".step-{manifest.step + 1:08d}"]
+    for old in (*checkpoints(root)[:-keep], *begun):
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -268,7 +291,7 @@ def require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: Ma
 
 
 def _partial(root: Path, step: int) -> Path:
-    return root / f".step-{step:08d}.partial"
+    return root / f".step-{step:08d}{_PARTIAL}"
 
 
 def _cause(error: BaseException) -> str:

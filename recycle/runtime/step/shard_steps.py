@@ -44,12 +44,14 @@ class ShardSteps:
 
     Attributes:
         count: how many shards there are.
+        layers: of how many of the main parameters each layer consists.
         held: those of the present version that are here.
         before: those of the version before the last step that are here.
     """
 
     def __init__(self, main: MainParameters, optimizer: torch.optim.Optimizer, rule: ShardRule) -> None:
         self.count = rule.shards
+        self.layers = rule.layers
         # Of the first version there is nothing to hold.
         self.held = self.before = frozenset(range(rule.shards))
         self._main = main

@@ -87,6 +87,10 @@ class Sharded(Protocol):
 class KeptShards(Sharded, Protocol):
     """Shards of which keepers can hold copies."""
 
+    @property
+    def layers(self) -> Sequence[int]:
+        """Of how many parameters of a version, one after another, each layer consists."""
+
     def pieces(self, shard: int) -> Mapping[str, torch.Tensor]:
         """A shard of the newest version in pieces where they lie, by name; without a content where it is not here."""
 

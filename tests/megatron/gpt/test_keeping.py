@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
@@ -27,9 +28,10 @@ def test_a_version_has_parameters_and_two_moments():
     assert sum(version_bytes(GPT_2, 4, [stage]) for stage in range(4)) == pytest.approx(whole, abs=4 * 12 * 200)
 
 
-def described(folder, copies, hosts, memory=PLENTY):
+def described(folder, copies, hosts, memory=PLENTY, every=0):
     """A run of 3 x 4 servers, of which each host has as many, one behind the other; its setting, and who is where."""
     run = Run(make_plan(paper_job(), (), Mode(), QUICK), ModelOptions(), 2, folder, redundancy=Redundancy(1, copies))
+    run = msgspec.structs.replace(run, checkpoint_every=every)
     everybody = participants_of(View.of(run.plan).members, 1)
     hellos = [
         Hello(f"host{host}", "", f"10.0.0.{host}", {}, KeeperOffer(2000 + place, memory))
@@ -61,5 +63,13 @@ def test_memory_is_asked_for_on_every_host_before_a_run_starts(tmp_path):
     setting.direct(*described(tmp_path, 1, 2, memory=needed)[1:])
     with pytest.raises(RunError, match=r"what host0 keeps takes .* MiB, and it has .* MiB left"):
         setting.direct(*described(tmp_path, 1, 2, memory=needed - 1)[1:])
+    # A version waits until it is on disk, and who writes puts a stage together.
+    setting, everybody, hellos = described(tmp_path, 1, 2, every=3)
+    more = setting.limit(setting.direct(everybody, hellos), "10.0.0.0")
+    assert more == 5 * version_bytes(ModelOptions(), 4, range(4))
+    more += max(version_bytes(ModelOptions(), 4, [stage]) for stage in range(4))
+    setting.direct(*described(tmp_path, 1, 2, memory=more)[1:])
+    with pytest.raises(RunError, match="what host0 keeps takes"):
+        setting.direct(*described(tmp_path, 1, 2, memory=more - 1)[1:])
     with pytest.raises(StateError, match="copies=2: it takes 2 hosts, and this run has 1"):
         described(tmp_path, 2, 1)[0].direct(*described(tmp_path, 2, 1)[1:])

@@ -26,6 +26,8 @@ LENGTHS = (64, 33, 7)
 class Shards:
     """Those that one peer holds."""
 
+    layers = ()
+
     def __init__(self, count, held):
         self.count, self.held = count, held
 

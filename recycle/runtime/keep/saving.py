@@ -1,0 +1,259 @@
+"""Saving: versions that are due are written to disk by keepers, from memory, while training goes on."""
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal, NamedTuple
+
+from recycle.control.errors import StoreLost
+from recycle.errors import UserError
+from recycle.runtime.keep.fetching import ask_all
+from recycle.runtime.step.checkpoint import Manifest, attempt_folder, checkpoints, complete, folder_of
+from recycle.state.channel import Address, Write
+from recycle.state.client import KeeperClient
+from recycle.state.errors import KeeperLost
+from recycle.state.ladder import BEHIND, Copy, StatePart, find_whole
+
+LOOK = 0.1
+"""Seconds between two looks at how far keepers are."""
+
+ATTEMPT = "attempt-"
+"""What the folders begin with that keepers write to; what is whole gets another name."""
+
+Tell = Callable[[Literal["warning", "memory"], str], None]
+
+
+class Desk(NamedTuple):
+    """A keeper that can write.
+
+    Attributes:
+        client: by which it is asked to.
+        keepers: all of the run, by the names that they have on its host, and how it reaches them.
+        near: the name that it has there itself.
+    """
+
+    client: KeeperClient
+    keepers: tuple[tuple[str, Address], ...]
+    near: str
+
+
+class Target(NamedTuple):
+    """What is written, and where.
+
+    Attributes:
+        root: where checkpoints are.
+        depth: P.
+        pieces: how many each part of a version is made into.
+        keep: how many checkpoints are kept.
+        shard: gives the folder of a stage in a checkpoint.
+        manifest: gives that of a step's checkpoint.
+    """
+
+    root: Path
+    depth: int
+    pieces: int
+    keep: int
+    shard: Callable[[int], str]
+    manifest: Callable[[int], Manifest]
+
+
+class _GivenUp(Exception):
+    """A version will not be on disk."""
+
+
+class Saving:
+    """One server's part in it: whoever leads a view has keepers write, and waits for them on a thread of its own.
+
+    Where a keeper is lost while it writes a stage, or cannot write, another one does. A server that comes to lead
+    takes up what was due last and is not on disk.
+
+    Args:
+        target: what is written, and where.
+        find_desks: gives the keepers of the run; raises StoreLost where nobody can say.
+        tell: tells the user something.
+    """
+
+    def __init__(self, target: Target, find_desks: Callable[[], Sequence[Desk]], tell: Tell) -> None:
+        self._target = target
+        self._find_desks = find_desks
+        self._tell = tell
+        self._leads = False
+        self._begun = 0
+        self._left_out = 0
+        self._newest = 0
+        self._thread: threading.Thread | None = None
+        self._said: SimpleQueue[tuple[Literal["warning", "memory"], str]] = SimpleQueue()
+        self._stopped = threading.Event()
+        self._ending = threading.Event()
+
+    def look(self, step: int, due: int, *, leads: bool) -> None:
+        """Between two iterations: see whether there is something to write.
+
+        Args:
+            step: the version that is there now.
+            due: the newest one so far that is to be on disk.
+            leads: whether this server leads the present view.
+        """
+        self._newest = step
+        self._tell_what_was_said()
+        takes_over, self._leads = leads and not self._leads, leads
+        if not leads:
+            self._stopped.set()
+            return
+        if due <= self._begun and not takes_over:
+            return
+        if not takes_over and self._thread is not None and self._thread.is_alive():
+            if self._left_out < due:
+                text = f"that of step {self._begun} is still being written"
+                self._tell("warning", f"there is no checkpoint of step {due}: {text}")
+            self._left_out = due
+            return
+        if due <= self._left_out and step > due:
+            return  # keepers need not have it any more
+        self._begun, self._stopped = due, threading.Event()
+        if due:
+            self._thread = threading.Thread(
+                target=self._save, args=(due, self._stopped), name=f"saves {due}", daemon=True
+            )
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until nothing is being written any more; no version comes after the present one."""
+        if self._thread is not None:
+            self._ending.set()
+            self._thread.join()
+            self._ending.clear()
+        self._tell_what_was_said()
+
+    def _say(self, kind: Literal["warning", "memory"], text: str) -> None:
+        """For the user, from the other thread."""
+        self._said.put((kind, text))
+
+    def _tell_what_was_said(self) -> None:
+        while not self._said.empty():
+            self._tell(*self._said.get())
+
+    def _save(self, step: int, stopped: threading.Event) -> None:
+        """Have a version on disk."""
+        desks: Sequence[Desk] = ()
+        try:
+            desks = self._find_desks()
+            _release(desks, step - 1)
+            if step > _newest(self._target.root):
+                self._write(step, desks, stopped)
+        except (_GivenUp, StoreLost, UserError, OSError) as error:
+            if not stopped.is_set():
+                self._say("warning", f"the checkpoint of step {step} is not written from memory: {error}")
+        if not stopped.is_set():
+            _release(desks, step)
+
+    def _write(self, step: int, desks: Sequence[Desk], stopped: threading.Event) -> None:
+        """Have all stages written, and make a checkpoint of them."""
+        target = self._target
+        partial = attempt_folder(target.root, step)
+        try:
+            left = self._share_out(step, partial, desks, self._await_parts(step, desks, stopped))
+            writers: set[str] = set()
+            while left:
+                for stage, asked in [*left.items()]:
+                    writer = self._ask(asked)
+                    if writer:
+                        writers.add(writer)
+                        final = partial / target.shard(stage)
+                        final.parent.mkdir(parents=True, exist_ok=True)
+                        Path(asked[0][1].folder).rename(final)
+                        del left[stage]
+                _wait(stopped)
+            for each in partial.glob(f"{ATTEMPT}*"):
+                shutil.rmtree(each, ignore_errors=True)  # of a keeper that was given up
+            # Who cannot reach the store may be on the wrong side of a cut, where nobody writes.
+            self._find_desks()
+            if not stopped.is_set() and not folder_of(target.root, step).exists():
+                complete(target.root, target.manifest(step), target.keep, partial)
+                by = " and ".join(sorted(writers))
+                self._say("memory", f"the checkpoint of step {step} is written from memory by {by}")
+        finally:
+            # What is whole has another name by now.
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _await_parts(
+        self, step: int, desks: Sequence[Desk], stopped: threading.Event
+    ) -> Mapping[int, Mapping[str, int]]:
+        """Of each stage, how many bytes of the version each keeper has."""
+        while True:
+            hopeless = self._newest > step + BEHIND or self._ending.is_set()
+            answers = ask_all([each.client for each in desks])
+            copies = [copy for answer in answers if not isinstance(answer, KeeperLost) for copy in answer]
+            whole = find_whole(copies)
+            found = {stage: whole.get(stage, {}).get(step, ()) for stage in range(self._target.depth)}
+            if all(found.values()):
+                return {stage: _bytes_at(copies, parts) for stage, parts in found.items()}
+            if hopeless:
+                raise _GivenUp("keepers do not have it as a whole")
+            _wait(stopped)
+
+    def _share_out(
+        self, step: int, partial: Path, desks: Sequence[Desk], found: Mapping[int, Mapping[str, int]]
+    ) -> dict[int, list[tuple[Desk, Write]]]:
+        """Of each stage, whom to ask to write it, one after the other: first who has most of it and least to do."""
+        stages: dict[int, list[tuple[Desk, Write]]] = {}
+        busy: Counter[str] = Counter()
+        for stage, held in found.items():
+            order = sorted(desks, key=lambda each: (busy[each.client.name], -held.get(each.client.name, 0)))
+            busy[order[0].client.name] += 1
+            stages[stage] = []
+            for place, desk in enumerate(order):
+                folder = partial / f"{ATTEMPT}{stage}-{place}"
+                # Servers of the project's own trainer name their tensors by the chunk that they hold.
+                write = Write(stage, step, str(folder), f"{stage}.", self._target.pieces, desk.keepers, desk.near)
+                stages[stage].append((desk, write))
+        return stages
+
+    def _ask(self, asked: list[tuple[Desk, Write]]) -> str:
+        """Ask for a stage; gives who has written it, and nothing if nobody has so far."""
+        desk, request = asked[0]
+        name = desk.client.name
+        try:
+            warnings = desk.client.write(request)
+        except KeeperLost as error:
+            if len(asked) == 1:
+                raise _GivenUp(f"{name}: {error}") from error
+            self._say("warning", f"{name} does not write stage {request.stage}: {error}; another keeper does")
+            del asked[0]
+            return ""
+        if warnings is None:
+            return ""
+        for each in warnings:
+            self._say("warning", f"{name}: {each}")
+        return name
+
+
+def _wait(stopped: threading.Event) -> None:
+    if stopped.wait(LOOK):
+        raise _GivenUp("another server leads")
+
+
+def _release(desks: Sequence[Desk], step: int) -> None:
+    """Tell keepers that versions up to one need not be written any more."""
+    for desk in desks:
+        with suppress(KeeperLost):
+            desk.client.release(step)
+
+
+def _bytes_at(copies: Sequence[Copy], parts: Sequence[StatePart]) -> Counter[str]:
+    """How many bytes of some parts each keeper has."""
+    held: Counter[str] = Counter()
+    for each in copies:
+        if each.part.whole in parts:
+            held[each.keeper] += each.size
+    return held
+
+
+def _newest(root: Path) -> int:
+    """The newest step of which there is a checkpoint; 0 if there is none."""
+    found = checkpoints(root)
+    return int(found[-1].name.rpartition("-")[2]) if found else 0

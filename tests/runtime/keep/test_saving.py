@@ -1,0 +1,263 @@
+"""Keepers in processes of their own write a version to disk, whoever of them and of those who ask for it is lost."""
+
+import multiprocessing
+import os
+import signal
+import time
+from contextlib import contextmanager, suppress
+from itertools import product
+
+import pytest
+import torch
+
+from harness.digests import data_digests
+from recycle.control.errors import StoreLost
+from recycle.control.joinfile import new_token
+from recycle.control.view import View
+from recycle.job import Server
+from recycle.plan.instruction import Op
+from recycle.runtime.keep import scribe
+from recycle.runtime.keep.keeping import Keeping, KnownKeepers
+from recycle.runtime.keep.saving import Desk, Saving, Target
+from recycle.runtime.keep.scribe import DiskScribe
+from recycle.runtime.step.checkpoint import (
+    VERSION,
+    Manifest,
+    checkpoints,
+    find_damage,
+    folder_of,
+    write_shard,
+)
+from recycle.state.client import KeeperClient
+from recycle.state.keeper import listen_to_hosts, serve
+from recycle.state.redundancy import Redundancy
+
+HERE = "127.0.0.1"
+STAGES, PEERS, EVERY = 2, 2, 2
+SERVERS = [Server(pipeline, stage) for pipeline, stage in product(range(PEERS), range(STAGES))]
+FORK = multiprocessing.get_context("fork")
+
+
+class Doing:
+    """An instruction, as far as it matters here."""
+
+    op = Op.REDUCE
+
+
+class Stage:
+    """Versions of a stage, by the names that the trainer gives them."""
+
+    def __init__(self, number):
+        self.number, self.newest, self.undone = number, 0, 0
+
+    def state(self, prefix=None):
+        prefix = f"{self.number}." if prefix is None else prefix
+        value = self.newest + 10 * self.number
+        return {
+            f"parameter/{prefix}layers.0.weight": torch.arange(3_001, dtype=torch.float32) * (value + 1),
+            f"optimizer/step/{prefix}layers.0.weight": torch.tensor(float(value)),
+            f"optimizer/exp_avg/{prefix}layers.0.weight": torch.full((7, 3), value + 0.5),
+        }
+
+
+class Job:
+    """Two stages of two peers, which put their parts with keepers.
+
+    Args:
+        root: where checkpoints are.
+        hosts: how many have keepers, each of which holds what the redundancy says.
+    """
+
+    def __init__(self, root, hosts, redundancy):
+        self.root, self.redundancy, self.token = root, redundancy, new_token()
+        self.keepers, self.addresses = [], ()
+        for place in range(hosts):
+            with listen_to_hosts(HERE) as listener:
+                self.addresses += ((f"host {place}", listener.getsockname()),)
+                self.keepers.append(self.start(listener))
+        self.told = []
+        self.there = True
+        self.clients = clients = [KeeperClient(address, self.token, name) for name, address in self.addresses]
+        view = View.among(SERVERS)
+        self.servers = []
+        for server in SERVERS:
+            first = SERVERS.index(server)
+            own = [clients[(first + place) % hosts] for place in range(redundancy.pieces)]
+            known = KnownKeepers(own, redundancy, [each for each in clients if each not in own], every=EVERY)
+            stage = Stage(server.stage)
+            keeping = Keeping(lambda known=known: known, server, STAGES, stage, lambda: view, self.tell)
+            self.servers.append((stage, keeping))
+
+    def start(self, listener):
+        process = FORK.Process(
+            target=serve, args=([listener], self.token, 1 << 26), kwargs={"scribe": DiskScribe(self.token)}, daemon=True
+        )
+        process.start()
+        return process
+
+    def train(self, iterations):
+        for _ in range(iterations):
+            for stage, keeping in self.servers:
+                keeping.before(stage.newest, Doing())
+                stage.newest += 1
+
+    def desks(self):
+        if not self.there:
+            raise StoreLost("nobody answers")
+        return [Desk(KeeperClient(address, self.token, name), self.addresses, name) for name, address in self.addresses]
+
+    def tell(self, *said):
+        self.told.append(said)
+
+    @property
+    def names(self):
+        """Of all that there is where checkpoints are."""
+        return sorted(each.name for each in self.root.iterdir())
+
+    def saving(self):
+        """What a server does that comes to lead."""
+        target = Target(self.root, STAGES, self.redundancy.pieces, 2, "stage-{}/tensor-0".format, self.manifest)
+        return Saving(target, self.desks, self.tell)
+
+    @staticmethod
+    def manifest(step):
+        return Manifest(VERSION, step, {})
+
+    def require_written(self, step, folder):
+        """The checkpoint of a step has the same files, to the bit, as one that trainers write."""
+        assert find_damage(folder_of(self.root, step)) == ""
+        assert sorted(each.name for each in folder_of(self.root, step).iterdir()) == [
+            "checkpoint.json",
+            "stage-0",
+            "stage-1",
+        ]
+        for number in range(STAGES):
+            stage = Stage(number)
+            stage.newest = step
+            write_shard(folder / str(number), stage.state(prefix=""))
+            found = folder_of(self.root, step) / f"stage-{number}/tensor-0"
+            assert data_digests(found) == data_digests(folder / str(number))
+
+
+@contextmanager
+def training(root, hosts, redundancy):
+    job = Job(root, hosts, Redundancy.parse(redundancy))
+    try:
+        yield job
+    finally:
+        for each in job.clients:
+            each.close()
+        for each in job.keepers:
+            each.kill()
+            each.join()
+
+
+def settles(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("hosts", "redundancy"), [(2, "copies=2"), (3, "parity=2+1")])
+def test_what_keepers_write_is_what_trainers_would_have_written_and_training_goes_on(tmp_path, hosts, redundancy):
+    with training(tmp_path / "run", hosts, redundancy) as job:
+        saving = job.saving()
+        job.train(2)
+        saving.look(2, 2, leads=True)
+        # It is not whole with keepers yet, and when it is, training is far ahead.
+        job.train(9)
+        saving.finish()
+        job.require_written(2, tmp_path / "trainers")
+        assert [kind for kind, _ in job.told] == ["memory"], job.told
+        saving.look(11, 10, leads=True)
+        saving.finish()
+        job.require_written(10, tmp_path / "trainers")
+        assert job.names == ["step-00000002", "step-00000010"]
+
+
+def test_what_is_due_while_another_one_is_being_written_is_left_out_and_said(tmp_path, monkeypatch):
+    go = tmp_path / "go"
+
+    def write(folder, state):
+        settles(go.exists)
+        write_shard(folder, state)
+
+    monkeypatch.setattr(scribe, "write_shard", write)
+    with training(tmp_path / "run", 2, "copies=2") as job:
+        saving = job.saving()
+        job.train(3)
+        saving.look(3, 2, leads=True)
+        for step in (4, 5):
+            job.train(1)
+            saving.look(step, 4, leads=True)
+        assert job.told == [("warning", "there is no checkpoint of step 4: that of step 2 is still being written")]
+        go.touch()
+        saving.finish()
+        job.train(2)
+        saving.look(7, 6, leads=True)
+        saving.finish()
+        job.require_written(2, tmp_path / "trainers")
+        job.require_written(6, tmp_path / "trainers")
+        assert job.names == ["step-00000002", "step-00000006"]
+
+
+def test_another_keeper_writes_for_one_that_dies_in_it(tmp_path, monkeypatch):
+    died = tmp_path / "died"
+
+    def die(folder, state):
+        with suppress(FileExistsError):
+            died.touch(exist_ok=False)
+            folder.mkdir(parents=True)
+            (folder / "half").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_shard(folder, state)
+
+    monkeypatch.setattr(scribe, "write_shard", die)
+    with training(tmp_path / "run", 3, "copies=2") as job:
+        job.train(4)
+        saving = job.saving()
+        saving.look(4, 2, leads=True)
+        saving.finish()
+        assert sum(each.exitcode == -signal.SIGKILL for each in job.keepers) == 1
+        job.require_written(2, tmp_path / "trainers")
+        assert "another keeper does" in str(job.told)
+        assert job.names == ["step-00000002"]
+
+
+def test_the_next_one_to_lead_takes_up_what_the_last_one_has_not_finished(tmp_path):
+    with training(tmp_path / "run", 2, "copies=2") as job:
+        first, second = job.saving(), job.saving()
+        job.train(2)
+        first.look(2, 2, leads=True)
+        first.look(2, 2, leads=False)
+        job.train(4)
+        assert checkpoints(job.root) == []
+        second.look(6, 2, leads=True)
+        second.finish()
+        job.require_written(2, tmp_path / "trainers")
+
+
+def test_a_version_that_cannot_be_written_is_a_warning_and_leaves_the_one_before(tmp_path, monkeypatch):
+    with training(tmp_path / "run", 2, "copies=2") as job:
+        saving = job.saving()
+        job.train(3)
+        saving.look(3, 2, leads=True)
+        saving.finish()
+        # Of the next one a part is lost, with all that have it.
+        job.train(2)
+        for client in (desk.client for desk in job.desks()):
+            for copy in client.copies():
+                if copy.part.version == 4 and copy.part.stage == 1 and copy.part.number == 0:
+                    client.drop(copy.part)
+        saving.look(5, 4, leads=True)
+        saving.finish()
+        assert "step 4 is not written from memory: keepers do not have it as a whole" in job.told[-1][1]
+        # Who cannot say whether it is on the right side of a cut does not make one either.
+        job.train(2)
+        job.there = False
+        saving.look(7, 6, leads=True)
+        saving.finish()
+        assert "step 6 is not written from memory: nobody answers" in job.told[-1][1]
+        assert job.names == ["step-00000002"]
+        job.require_written(2, tmp_path / "trainers")
