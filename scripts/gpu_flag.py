@@ -17,7 +17,6 @@ import torch
 
 from recycle.jobfile import load_job
 from recycle.megatron.flag.on_cpu import settings_for_cpu
-from recycle.plan.instruction import Op
 from recycle.record.reading import load_recording
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +24,15 @@ SCRIPT = ROOT / "harness" / "scripts" / "pretrain_small_gpt.py"
 RANKS, VICTIM, DEATH = 4, 3, 3
 """How many ranks there are under the flag, which of them is killed, and after which iteration."""
 
-ITERATIONS, TIMED, TURNS = 10, 24, 2
+ITERATIONS = 10
+TIMED, TURNS = {"cpu": 9, "cuda": 24}, {"cpu": 1, "cuda": 2}
+"""Iterations of each run whose time is of interest, and how often each is run, by the kind of device."""
+
+APART = {"cpu": 1e-5, "cuda": 1e-3}
+"""How far losses may be from those of another order of the same sums."""
+
 FLAG = ("--pipeline-schedule", "recycle")
+MODULE, PLANNED = "recycle.megatron", "scripts.gpu_planned"
 SIZES = {
     "cpu": {"layers": 4, "hidden": 64, "heads": 4, "sequence": 64, "micro_batch_size": 2},
     "cuda": {"layers": 8, "hidden": 2048, "heads": 16, "sequence": 1024, "micro_batch_size": 2},
@@ -68,11 +74,13 @@ class Job(NamedTuple):
         folder: where its data is, and what it writes.
         ranks: how many.
         words: of its command line.
+        module: that runs it.
     """
 
     folder: Path
     ranks: int
     words: Sequence[str]
+    module: str = MODULE
 
     def run(self, kills: Mapping[int, int]) -> list[Line]:
         """Run it to its end.
@@ -116,7 +124,7 @@ class Job(NamedTuple):
             variables = {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
             variables |= {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
             variables |= {} if torch.cuda.is_available() else {"OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-W", "ignore", "-m", "recycle.megatron", str(SCRIPT), *self.words]
+            command = [sys.executable, "-W", "ignore", "-m", self.module, str(SCRIPT), *self.words]
             environment = os.environ | variables
             started.append(
                 subprocess.Popen(command, env=environment, cwd=self.folder, stdout=writer, stderr=writer, text=True)
@@ -138,7 +146,7 @@ def survive_under_flag(backends: Sequence[str], kind: str) -> str:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = _prepare(Path(name))
-        shape = [*_words(folder, "cpu", 16, ITERATIONS), *FLAG, "--recycle-restarts", "0"]
+        shape = [*_words(folder, "cpu", 16, ITERATIONS), *FLAG]
         shape += ["--pipeline-model-parallel-size", "2"]
         # One pipeline computes the same, and Megatron's own groups work in it whatever carries its transfers.
         whole = Job(folder, 2, [*shape, "--distributed-backend", "gloo"]).run({})
@@ -150,9 +158,7 @@ def survive_under_flag(backends: Sequence[str], kind: str) -> str:
                 raise RuntimeError(
                     f"over {backend}: {len(lines)} of {ITERATIONS} iterations, {len(whole)} of one pipeline"
                 )
-            apart = max(abs(one.loss - other.loss) / other.loss for one, other in zip(lines, whole, strict=True))
-            if apart > 1e-3:
-                raise RuntimeError(f"over {backend}: losses differ by {apart:.1e}")
+            apart = _apart(f"over {backend}", lines, whole, kind)
             usual = statistics.median(each.milliseconds for each in lines)
             slow = max(each.milliseconds for each in lines[DEATH:])
             found.append(
@@ -163,14 +169,14 @@ def survive_under_flag(backends: Sequence[str], kind: str) -> str:
 
 
 def time_against_stock(stages: int, kind: str) -> str:
-    """Iterations of stock 1F1B against those of a plan that fuses the backward pass, made by a profile.
+    """Iterations of stock 1F1B against those of plans that fuse the backward pass and split it, made by one profile.
 
     Args:
         stages: how many, each of a process.
         kind: of device.
 
     Raises:
-        RuntimeError: a run failed.
+        RuntimeError: a run failed, its losses are others, or the plan that was to be split was fused.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = _prepare(Path(name))
@@ -181,20 +187,47 @@ def time_against_stock(stages: int, kind: str) -> str:
         plans = ["--backward", "fused", "--optimizer", "global", "--failures", "0"]
         _recycle(folder, "catalogue", "job.toml", *plans, "-o", "plans.zip")
         backend = "gloo" if kind == "cpu" else "nccl"
-        words = [*_words(folder, kind, 8 * size["micro_batch_size"], TIMED), "--distributed-backend", backend]
+        words = [*_words(folder, kind, 8 * size["micro_batch_size"], TIMED[kind]), "--distributed-backend", backend]
         words += ["--pipeline-model-parallel-size", str(stages)]
-        times: dict[str, list[float]] = {"stock": [], "plan": []}
+        flag = [*FLAG, "--recycle-catalogue", "plans.zip", "--recycle-budget", "1s", "--recycle-record"]
+        runs: dict[str, list[list[Line]]] = {"stock": [], "fused": [], "split": []}
         # In turns, because what else the machine does changes.
-        for turn in range(TURNS):
-            flag = [*FLAG, "--recycle-catalogue", "plans.zip", "--recycle-record", f"turn{turn}"]
-            for variant, more in (("stock", []), ("plan", flag)):
-                lines = Job(folder, stages, [*words, *more]).run({})
-                times[variant] += [each.milliseconds for each in lines[TIMED // 3 :]]
-        stock, plan = (statistics.median(each) for each in times.values())
-        return (
-            f"{stages} stages on {kind}: stock 1F1B {stock:.1f} ms, a fused plan {plan / stock:.3f} of it; "
-            f"in ms, by the profile {_profiled(folder / 'job.toml')}, in the run {_costs(folder / 'turn0')}"
+        for turn in range(TURNS[kind]):
+            for variant, done in runs.items():
+                more = [] if variant == "stock" else [*flag, f"{variant}{turn}"]
+                module = PLANNED if variant == "split" else MODULE
+                done.append(Job(folder, stages, [*words, *more], module).run({}))
+        stock, fused, split = (_usual(done) for done in runs.values())
+        apart = max(
+            _apart(f"the {variant} plan", lines, other, kind)
+            for variant in ("fused", "split")
+            for lines, other in zip(runs[variant], runs["stock"], strict=True)
         )
+        costs = {variant: _costs(folder / f"{variant}0") for variant in ("fused", "split")}
+        if "W" not in costs["split"]:
+            raise RuntimeError(f"the split plan came out fused: {costs['split']}")
+        return (
+            f"{stages} stages on {kind}: stock 1F1B {stock:.1f} ms, a fused plan {fused / stock:.3f} of it, a split "
+            f"one {split / stock:.3f}; losses differ by at most {apart:.1e}; in ms, by the profile "
+            f"{_profiled(folder / 'job.toml')}, in the runs {costs['fused']}, and {costs['split']}"
+        )
+
+
+def _usual(runs: Sequence[Sequence[Line]]) -> float:
+    """The median time of an iteration in some runs, without their first third; in milliseconds."""
+    return statistics.median(each.milliseconds for lines in runs for each in lines[len(lines) // 3 :])
+
+
+def _apart(what: str, lines: Sequence[Line], others: Sequence[Line], kind: str) -> float:
+    """How far the losses of a run are from those of another one.
+
+    Raises:
+        RuntimeError: further than rounding takes them.
+    """
+    found = max(abs(one.loss - other.loss) / other.loss for one, other in zip(lines, others, strict=True))
+    if found > APART[kind]:
+        raise RuntimeError(f"{what}: losses differ by {found:.1e}")
+    return found
 
 
 def _profiled(job: Path) -> str:
@@ -212,7 +245,7 @@ def _costs(recording: Path) -> str:
     spans = [each for each in load_recording(recording).spans if each.lane == "compute"]
     taken: dict[str, list[float]] = {}
     for each in spans:
-        if each.instruction.op in (Op.F, Op.B):
+        if each.instruction.op.phases:
             name = f"{each.instruction.op.value}{each.instruction.stage}"
             taken.setdefault(name, []).append(each.end - each.start)
     return " ".join(f"{name} {statistics.median(each) / 1000:.2f}" for name, each in sorted(taken.items()))

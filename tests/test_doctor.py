@@ -16,6 +16,9 @@ GOOD = (
     *("--micro-batch-size", "1", "--global-batch-size", "18", "--transformer-impl", "local"),
     *("--no-gradient-accumulation-fusion", "--distributed-backend", "gloo", "--recycle-budget", "100ms"),
 )
+FUSED = tuple(each for each in GOOD if each != "--no-gradient-accumulation-fusion")
+"""The same job, whose layers add up weight gradients themselves."""
+
 FLEX = ("--moe-token-dispatcher-type", "flex")
 
 
@@ -50,8 +53,7 @@ def test_what_decides_is_said_for_programs(run):
     assert [report[key] for key in keys] == [True, True, False, True, [], []]
     assert report["exposed_stages"] == [0, 3]
     assert json.loads(run(*words, "--use-tp-pp-dp-mapping")[1])["survives_host"] is True
-    report = json.loads(run(*words, "--sequence-parallel", "--context-parallel-size", "1", *FLEX)[1])
-    assert report["split"] is False
+    report = json.loads(run(*words, "--context-parallel-size", "1", *FLEX)[1])
     assert report["runs"] is report["survives_process"] is report["survives_host"] is False
     (refused,) = report["refused"]
     assert refused["flag"] == "--moe-token-dispatcher-type"
@@ -59,6 +61,8 @@ def test_what_decides_is_said_for_programs(run):
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD)[1])
     assert (report["runs"], report["survives_process"]) == (True, True)
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--sequence-parallel")[1])
+    assert (report["runs"], report["survives_process"], report["split"]) == (True, True, True)
+    report = json.loads(run("doctor", "--json", "--ranks", 24, *FUSED)[1])
     assert (report["runs"], report["survives_process"], report["split"]) == (True, True, False)
     report = json.loads(run("doctor", "--json", "--ranks", 8, *GOOD)[1])
     assert (report["runs"], report["survives_process"]) == (True, False)
@@ -194,7 +198,7 @@ def test_what_decides_how_layers_are_made_and_not_who_runs_them_is_no_obstacle(r
 
 
 def test_what_prevents_a_split_backward_pass_is_said_and_planned_for(run):
-    status, out, _ = run("doctor", "--ranks", 24, "--json", *GOOD, "--sequence-parallel")
+    status, out, _ = run("doctor", "--ranks", 24, "--json", *FUSED)
     report = json.loads(out)
     assert status == 0
     assert len(report["fused"]) == 1
@@ -239,8 +243,8 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, tmp_path):
     assert "equally long" not in out
     status, _, err = run("doctor", "--ranks", 16, *GOOD, "--global-batch-size", 8, "--recycle-catalogue", path)
     assert "its plans are for 3 pipelines x 4 stages x 6 micro-batches, and training has 2 pipelines" in err
-    status, _, err = run("doctor", "--ranks", 24, *GOOD, "--sequence-parallel", "--recycle-catalogue", path)
-    assert "its plans split the backward pass, but sequence_parallel is on" in err
+    status, _, err = run("doctor", "--ranks", 24, *FUSED, "--recycle-catalogue", path)
+    assert "its plans split the backward pass, but gradient_accumulation_fusion is on" in err
     staggered = catalogue(tmp_path / "staggered.zip", Mode())
     status, _, err = run("doctor", "--ranks", 24, *GOOD, "--recycle-catalogue", staggered)
     assert "make the catalogue with --optimizer global" in err

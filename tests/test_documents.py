@@ -48,7 +48,7 @@ LOOKED_AT = {
     "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
     "PYTHONPATH=$PWD/.megatron-0.17.1 pytest": "a part of scripts/test",
-    "PYTHONPATH=$PWD/.megatron-0.17.1 scripts/gpu-check": "tests/test_gpu_check.py runs other parts",
+    "PYTHONPATH=$PWD/.megatron-0.17.1 scripts/gpu-check": "tests/test_gpu_check.py runs these parts",
     "eval": "tests/test_cli.py completes words",
     "pip install": "tests/test_package.py installs a wheel",
     "pkill": "tests/survival kills workers, by their process",

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from harness.flag_runs import needs_training
 from recycle.runtime.net.nccl import bindings
 from scripts import gpu_check
 
@@ -18,17 +20,38 @@ NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 ARGUMENTS = argparse.Namespace(kills=1)
 
 
-@NONE
-def test_on_a_cpu_parts_are_run_or_left_out_with_a_reason():
-    command = [ROOT / "scripts" / "gpu-check", "find", "stages", "nccl"]
+def check(*parts):
+    """What it says of some parts, by name."""
+    command = [ROOT / "scripts" / "gpu-check", *parts]
     environment = os.environ | {"PYTHON": sys.executable}
     ended = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment, check=False)
     assert ended.returncode == 0, ended.stderr
-    head, _, found, stages, nccl = ended.stdout.splitlines()
+    head, _, *rows = ended.stdout.splitlines()
     assert head == "| part | result | what was found | seconds |"
-    assert found.startswith("| `find` | passed | Python 3.")
-    assert stages.startswith("| `stages` | passed | on cpu: at most ")
-    assert nccl.startswith("| `nccl` | left out | no GPU here; ")
+    assert len(rows) == len(parts)
+    return [row.removeprefix(f"| `{part}` | ") for part, row in zip(parts, rows, strict=True)]
+
+
+@NONE
+def test_on_a_cpu_parts_are_run_or_left_out_with_a_reason():
+    found, stages, profile, staged, kills, nccl = check("find", "stages", "profile", "staged", "kills", "nccl")
+    assert found.startswith("passed | Python 3.")
+    assert stages.startswith("passed | on cpu: at most ")
+    assert profile.startswith("passed | F, I, W, held, after I of two stages: ")
+    assert staged.startswith("passed | 8 servers on cpu, ")
+    assert kills.startswith("passed | 4 ranks on cpu over staged, 3 kills: 0 hangs, 0 wrong sums; ")
+    assert nccl.startswith("left out | no GPU here; ")
+
+
+@NONE
+@needs_training
+@pytest.mark.timeout(600)
+def test_on_a_cpu_megatrons_training_code_is_run_under_the_flag_and_beside_it():
+    flag, stock = check("flag", "stock")
+    assert flag.startswith("passed | 4 ranks on cpu, one killed, against one pipeline: over gloo losses differ by ")
+    assert re.search(r"^passed .*, a fused plan \d\.\d+ of it, a split one \d\.\d+; losses differ by at most ", stock)
+    # Nobody waits for what the first stage's backward pass gives, so that only the last one's is split.
+    assert re.search(r"in the runs B0 .* B1 .*, and .* I1 .* W1 ", stock)
 
 
 def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):

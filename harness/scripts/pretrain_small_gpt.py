@@ -29,7 +29,9 @@ def model_provider(pre_process=True, post_process=True, vp_stage=None, config=No
     args = get_args()
     return GPTModel(
         config=config or core_transformer_config_from_args(args),
-        transformer_layer_spec=get_gpt_layer_local_spec(args.num_experts, normalization=args.normalization),
+        transformer_layer_spec=get_gpt_layer_local_spec(
+            args.num_experts, qk_layernorm=args.qk_layernorm, normalization=args.normalization
+        ),
         vocab_size=args.padded_vocab_size,
         max_sequence_length=args.max_position_embeddings,
         pre_process=pre_process,

@@ -56,6 +56,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     show_default=True,
     help="Ranks per server; it dies with any of them.",
 )
+@click.option("--sequence-parallel", is_flag=True, help="Divide sequences among a server's ranks where layers are not.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option(
     "--distributed-optimizer",
@@ -167,6 +168,7 @@ def command(
     text: Path | None,
     output: Path,
     tensor_parallel: int,
+    sequence_parallel: bool,
     resume: bool,
     resume_from: Path | None,
     checkpoint_every: int,
@@ -226,6 +228,10 @@ def command(
         raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
     start = find_start(os.environ)
     asked = f"--keep-in-memory {redundancy}"
+    if sequence_parallel and tensor_parallel == 1:
+        raise UserError(
+            "--sequence-parallel: it is for servers of several ranks; add --tensor-parallel or leave it out"
+        )
     if redundancy is not None and tensor_parallel > 1:
         raise UserError(f"{asked}: it keeps servers of one rank; leave it or --tensor-parallel out")
     if redundancy is not None and not protected:
@@ -284,6 +290,7 @@ def command(
             distributed=distributed,
             device=device,
             nccl=nccl,
+            sequence_parallel=sequence_parallel,
         )
         train_and_show(run, faults, meeting)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import NamedTuple
 
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -53,9 +54,9 @@ def run_agent(
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
     The worker dies with its agent, and what it has started and left behind dies with the worker: it would hold the
-    standard output. A worker that was declared dead and does not leave, because it is stopped, is killed. The calling
-    process must have no other threads, because it forks. While the store is away the agent goes on watching its worker,
-    and tries to connect again.
+    standard output. A worker that was declared dead and does not leave, because it is stopped, is killed; so is one
+    that was started again and is not let in before the end of the run. The calling process must have no other threads,
+    because it forks. While the store is away the agent goes on watching its worker, and tries to connect again.
 
     Args:
         member: which member the worker is.
@@ -69,7 +70,8 @@ def run_agent(
             the host; None where they ask it themselves.
 
     Returns:
-        The worker's exit status, or minus the number of the signal that killed it.
+        The worker's exit status, or minus the number of the signal that killed it; where the run has ended without it,
+        that of those who came to its end.
     """
     lifeline = Lifeline()
     others = _adopted()
@@ -80,16 +82,17 @@ def run_agent(
     ends = [exited]
     while not agent.wait(ends):
         agent.look_around()
-        if agent.is_outlived():
+        if agent.is_outlived() or agent.is_late():
             os.kill(worker, signal.SIGKILL)
         if len(ends) == 1 and lifeline.is_held:
             ends.append(lifeline.watch())
     status = exit_status(worker)
     if status is not None:
+        status = agent.judge(status)
         agent.report_worker(status)
     # While the worker is taken apart, which may take long, somebody else speaks for the host.
     agent.leave()
-    final = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    final = agent.judge(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
     if final != status:
         agent.report_worker(final)
     _end_children(others)
@@ -141,6 +144,18 @@ def _end_children(others: set[int]) -> None:
             os.waitpid(child, 0)
 
 
+class _End(NamedTuple):
+    """The end of a run that was noticed by somebody who is not in it.
+
+    Attributes:
+        status: with which those end who are in it.
+        leaves_at: until when a worker may find that out itself.
+    """
+
+    status: int
+    leaves_at: float
+
+
 class _Agent:
     """What the agent tells the others, as long as there is a store."""
 
@@ -166,6 +181,9 @@ class _Agent:
         self._asks = self._due
         self._has_been_member = False
         self._is_given_up = False
+        # Both matter only where the worker was started again.
+        self._was_let_in = False
+        self._missed: _End | None = None
 
     def wait(self, ends: Sequence[int]) -> bool:
         """Until the worker has ended, or it is time to look around; says whether it has ended."""
@@ -209,6 +227,34 @@ class _Agent:
         except StoreLost:
             self._board = None
         return was_given_up and self._is_given_up
+
+    def is_late(self) -> bool:
+        """Whether the run ended a while ago, and the worker, which was started again, was not let in before.
+
+        It may still be setting up, and the store to which it would come is often gone with the run.
+        """
+        if self._missed is None:
+            self._missed = self._missed_end()
+        return self._missed is not None and time.monotonic() >= self._missed.leaves_at
+
+    def judge(self, status: int) -> int:
+        """What the worker's end means: none has failed that was too late, whoever has found that out first."""
+        return status if self._missed is None or status not in (-signal.SIGKILL, FENCED) else self._missed.status
+
+    def _missed_end(self) -> _End | None:
+        member = self._giver.member
+        if not member.incarnation or self._was_let_in:
+            return None
+        try:
+            board = self._reach()
+            verdict = board.verdicts.newest()
+            self._was_let_in = verdict is not None and member in verdict.view.members
+            if verdict is None or self._was_let_in or not (verdict.stop or board.end.is_reached(verdict.view)):
+                return None
+            return _End(STOPPED if verdict.stop else DONE, time.monotonic() + self._durations.silence)
+        except StoreLost:
+            self._board = None
+            return None
 
     def _look_for_end(self) -> bool:
         board, member = self._reach(), self._giver.member

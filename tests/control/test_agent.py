@@ -11,7 +11,7 @@ from multiprocessing.context import ForkProcess
 import pytest
 
 from harness.memory_store import MemoryStore
-from recycle.control.agent import FENCED, run_agent
+from recycle.control.agent import DONE, FENCED, run_agent
 from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -133,6 +133,24 @@ def is_there(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_who_was_started_again_and_is_not_let_in_before_the_end_of_the_run_ends_with_it(run: Run) -> None:
+    # The store may end with the run, and then nobody tells the worker, which may be setting up.
+    late, early = Member.parse("W0_0#1"), Member.parse("W0_1#1")
+    run.board.verdicts.propose(verdict(1, early, THIRD, FOURTH))
+    for member in (late, early):
+        run.start(member, durations=IMPATIENT)
+    view = run.board.verdicts.newest().view
+    for _ in view.members[1:]:
+        run.board.end.reach(view)
+    time.sleep(IMPATIENT.silence + 4 * IMPATIENT.beat)
+    assert run.is_running(late), "the run is not over"
+    run.board.end.reach(view)
+    assert run.ended(late) == DONE
+    assert not run.is_running(late)
+    assert run.board.failures.death(late) is None
+    assert run.is_running(early)
 
 
 @pytest.mark.parametrize("status", [3, FENCED])

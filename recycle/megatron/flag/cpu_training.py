@@ -78,7 +78,6 @@ def train_on_cpu() -> tuple[str, ...]:
     replace(torch.cuda, "synchronize", lambda device=None: None)
     replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))
 
-    from megatron.core.transformer import torch_norm
     from megatron.training import initialize, training
 
     replace(training, "initialize_megatron", _allow_no_cuda(training.initialize_megatron))
@@ -89,7 +88,9 @@ def train_on_cpu() -> tuple[str, ...]:
     from recycle.megatron.flag.torch_adam import load_with_torch_adam
 
     load_with_torch_adam()
-    replace(torch_norm.WrappedTorchNorm, "__new__", _norm_of_parts(torch_norm.WrappedTorchNorm.__new__))
+    from recycle.megatron.shared.norms import take_parts_of_sequences
+
+    take_parts_of_sequences()
     return (
         *applied,
         "torch.cuda has one device, whose streams, memory statistics and synchronisation do nothing",
@@ -111,23 +112,6 @@ def _route_on_cpu() -> None:
     if not hasattr(moe_utils, "te_general_gemm"):
         # Some releases look for it where there is no Transformer Engine.
         moe_utils.te_general_gemm = None
-
-
-def _norm_of_parts(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's norms with sequence parallelism, whose gradients are parts: Megatron sums those that say so."""
-
-    @wraps(make)
-    def make_norm(cls: type, config: Any, *arguments: Any, **keywords: Any) -> Any:
-        split, config.sequence_parallel = config.sequence_parallel, False
-        try:
-            norm = make(cls, config, *arguments, **keywords)
-        finally:
-            config.sequence_parallel = split
-        for parameter in norm.parameters():
-            parameter.sequence_parallel = split
-        return norm
-
-    return make_norm
 
 
 def _allow_no_cuda(initialize: Callable[..., Any]) -> Callable[..., Any]:

@@ -129,9 +129,6 @@ OVER_NCCL = (
 
 UNSPLIT = (
     _off(
-        "sequence_parallel", Advice("it prevents a split backward pass", "turn it off, or plan with --backward fused")
-    ),
-    _off(
         "gradient_accumulation_fusion",
         Advice("it prevents a split backward pass", "turn it off, or plan with --backward fused"),
     ),
@@ -240,12 +237,6 @@ NOT_OWN = (
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 
-SUMMED_BY_RANKS = (
-    _off("sequence_parallel", Advice("its gradients of norms are summed by the ranks of a server", "turn it off")),
-    _off("qk_layernorm", Advice("its gradients are summed by the ranks of a server", "turn it off")),
-)
-"""What several tensor-parallel ranks sum after their peers."""
-
 EXACT_CHECKPOINTS = Rule(
     ("ckpt_format",),
     ("torch",),
@@ -261,8 +252,6 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
         exact: whether sums are exact.
     """
     yield from _broken(NOT_OWN, settings)
-    if settings("tensor_model_parallel_size") != 1:
-        yield from _broken(SUMMED_BY_RANKS, settings)
     if exact and settings("save") is not None:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
 

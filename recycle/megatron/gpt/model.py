@@ -12,6 +12,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from recycle.megatron.shared.delayed_weights import delay_weight_gradients
+from recycle.megatron.shared.norms import take_parts_of_sequences
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
@@ -107,11 +108,20 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return make_optimizer(self.optimizer, parameters, self.learning_rate, self.weight_decay, self.momentum)
 
 
-def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int = 1, **changes: Any) -> Any:
+def transformer_config(
+    options: ModelOptions, depth: int, tensor_parallel: int = 1, sequence_parallel: bool = False, **changes: Any
+) -> Any:
     """Megatron's configuration of a model cut into ``depth`` stages, without anything that needs CUDA.
 
+    Args:
+        options: the model.
+        depth: P, or how many chunks there are.
+        tensor_parallel: ranks of a server.
+        sequence_parallel: whether these divide sequences among them where they do not divide layers.
+        changes: other settings of Megatron's.
+
     Raises:
-        RunError: the layers or heads cannot be cut so.
+        RunError: the layers, heads or sequences cannot be cut so.
     """
     if options.layers % depth:
         raise RunError(f"layers is {options.layers}: {depth} stages need a multiple of {depth}")
@@ -119,6 +129,11 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
         raise RunError(
             f"heads is {options.heads}: it must divide hidden ({options.hidden}) and be a multiple of the "
             f"tensor-parallel size ({tensor_parallel})"
+        )
+    if sequence_parallel and options.sequence % tensor_parallel:
+        raise RunError(
+            f"sequence is {options.sequence}: with --sequence-parallel it must be a multiple of the tensor-parallel "
+            f"size ({tensor_parallel})"
         )
     if options.decay != "constant" and options.decay_steps <= options.warm_up:
         raise RunError(
@@ -140,6 +155,7 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
         "attention_dropout": options.dropout,
         "pipeline_model_parallel_size": depth,
         "tensor_model_parallel_size": tensor_parallel,
+        "sequence_parallel": sequence_parallel,
         "bf16": options.bf16,
         "fp16": options.fp16,
         "params_dtype": options.precision,
@@ -161,6 +177,8 @@ def transformer_config(options: ModelOptions, depth: int, tensor_parallel: int =
 
 def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, groups: Any) -> torch.nn.Module:
     """The layers of one stage, with the parameters that every server of that stage starts from."""
+    if config.sequence_parallel:
+        take_parts_of_sequences()
     with seeded(seed_of(options.seed, MicroBatch(-1, 0, 0), stage)):
         model: torch.nn.Module = GPTModel(
             config=config,

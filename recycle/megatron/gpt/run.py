@@ -41,6 +41,7 @@ class Run(msgspec.Struct, frozen=True):
         evaluate_every: iterations between evaluations on held-out text; 0 for none.
         text: a file to train on; Python's standard library if None.
         tensor_parallel: ranks per server, over which every layer is split.
+        sequence_parallel: whether sequences are split over them where layers are not.
         protected: whether it survives the failure of servers.
         catalogue: plans made before; None to make them when servers fail.
         host: the address that this machine's part of the run binds to.
@@ -80,6 +81,7 @@ class Run(msgspec.Struct, frozen=True):
     distributed: bool = False
     device: DeviceKind = "cpu"
     nccl: bool = False
+    sequence_parallel: bool = False
 
     @property
     def goes_on(self) -> bool:
@@ -146,6 +148,7 @@ class Run(msgspec.Struct, frozen=True):
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
         release |= {"device": self.device, "distributed_optimizer": str(self.distributed)}
+        release |= {"sequence_parallel": str(self.sequence_parallel)}
         job = self.plan.job
         placements = placement_text(job.chunks) if job.even else str(job.layout)
         release |= {"stages": str(job.depth), "placement": placements}
@@ -205,6 +208,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     distributed: bool
     device: DeviceKind
     nccl: bool
+    sequence_parallel: bool
 
 
 def _path(kind: type, value: str) -> Path:

@@ -190,9 +190,10 @@ def make_stage(run: Run, number: int, text: TokenText, groups: Any, device: torc
     """
     job, options = run.plan.job, run.model
     place = Place(number, len(job.stages))
-    config = transformer_config(options, place.depth, run.tensor_parallel)
+    config = transformer_config(options, place.depth, run.tensor_parallel, run.sequence_parallel)
     model = build_stage(options, config, number, place.depth, groups_of(groups, place)).to(device)
-    shape = (options.sequence, options.micro_batch_size, options.hidden)
+    parts = run.tensor_parallel if run.sequence_parallel else 1
+    shape = (options.sequence // parts, options.micro_batch_size, options.hidden)
     return MegatronStage(model, place, shape, Batch(job).length, forward_step, text, options.seed)
 
 

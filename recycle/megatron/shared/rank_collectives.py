@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from recycle.control.view import ServerRank
-from recycle.megatron.shared.torch_calls import Calls, Carrier
+from recycle.megatron.shared.torch_calls import Calls, Carrier, Pairs
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -35,6 +35,7 @@ class RankCollectives:
     def __init__(self, rank: ServerRank) -> None:
         self.rank = rank
         self._network: Network | None = None
+        self._pairs: list[Pairs] = []
 
     def register(self) -> None:
         """Have torch make such groups where the backend is so called."""
@@ -44,6 +45,8 @@ class RankCollectives:
     def connect(self, network: Network) -> None:
         """From now on, ranks meet in a view."""
         self._network = network
+        for each in self._pairs:
+            each.drop()
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier.
@@ -97,7 +100,9 @@ class RankCollectives:
         group = ReplaceableGroup(rank, size)
         carrier: Carrier = self if size > 1 else Oneself()
         assert size in (1, self.rank.size), f"a group of {size} of {self.rank.size} ranks"
-        group.hand_over((), Calls(carrier, rank, size).carry_out)
+        pairs = Pairs(carrier, rank)
+        self._pairs.append(pairs)
+        group.hand_over((), Calls(carrier, rank, size, pairs).carry_out)
         return group
 
 

@@ -7,6 +7,7 @@ import torch
 
 from recycle.holding import live_holders
 from recycle.job import Server
+from recycle.megatron.shared.partial_gradients import PartialGradients
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import Tie, tie_of
 from recycle.plan.plan import Plan
@@ -163,11 +164,14 @@ class StageTraining:
             ViewBroken: somebody is gone.
         """
         live = live_holders(plan.job, frozenset(network.view.servers))
-        self._tie = tie = tie_of([stage.model for stage in self._stages], network, live[0], live[-1])
+        models = [stage.model for stage in self._stages]
+        self._tie = tie = tie_of(models, network, live[0], live[-1])
+        parts = PartialGradients(models, network)
         peers = chunk_peers(plan.job, network)
         last = peers_of_last(plan.job, peers)
 
         def finish() -> None:
+            parts.reduce()
             if tie is not None:
                 tie.reduce()
             after_reduction()

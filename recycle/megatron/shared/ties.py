@@ -45,13 +45,13 @@ class Tie:
     def reduce(self) -> None:
         """Give every server the gradient of both uses."""
         for weight in self._others:
-            _gradient(weight).zero_()
-        gradient = _gradient(self._weight)
+            gradient_of(weight).zero_()
+        gradient = gradient_of(self._weight)
         for copy in self._copies:
-            gradient.add_(_gradient(copy))
+            gradient.add_(gradient_of(copy))
         self._group.sum(gradient)
         for copy in self._copies:
-            _gradient(copy).copy_(gradient)
+            gradient_of(copy).copy_(gradient)
 
 
 def tie_of(
@@ -77,7 +77,8 @@ def tie_of(
     return Tie(weights, network, first, last)
 
 
-def _gradient(weight: torch.nn.Parameter) -> torch.Tensor:
+def gradient_of(weight: torch.nn.Parameter) -> torch.Tensor:
+    """Where the gradient of a parameter is added up: where Megatron looks for it first, too."""
     gradient: torch.Tensor | None = getattr(weight, "main_grad", weight.grad)
     assert gradient is not None
     return gradient

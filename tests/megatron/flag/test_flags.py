@@ -152,7 +152,7 @@ def test_without_failures_the_plan_is_megatrons_own_order():
 
 def test_failures_are_planned_around_with_a_split_backward_pass_where_it_works():
     split = chosen(arguments(recycle_dead="W1_2"), survives=False)
-    fused = chosen(arguments(recycle_dead="W1_2", sequence_parallel=True), survives=False)
+    fused = chosen(arguments(recycle_dead="W1_2", gradient_accumulation_fusion=True), survives=False)
     assert split.dead == fused.dead == {Server(1, 2)}
     assert (split.mode.backward, fused.mode.backward) == ("split", "fused")
     assert split.period < fused.period

@@ -48,7 +48,8 @@ def refuse(message, plan=SPLIT, model=None, **changes):
 
 def test_what_works_is_let_through():
     require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD), SPLIT)
-    require_supported([EngineLinear(2, 2)], SimpleNamespace(**GOOD | {"sequence_parallel": True}), FUSED)
+    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | {"sequence_parallel": True}), SPLIT)
+    require_supported([EngineLinear(2, 2)], SimpleNamespace(**GOOD | {"gradient_accumulation_fusion": True}), FUSED)
 
 
 def test_what_does_not_is_named_with_what_to_change():
@@ -59,7 +60,6 @@ def test_what_does_not_is_named_with_what_to_change():
     refuse("transformer_impl is local: context parallelism .* use --transformer-impl transformer_engine", **local)
     refuse("moe_token_dispatcher_type is flex: .* use alltoall", moe_token_dispatcher_type="flex")
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
-    refuse("sequence_parallel is on: .* plan with --backward fused", sequence_parallel=True)
     refuse("gradient_accumulation_fusion is on: .* plan with --backward fused", gradient_accumulation_fusion=True)
     refuse("tp_comm_overlap is on: .* no failure is seen", model=DelayingLinear(2, 2), tp_comm_overlap=True)
     refuse("EngineLinear is a layer of Transformer Engine that leaves no weight gradients", model=EngineLinear(2, 2))

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+import torch
 
 from harness.examples import QUICK, paper_job
 from harness.gpt_runs import JOB, OPTIONS, PER_TOKEN, VARIANTS, mean_losses, train_by_stock
@@ -54,6 +55,16 @@ def test_variants_train_on_with_a_dead_server(variant):
 def test_with_tensor_parallelism_a_fused_plan_is_the_stock_schedule_to_the_bit():
     stock = train_by_stock(JOB, STEPS, tensor_parallel=2)
     assert train_by_stock(JOB, STEPS, plan=plan(Mode("fused", "global")), data=False, tensor_parallel=2) == stock
+
+
+def test_with_sequence_parallelism_a_split_plan_trains_what_the_stock_schedule_trains():
+    divided = {"tensor_parallel": 2, "sequence_parallel": True}
+    stock = train_by_stock(JOB, STEPS, **divided)
+    split = train_by_stock(JOB, STEPS, plan=plan(Mode("split", "global")), data=False, **divided)
+    assert mean_losses(split, STEPS) == pytest.approx(mean_losses(stock, STEPS), rel=1e-6)
+    for server, result in split.items():
+        ours, theirs = (torch.tensor(each.parameters) for each in (result, stock[server]))
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ TO_FILE = ("--save-interval", 12, "--ckpt-format", "torch", "--save")
 SELDOM = ("--log-interval", 100)
 EXACT = (*ON, "--recycle-exact")
 LENGTH = 12
+ONE_STAGE = ("--pipeline-model-parallel-size", 1)
+DIVIDED = (*ONE_STAGE, "--tensor-model-parallel-size", 2, "--sequence-parallel", "--qk-layernorm")
+"""Servers of two ranks, each of which has a part of the gradients of norms."""
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,9 @@ def require_same(folder, other):
 
 @needs_training
 @pytest.mark.timeout(1200)
-def test_stages_that_step_on_their_own_train_what_megatron_trains_to_the_bit(dataset, tmp_path):
-    settings = (*ON, *SELDOM, "--clip-grad", 0, "--lr-decay-style", "linear", "--lr-warmup-iters", 3)
+@pytest.mark.parametrize("divided", [(), DIVIDED], ids=["stages", "ranks"])
+def test_stages_that_step_on_their_own_train_what_megatron_trains_to_the_bit(dataset, tmp_path, divided):
+    settings = (*ON, *divided, *SELDOM, "--clip-grad", 0, "--lr-decay-style", "linear", "--lr-warmup-iters", 3)
     together = train(dataset, *settings, *TO_FILE, tmp_path / "together", iterations=LENGTH)
     alone = train(dataset, *settings, *TO_FILE, tmp_path / "alone", "--recycle-stagger", iterations=LENGTH)
     assert alone.evaluated == together.evaluated

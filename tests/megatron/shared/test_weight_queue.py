@@ -5,15 +5,18 @@ import pytest
 import torch
 
 from harness.gpt_runs import OPTIONS, text
+from recycle.control.view import ServerRank, View
 from recycle.job import Server
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
 from recycle.megatron.shared import weight_queue
 from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
-from recycle.megatron.shared.world import Place, join_server
+from recycle.megatron.shared.world import Place, groups_of, join_server
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.launch.local import launch
+from recycle.runtime.net.connect import connect
 
 DEPTH = 3
 SHAPE = (OPTIONS.sequence, OPTIONS.micro_batch_size, OPTIONS.hidden)
@@ -26,22 +29,21 @@ VARIANTS = {
 }
 
 
-def make_stage(store, number, changes):
+def make_stage(groups, number, changes, shape=SHAPE):
     ours = {key: value for key, value in changes.items() if hasattr(OPTIONS, key)}
     options = msgspec.structs.replace(OPTIONS, layers=DEPTH, **ours)
     config = transformer_config(options, DEPTH, **{key: changes[key] for key in changes.keys() - ours})
-    groups = join_server(Server(0, number), DEPTH)
     model = build_stage(options, config, number, DEPTH, groups)
-    return MegatronStage(model, Place(number, DEPTH), SHAPE, 4, forward_step, text(options))
+    return MegatronStage(model, Place(number, DEPTH), shape, 4, forward_step, text(options))
 
 
-def run(stage, split):
+def run(stage, split, shape=SHAPE):
     back = []
     for number in range(2):
         micro_batch = MicroBatch(0, 0, number)
         torch.manual_seed(number)
-        stage.forward(micro_batch, torch.randn(SHAPE) if stage.input else None)
-        gradient = torch.randn(SHAPE) if stage.output else None
+        stage.forward(micro_batch, torch.randn(shape) if stage.input else None)
+        gradient = torch.randn(shape) if stage.output else None
         if split:
             back.append(stage.input_gradient(micro_batch, gradient))
             assert stage.held() == (0, number + 1)
@@ -57,32 +59,64 @@ def run(stage, split):
     return back, [each.grad for each in stage.parameters()], stage.take_losses()
 
 
+def require_same(stage, shape=SHAPE):
+    """A whole and a split backward pass of a stage have the same bits."""
+    whole = run(stage, False, shape)
+    for parameter in stage.parameters():
+        parameter.grad = None
+    split = run(stage, True, shape)
+    assert whole[2] == split[2]
+    assert len(whole[2]) == (0 if stage.output else 2)
+    for one, other in zip(whole[0] + whole[1], split[0] + split[1], strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+
+
 @pytest.mark.parametrize("number", range(DEPTH))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_split_and_whole_backward_agree_to_the_bit(number, variant):
     def body(member):
         run_on_cpu()
-        stage = make_stage(member.store(), number, VARIANTS[variant])
-        whole = run(stage, split=False)
-        for parameter in stage.parameters():
-            parameter.grad = None
-        split = run(stage, split=True)
-        assert whole[2] == split[2]
-        assert len(whole[2]) == (2 if number == DEPTH - 1 else 0)
-        for one, other in zip(whole[0] + whole[1], split[0] + split[1], strict=True):
-            assert (one is None) == (other is None)
-            assert one is None or torch.equal(one, other)
+        require_same(make_stage(join_server(Server(0, number), DEPTH), number, VARIANTS[variant]))
 
     launch(1, body)
 
 
+def test_with_sequence_parallelism_they_agree_and_only_parts_of_inputs_are_kept():
+    view, server = View.among([Server(0, 0)]), Server(0, 0)
+    sequence, samples, hidden = SHAPE
+    shape = (sequence // 2, samples, hidden)
+    changes = {"tensor_parallel": 2, "sequence_parallel": True, "dropout": 0.2, "tied": True}
+
+    def body(member):
+        run_on_cpu()
+        rank = ServerRank(member.rank, 2)
+        collectives = RankCollectives(rank)
+        groups = join_server(server, DEPTH, collectives)
+        network = connect(member.store(), view, server, rank=rank)
+        collectives.connect(network)
+        for number in range(DEPTH):
+            stage = make_stage(groups_of(groups, Place(number, DEPTH)), number, changes, shape)
+            require_same(stage, shape)
+            if stage.input and stage.output:
+                micro_batch = MicroBatch(1, 0, 0)
+                stage.forward(micro_batch, torch.randn(shape))
+                stage.input_gradient(micro_batch, torch.randn(shape))
+                # In widths of hidden, for each token: of attention in, what comes of it, and the wider layers' two.
+                inputs, gradients = 0.5 + 0.5 + 0.5 + 2, 1.5 + 1 + 2 + 1
+                assert stage.owed_bytes() == (inputs + gradients) * sequence * samples * hidden * 4
+        network.barrier()
+
+    launch(2, body)
+
+
 def test_what_cannot_be_split_is_computed_at_once(monkeypatch):
-    # Stands in for sequence parallelism and fused accumulation, which need several ranks or a GPU.
+    # Stands in for fused accumulation, which needs a GPU.
     monkeypatch.setattr(weight_queue, "WHOLE", ("use_bias",))
 
     def body(member):
         run_on_cpu()
-        stage = make_stage(member.store(), 1, {})
+        stage = make_stage(join_server(Server(0, 1), DEPTH), 1, {})
         whole = run(stage, split=False)
         for parameter in stage.parameters():
             parameter.grad = None
