@@ -136,6 +136,7 @@ class Vote:
         self._drop()
         self._auxiliary.begin(step)
         self._execution.recorder.clear()
+        self._connected.bring(self._stages[-1].micro_batches)
         with self._execution.rank_calls.inside():
             self._connected.run(step)
         self._execution.share_losses(self._execution.network)
