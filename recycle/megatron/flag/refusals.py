@@ -196,7 +196,6 @@ SHARDED = (
         (1,),
         Advice("peers mirror each other's shards as it is", "leave it out"),
     ),
-    Rule(("expert_model_parallel_size",), (1,), Advice("experts are sharded among other ranks", "leave it out")),
     Rule(
         ("context_parallel_size",),
         (1,),
