@@ -69,8 +69,9 @@ VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHON
 
 
 def words_of(dataset, *arguments, iterations=8, script=SCRIPT.name):
-    """A script and its arguments."""
-    words = [*SIZE.split(), *settings_for_cpu([]), "--data-path", dataset, "--train-iters", iterations, *arguments]
+    """A script and its arguments; without a number of iterations, they say how long it trains."""
+    length = () if iterations is None else ("--train-iters", iterations)
+    words = [*SIZE.split(), *settings_for_cpu([]), "--data-path", dataset, *length, *arguments]
     return [str(SCRIPT.with_name(script)), *map(str, words)]
 
 

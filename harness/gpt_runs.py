@@ -1,7 +1,9 @@
 """The same GPT trained by a plan and by Megatron's stock 1F1B, for comparison."""
 
 import functools
+from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -159,6 +161,18 @@ def token_forward_step(data_iterator, model):
     return forward_step(data_iterator, model)[0], token_loss
 
 
+class AnyPart(NamedTuple):
+    """The text of any pipeline; an Other."""
+
+    samples: Callable
+
+    def begin(self, step, micro_batches):
+        """It has as many as are asked for."""
+
+    def __call__(self, micro_batch):
+        return self.samples(micro_batch)
+
+
 class LiveExecution:
     """Executes a plan where the dead take part in nothing, and nobody else dies; an Execution."""
 
@@ -174,6 +188,7 @@ class LiveExecution:
 
     def train(self, step, force_all_reduce):
         self.stage.drop()
+        self.worker.bring(self.stage.micro_batches)
         self.worker.run(step)
         return list(self.stage.take_results().values())
 
@@ -212,7 +227,7 @@ def train_by_stock(
             return
         samples = text(options).samples
         forward_backward = get_forward_backward_func()
-        script_data = ScriptData(server.pipeline, job.micro_batches)
+        script_data = ScriptData(server.pipeline)
         if plan is not None:
             execution = (LiveExecution if failed else UnprotectedExecution)(plan, here, store)
             forward_backward = PlanSchedule(plan, server, script_data, count().__next__, 0, execution)
@@ -223,7 +238,7 @@ def train_by_stock(
             batches = [MicroBatch(turn, server.pipeline, number) for number in range(job.micro_batches)]
             iterator = iter([samples(each) for each in batches])
             if data:
-                script_data.add(iterator, samples)
+                script_data.add(iterator, AnyPart(samples))
             reported = forward_backward(
                 forward_step_func=step,
                 data_iterator=iterator,

@@ -19,6 +19,7 @@ GOOD = (
 FUSED = tuple(each for each in GOOD if each != "--no-gradient-accumulation-fusion")
 """The same job, whose layers add up weight gradients themselves."""
 
+GROWING = ("--rampup-batch-size",)
 FLEX = ("--moe-token-dispatcher-type", "flex")
 
 
@@ -74,6 +75,14 @@ def test_what_changes_no_result_is_left_out_and_not_refused(run):
     assert status == 0
     assert "left out   --overlap-grad-reduce: gradients are summed as a whole" in out
     assert json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--overlap-grad-reduce")[1])["left_out"]
+
+
+def test_batches_that_grow_are_planned_for(run):
+    words = ("doctor", "--ranks", 24, *GOOD, *GROWING, 6, 6, 100)
+    status, out, _ = run(*words)
+    assert status == 0
+    assert "batches that grow from 2 to 6 micro-batches per pipeline" in " ".join(out.split())
+    assert json.loads(run("doctor", "--json", *words[1:])[1])["plan"]["growth"] == [2, 4, 6]
 
 
 def test_with_experts_a_server_is_their_whole_group(run):
@@ -167,7 +176,8 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
         ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
-        ("--rampup-batch-size 2 2 100", "--rampup-batch-size: "),
+        ("--rampup-batch-size 3 3 100 --iterations-to-skip 7", "--iterations-to-skip: nobody knows how large"),
+        ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),
@@ -213,6 +223,11 @@ def test_what_prevents_a_split_backward_pass_is_said_and_planned_for(run):
         (["--ranks", "9", *GOOD], "9 ranks are no multiple of 8"),
         (["--ranks", "8", "pretrain_gpt.py"], "--micro-batch-size is missing"),
         (["--ranks", "32", *GOOD], "--global-batch-size 18 is no multiple of 4"),
+        (["--ranks", "24", *GOOD, *GROWING, "2", "8", "9"], "a batch of 2 is no multiple of 3, the micro-batch size x"),
+        (
+            ["--ranks", "24", *GOOD, *GROWING, "3", "4", "9"],
+            "in steps of 4, batches do not grow to --global-batch-size 18",
+        ),
         (["--ranks", "24", *GOOD, "--recycle-dead", "W1-2"], "--recycle-dead: server 'W1-2'"),
         (["--ranks", "24", *GOOD, "--recycle-dead", "W3_0"], "its last server is W2_3"),
         (["--ranks", "24", *GOOD, "--recycle-budget", "soon"], "--recycle-budget: 'soon' is no duration"),

@@ -181,6 +181,8 @@ def works(line: CommandLine) -> Iterator[str]:
         yield f"recompute ({settings.recompute_granularity})"
     if settings.clip_grad:
         yield f"gradient clipping at {settings.clip_grad:g}"
+    if line.growth:
+        yield f"batches that grow from {line.growth[0]} to {line.growth[-1]} micro-batches per pipeline"
     if line.flags.staggered:
         yield "stages that step on their own"
     if line.flags.exact:
@@ -212,6 +214,7 @@ def as_fields(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price
         "plan": {
             "shape": line.shape._asdict(),
             "ranks": line.ranks,
+            "growth": list(line.growth),
             "dead": [str(server) for server in asked.dead],
             "period": asked.period,
             "bound": asked.bound,

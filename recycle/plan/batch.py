@@ -1,8 +1,10 @@
 """The batch: by which names data, dropout and losses know micro-batches, whichever pipelines bring them."""
 
+from collections.abc import Iterable
 from itertools import accumulate
 
 from recycle.job import Job
+from recycle.plan.instruction import Instruction
 
 
 class Batch:
@@ -31,3 +33,13 @@ class Batch:
         """The row of a micro-batch of a pipeline, and its place there."""
         row, place = divmod(self._starts[home] + number, self.length)
         return row, place
+
+
+def first_of_each(program: Iterable[Instruction], micro_batches: int) -> list[Instruction]:
+    """A program for a smaller batch: without all but so many micro-batches of each pipeline.
+
+    What is left keeps its order. Instructions wait only for others of the same micro-batch, and both ends of a link
+    leave out the same transfers, so that servers can execute it like the whole one. Of 1F1B it is 1F1B. Only the chunks
+    of one server may be ready in another order than that in which it reduces them.
+    """
+    return [each for each in program if each.micro_batch < micro_batches]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from harness.examples import QUICK, paper_job, paper_plan
 from recycle.job import Job, Server, Stage
+from recycle.plan.batch import first_of_each
 from recycle.plan.checker import check_plan, rows_around
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction, Op
@@ -14,7 +15,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
 from recycle.planner.make import make_plan
 from recycle.planner.model.lowering import lower
-from tests.strategies import scheduled
+from tests.strategies import placed_and_scheduled, scheduled
 
 PLAN = paper_plan()
 COMPUTE = paper_plan(form="compute")
@@ -68,6 +69,19 @@ def assemble(problem, compute, form="lowered"):
 def test_what_the_planner_makes_is_legal_in_both_forms(case, form):
     problem, compute = case
     assert check_plan(assemble(problem, compute, form)) == ()
+
+
+@given(st.one_of(scheduled(), placed_and_scheduled()), st.data())
+@settings(max_examples=150, deadline=None)
+def test_what_is_left_of_a_legal_plan_for_a_smaller_batch_can_be_executed(case, data):
+    problem, compute = case
+    number = data.draw(st.integers(1, problem.job.micro_batches))
+    plan, job = assemble(problem, compute), msgspec.structs.replace(problem.job, micro_batches=number)
+    programs = {server: tuple(first_of_each(program, number)) for server, program in plan.programs.items()}
+    clock = run_clock(job, plan.mode, programs)
+    figures = {"makespan": clock.makespan, "period": clock.period}
+    found = check_plan(msgspec.structs.replace(plan, job=job, programs=programs, **figures))
+    assert {each.rule for each in found} <= {"update order"}
 
 
 def test_the_examples_are_legal():

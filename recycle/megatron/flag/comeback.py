@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
+from megatron.core.num_microbatches_calculator import update_num_microbatches
 from torch.utils.data import DataLoader
 
 from recycle.megatron.flag.other_data import LateLoader
@@ -71,6 +72,8 @@ class Comeback:
         def train(forward_step_func: Any, model: Any, optimizer: Any, scheduler: Any, data: Any, *others: Any) -> Any:
             batch = schedule.micro_batches, arguments.seq_length, arguments.micro_batch_size
             schedule.begin(Call(forward_step_func, data, model, *batch))
+            # Megatron looks how large the batch is now, and where it finds it grown, all make a checkpoint.
+            update_num_microbatches(arguments.consumed_train_samples, consistency_check=False)
             return own_train(forward_step_func, model, optimizer, scheduler, data, *others)
 
         replace(training, "train", train)

@@ -51,6 +51,7 @@ WORDS: dict[str, str | None] = {
     "--non-persistent-ckpt-type": None,
     "--moe-token-dispatcher-type": "allgather",
     "--fp8-recipe": "delayed",
+    "--step-batch-size-schedule": None,
 }
 """Options that take a word, likewise."""
 
@@ -125,6 +126,7 @@ class CommandLine(NamedTuple):
         ranks_per_host: how many torchrun starts on each; None if that is not said.
         pipelines_last: the order of ranks; see ``servers_of``.
         left_out: options that change no result, and that the run goes without.
+        growth: the numbers of micro-batches per pipeline that batches have which grow, rising; empty where they do not.
     """
 
     settings: argparse.Namespace
@@ -136,6 +138,7 @@ class CommandLine(NamedTuple):
     ranks_per_host: int | None
     pipelines_last: bool
     left_out: tuple[str, ...] = ()
+    growth: tuple[int, ...] = ()
 
     def setting(self, name: str) -> Any:
         """A setting's value; None if it is not one that is read."""
@@ -158,6 +161,7 @@ def megatron_parser() -> argparse.ArgumentParser:
         parser.add_argument(option, action="store_true")
     parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
     parser.add_argument(RAMP_UP, nargs=3, type=int)
+    parser.add_argument("--iterations-to-skip", nargs="+", type=int, default=[])
     parser.add_argument(BALANCE, nargs="+", default="aux_loss")
     parser.add_argument("--high-priority-stream-groups", nargs="+", default=[])
     parser.add_argument(REGISTERED, dest="nccl_ub", action="store_true")
@@ -226,6 +230,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         int(per_host) if per_host is not None and per_host.isdecimal() else None,
         pipelines_last,
         tuple(left_out),
+        _growth(settings, servers * server_ranks.pipelines),
     )
 
 
@@ -299,3 +304,23 @@ def _micro_batches(settings: argparse.Namespace, pipelines: int) -> int:
             f"--global-batch-size {batch} is no multiple of {at_once}, the micro-batch size x pipelines: change one"
         )
     return int(batch // at_once)
+
+
+def _growth(settings: argparse.Namespace, pipelines: int) -> tuple[int, ...]:
+    """The numbers of micro-batches that grow with the batch; see Megatron's calculator of them."""
+    if settings.rampup_batch_size is None:
+        return ()
+    start, step, _ = settings.rampup_batch_size
+    at_once, whole = settings.micro_batch_size * pipelines, settings.global_batch_size
+    if whole is None or min(start, step) < 1 or start > whole or (whole - start) % step:
+        raise UserError(
+            f"{RAMP_UP} {start} {step}: from {start} in steps of {step}, batches do not grow to --global-batch-size "
+            f"{whole}: change one"
+        )
+    for batch in range(start, whole, step):
+        if batch % at_once:
+            raise UserError(
+                f"{RAMP_UP} {start} {step}: a batch of {batch} is no multiple of {at_once}, the micro-batch size x "
+                "pipelines: change one"
+            )
+    return tuple(batch // at_once for batch in range(start, whole + 1, step))

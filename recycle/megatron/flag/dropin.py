@@ -79,7 +79,7 @@ class DropIn:
         member = Member(server, 0 if protection is None else protection.life)
         epoch = int(store.get("epoch"))
         self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, here.rank)
-        self._data = ScriptData(server.pipeline, plan.job.micro_batches)
+        self._data = ScriptData(server.pipeline)
         self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
         self._comeback: Comeback | None = None
@@ -176,7 +176,6 @@ class DropIn:
         return OtherData(
             loader,
             self._plan.job.pipelines * through,
-            self._plan.job.micro_batches,
             first,
             repeats=self._arguments.dataloader_type == "cyclic",
             home=lambda pipeline: pipeline * through + mine,

@@ -113,10 +113,11 @@ class LiveGradients(FinalizedGradients):
     def reduce(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
         for buffer, ranks in self._sums:
-            if buffer.gradient_scaling_factor != 1.0:
-                buffer.grad_data *= buffer.gradient_scaling_factor
+            factor = factor_of(buffer)
+            if factor != 1.0:
+                buffer.grad_data *= factor
             self._network.peers.sum(buffer.grad_data)
-            _sum_over(ranks, buffer.grad_data)
+            sum_over(ranks, buffer.grad_data)
         config = self._stages[-1].config
         if config.tensor_model_parallel_size > 1:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
@@ -126,12 +127,21 @@ class LiveGradients(FinalizedGradients):
         if config.calculate_per_token_loss:
             tokens = self._stages[-1].tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
-            _sum_over(self._ranks.layers, tokens)
+            sum_over(self._ranks.layers, tokens)
             for buffer, _ in self._sums:
                 buffer.scale_gradients(1.0 / tokens.item())
 
 
-def _sum_over(ranks: Carrier | None, tensor: torch.Tensor) -> None:
-    """Sum a tensor over some ranks of the server, in place."""
+def factor_of(buffer: Any) -> float:
+    """What a gradient in one of DDP's buffers is multiplied by, of which there is a sum then.
+
+    Megatron may have the mean made in its place.
+    """
+    ddp, factor = buffer.ddp_config, float(buffer.gradient_scaling_factor)
+    return factor / buffer.data_parallel_world_size if ddp.average_in_collective else factor
+
+
+def sum_over(ranks: Carrier | None, tensor: torch.Tensor) -> None:
+    """Sum a tensor over some ranks of the server, in place; None where there is no other one than this."""
     if ranks is not None:
         tensor.copy_(ranks.reduce(tensor, ReduceOp.SUM))

@@ -39,8 +39,13 @@ class LossTable:
         self._ranks = ranks
         self._like: dict[str, torch.Tensor] = {}
 
-    def exchange(self, network: Network, reported: Mapping[MicroBatch, Mapping[str, Any]]) -> None:
+    def exchange(self, network: Network, reported: Mapping[MicroBatch, Mapping[str, Any]], micro_batches: int) -> None:
         """Put what was reported here together with what was reported elsewhere; all peers come here.
+
+        Args:
+            network: of the view.
+            reported: here.
+            micro_batches: how many of each pipeline the batch has.
 
         Raises:
             ViewBroken: somebody is gone.
@@ -50,7 +55,7 @@ class LossTable:
         assert self._like, "this server has not seen a loss yet"
         peers = network.view.peers(self._server.stage)
         width = sum(each.numel() for each in self._like.values())
-        table = torch.zeros(self._job.pipelines, self._job.micro_batches, width, dtype=torch.float64)
+        table = torch.zeros(self._job.pipelines, micro_batches, width, dtype=torch.float64)
         for micro_batch, values in reported.items():
             parts = [values[name].detach().cpu().reshape(-1).double() for name in self._like]
             table[micro_batch.home, micro_batch.number] = torch.cat(parts)

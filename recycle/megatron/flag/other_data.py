@@ -32,12 +32,11 @@ class LateLoader:
 class OtherData:
     """Any pipeline's micro-batches of this stage's data set, by their numbers.
 
-    Of micro-batches that are skipped between others only the indices are drawn, and their samples are never read.
+    Of micro-batches that are skipped between others at most the indices are drawn, and their samples are never read.
 
     Args:
         loader: this rank's own, not yet read from; its sampler knows its pipeline as ``data_parallel_rank``.
         pipelines: that Megatron has.
-        micro_batches: M.
         first: the step for which the loader's first micro-batches are.
         repeats: whether the data starts over when it is at its end.
         home: which of Megatron's pipelines this rank reads for where it is in a server of a pipeline of the plan.
@@ -47,7 +46,6 @@ class OtherData:
         self,
         loader: DataLoader[Any],
         pipelines: int,
-        micro_batches: int,
         first: int,
         repeats: bool,
         home: Callable[[int], int] = int,
@@ -59,39 +57,49 @@ class OtherData:
             )
         self._dataset = loader.dataset
         self._collate = loader.collate_fn
-        self._micro_batches = micro_batches
         self._pipelines = pipelines
-        self._first = first
         self._repeats = repeats
         self._home = home
         self._own_sampler: Any = loader.batch_sampler
         # The loader's own goes on counting while it is read from.
         self._sampler: Any = copy.copy(loader.batch_sampler)
+        # Of the last two steps, and how many samples were taken before the next one.
+        self._consumed = {first: _taken_before(loader.batch_sampler)}
+        self._numbers: dict[int, int] = {}
         self._next: dict[int, int] = {}
         self._indices: dict[int, dict[int, list[list[int]]]] = {}
         self._samplers: dict[int, Iterator[list[int]]] = {}
 
+    def begin(self, step: int, micro_batches: int) -> None:
+        """A step begins, in which each pipeline takes so many micro-batches; steps come in order, the last one again.
+
+        Steps that are left out between two have taken as many as this one.
+        """
+        batch = self._pipelines * micro_batches * int(self._sampler.micro_batch_size)
+        for each in range(max(self._consumed), step + 1):
+            self._consumed[each + 1] = self._consumed[each] + batch
+            self._numbers[each] = micro_batches
+        for known in (self._consumed, self._numbers):
+            _forget(known, step - 1)
+        for drawn in self._indices.values():
+            _forget(drawn, step - 1)
+
     def __call__(self, micro_batch: MicroBatch) -> Any:
-        """The samples of a micro-batch, as its loader would give them; steps come in order, and the last two again."""
-        home = micro_batch.home
-        if home not in self._samplers:
-            self._samplers[home] = self._draw(home, micro_batch.step)
-            self._next[home] = micro_batch.step
-            self._indices[home] = {}
-        drawn = self._indices[home]
-        while self._next[home] <= micro_batch.step:
-            drawn.pop(self._next[home] - 2, None)
-            drawn[self._next[home]] = list(islice(self._samplers[home], self._micro_batches))
-            self._next[home] += 1
-        assert micro_batch.step in drawn, f"step {micro_batch.step} is over, or was never drawn"
+        """The samples of a micro-batch of the step that has begun or the one before, as its loader would give them."""
+        home, step = micro_batch.home, micro_batch.step
+        drawn = self._indices.setdefault(home, {})
+        if step not in drawn:
+            if self._next.get(home) != step:
+                self._samplers[home] = self._draw(home, step)
+            drawn[step] = list(islice(self._samplers[home], self._numbers[step]))
+            self._next[home] = step + 1
         # A data set may seed the generators that dropout draws from.
         with torch.random.fork_rng(devices=[]):
-            return self._collate([self._dataset[each] for each in drawn[micro_batch.step][micro_batch.number]])
+            return self._collate([self._dataset[each] for each in drawn[step][micro_batch.number]])
 
     def consumed(self, step: int) -> int:
-        """How many samples all pipelines together have taken before a step."""
-        batch = self._pipelines * self._micro_batches * self._sampler.micro_batch_size
-        return int(self._sampler.consumed_samples) + (step - self._first) * int(batch)
+        """How many samples all pipelines together have taken before a step that has begun, or is the next one."""
+        return self._consumed[step]
 
     def start_at(self, step: int, consumed: int) -> None:
         """Have the loader, which was not read from yet, and this begin with a step.
@@ -100,7 +108,7 @@ class OtherData:
             step: which.
             consumed: how many samples were taken before it.
         """
-        self._first = step
+        self._consumed = {step: consumed}
         for sampler in (self._own_sampler, self._sampler):
             sampler.consumed_samples = consumed
 
@@ -112,3 +120,14 @@ class OtherData:
         yield from sampler
         while self._repeats:
             yield from sampler
+
+
+def _taken_before(sampler: Any) -> int:
+    """How many samples all pipelines have taken before the first that a sampler gives."""
+    return int(sampler.consumed_samples)
+
+
+def _forget(known: dict[int, Any], first: int) -> None:
+    """Forget what belongs to steps before some step."""
+    for step in [each for each in known if each < first]:
+        del known[step]

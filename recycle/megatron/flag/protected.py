@@ -300,7 +300,7 @@ class ProtectedExecution:
         """
         last = self._stages[-1]
         if last.output is None:
-            self._losses.exchange(network, last.take_results())
+            self._losses.exchange(network, last.take_results(), last.micro_batches)
 
     def enter_next_view(self, error: ViewBroken) -> None:
         """Get from a view that cannot go on to the next one, or end this process if there is none with it.

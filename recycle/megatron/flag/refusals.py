@@ -88,7 +88,11 @@ RULES = (
     _off("external_cuda_graph", GRAPHS),
     _off("optimizer_cuda_graph", GRAPHS),
     Rule(("cuda_graph_impl",), ("none",), GRAPHS),
-    Rule(("rampup_batch_size",), (), Advice("a plan is for one number of micro-batches", "leave it out")),
+    Rule(
+        ("step_batch_size_schedule",),
+        (),
+        Advice("no release that the flag knows has it", "use --rampup-batch-size, where the release has that"),
+    ),
     Rule(
         ("num_microbatches_with_partial_activation_checkpoints",),
         (),
@@ -108,6 +112,15 @@ RULES = (
         Advice("servers send to each other over one of these", "use --distributed-backend gloo"),
     ),
 )
+
+GROWING = (
+    Rule(
+        ("iterations_to_skip",),
+        ([],),
+        Advice("nobody knows how large the batches of iterations are that are skipped", "leave one of them out"),
+    ),
+)
+"""What batches need that grow."""
 
 COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
 
@@ -180,7 +193,6 @@ SHARDED = (
         (1,),
         Advice("peers mirror each other's shards as it is", "leave it out"),
     ),
-    Rule(("expert_model_parallel_size",), (1,), Advice("experts are sharded among other ranks", "leave it out")),
     Rule(
         ("context_parallel_size",),
         (1,),
@@ -234,6 +246,7 @@ NOT_OWN = (
     _off("use_distributed_optimizer", Advice("a step cannot be taken back by one server alone", "turn it off")),
     _off("log_num_zeros_in_grad", Advice("nobody counts them", "leave it out")),
     Rule(("iterations_to_skip",), ([],), Advice("iterations and steps are counted as one", "leave it out")),
+    Rule(("rampup_batch_size",), (), Advice("iterations that are made again would have other batches", "leave it out")),
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 
@@ -264,6 +277,8 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
         lacks_nccl: why NCCL cannot carry anything; empty if it can.
     """
     yield from _broken(RULES, settings)
+    if settings("rampup_batch_size") is not None:
+        yield from _broken(GROWING, settings)
     if settings("distributed_backend") == "nccl":
         if lacks_nccl:
             yield Refusal("distributed_backend", "nccl", Advice(lacks_nccl, "use --distributed-backend gloo"))

@@ -49,16 +49,21 @@ def require_supported(models: Sequence[Any], config: Any, plan: Plan) -> None:
     require_delaying(layers)
 
 
-def require_micro_batches(number: int, plan: Plan) -> None:
-    """Refuse to run a plan for other batches.
+def require_micro_batches(number: int, plan: Plan, forward_only: bool) -> None:
+    """Refuse to run a plan for larger batches.
+
+    Args:
+        number: of micro-batches of each pipeline.
+        plan: with the most that training has; evaluations have as many.
+        forward_only: whether this is one.
 
     Raises:
-        RunError: a pipeline has another number of micro-batches than in the plan.
+        RunError: the plan has fewer.
     """
-    if number != plan.job.micro_batches:
+    planned = plan.job.micro_batches
+    if number > planned or (forward_only and number != planned):
         raise RunError(
-            f"num_microbatches is {number}, and the plan has {plan.job.micro_batches} per pipeline: make a plan for "
-            "this batch size"
+            f"num_microbatches is {number}, and the plan has {planned} per pipeline: make a plan for this batch size"
         )
 
 

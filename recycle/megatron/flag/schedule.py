@@ -101,7 +101,7 @@ class PlanSchedule:
 
     @property
     def micro_batches(self) -> int:
-        """M."""
+        """M: the most that a batch has of each pipeline."""
         return self._plan.job.micro_batches
 
     def __call__(self, **arguments: Any) -> list[Any]:
@@ -116,20 +116,23 @@ class PlanSchedule:
         call = Call.of(arguments)
         if call.forward_only and self._evaluation is None:
             return stock_schedule(self._plan.job)(**arguments)
-        require_micro_batches(call.num_microbatches, self._plan)
+        require_micro_batches(call.num_microbatches, self._plan, call.forward_only)
         for name in ("adjust_tensor_shapes_fn", "collect_non_loss_data"):
             if getattr(call, name):
                 raise RunError(f"{name} is given, which no plan knows of: do without")
-        last = self.begin(call)[-1]
+        stages = self.begin(call)
+        for stage in stages:
+            stage.micro_batches = call.num_microbatches
+        last = stages[-1]
         iterator, config = iterator_of(call.data_iterator, last.output is None), last.config
         if call.forward_only:
             assert self._evaluation is not None
             self._evaluation.settle()
-            with self._data.evaluation(iterator):
+            with self._data.evaluation(iterator, call.num_microbatches):
                 return self._evaluation.evaluate()
         with timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
             step = self._steps()
-            with self._data.iteration(iterator, step):
+            with self._data.iteration(iterator, step, call.num_microbatches):
                 return self._execution.train(step, bool(call.force_all_reduce))
 
     def begin(self, call: Call) -> Sequence[MegatronStage]:

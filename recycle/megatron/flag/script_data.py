@@ -11,11 +11,14 @@ from recycle.runtime.execute.stage import MicroBatch
 class Other(Protocol):
     """Where the data is that an iterator gives its part of."""
 
+    def begin(self, step: int, micro_batches: int) -> None:
+        """A step begins, in which each pipeline takes so many micro-batches; the next one after the last."""
+
     def __call__(self, micro_batch: MicroBatch) -> Any:
-        """The data of any micro-batch of another pipeline."""
+        """The data of any micro-batch of another pipeline, in this step or the one before."""
 
     def consumed(self, step: int) -> int:
-        """How many samples all pipelines together have taken before a step."""
+        """How many samples all pipelines together have taken before a step: this one, or the one after it."""
 
     def start_at(self, step: int, consumed: int) -> None:
         """Begin with a step, before which so many samples were taken; nothing was read yet."""
@@ -53,12 +56,10 @@ class ScriptData:
 
     Args:
         home: the pipeline whose data the script's iterators give.
-        micro_batches: M.
     """
 
-    def __init__(self, home: int, micro_batches: int) -> None:
+    def __init__(self, home: int) -> None:
         self._home = home
-        self._micro_batches = micro_batches
         self._feeds: dict[int, Feed] = {}
         self._trained = self._evaluated = Feed(None)
         self._items: dict[int, list[Any]] = {}
@@ -71,23 +72,32 @@ class ScriptData:
             self._feeds[id(iterator)] = Feed(iterator, other)
 
     @contextmanager
-    def iteration(self, iterator: Iterator[Any] | None, step: int) -> Iterator[None]:
+    def iteration(self, iterator: Iterator[Any] | None, step: int, micro_batches: int) -> Iterator[None]:
         """Within the block, an iteration trains on what an iterator gives; that of the one before it is kept.
 
         The iterator is left where a stock schedule leaves it.
+
+        Args:
+            iterator: the script's.
+            step: the iteration.
+            micro_batches: how many each pipeline has in it.
         """
         self._trained = feed = self._feed_of(iterator)
+        if feed.other is not None:
+            feed.other.begin(step, micro_batches)
         self._items = {each: items for each, items in self._items.items() if each + 1 >= step} | {step: []}
         yield
-        _read(feed, self._items[step], self._micro_batches)
+        _read(feed, self._items[step], micro_batches)
 
     @contextmanager
-    def evaluation(self, iterator: Iterator[Any] | None) -> Iterator[None]:
+    def evaluation(self, iterator: Iterator[Any] | None, micro_batches: int) -> Iterator[None]:
         """The same for an evaluation, whose data nobody asks for again."""
         self._evaluated = feed = self._feed_of(iterator)
+        if feed.other is not None:
+            feed.other.begin(feed.evaluations, micro_batches)
         self._held_out = []
         yield
-        _read(feed, self._held_out, self._micro_batches)
+        _read(feed, self._held_out, micro_batches)
         self._held_out = []
         feed.evaluations += 1
 

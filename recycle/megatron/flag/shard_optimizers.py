@@ -2,6 +2,9 @@
 
 The layout is that of the launch, whoever is alive. An optimizer for another shard is made as Megatron made the server's
 own, as if the server had another rank among its peers: what is written of a shard is what its rank would have written.
+
+Where several ranks of a server have the same parameters, Megatron cuts these into as many shards as all servers of the
+stage have such ranks. Then a shard is here the part of the ranks with one number, of which there is one in each server.
 """
 
 from collections import defaultdict
@@ -60,17 +63,21 @@ class ShardOptimizers:
 
     Args:
         own: Megatron's, which has the shard of this server's rank.
+        count: how many shards there are: as many as the stage has servers.
 
     Attributes:
-        count: how many shards there are.
+        is_divided: whether it steps experts that are divided among the ranks of a server.
     """
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, own: Any, count: int) -> None:
         groups = (own.data_parallel_group, *(each.data_parallel_group for each in own.buffers))
-        self.count: int = own.data_parallel_group.size()
         self._own = own
         self._groups = list({id(each): each for each in groups}.values())
-        number = own.data_parallel_group.rank()
+        self._size: int = own.data_parallel_group.size()
+        self._of_server: int = self._size // count
+        self._among_own: int = own.data_parallel_group.rank() % self._of_server
+        number = own.data_parallel_group.rank() // self._of_server
+        self.is_divided = any(is_divided(each) for group in own.recycle_made_of.groups for each in group["params"])
         self._made: dict[int, Any] = {number: own}
         self._rounds = {number: 0}
 
@@ -150,8 +157,8 @@ class ShardOptimizers:
         buffer = self._own.buffers[number]
         width = buffer.param_data.element_size()
         for bucket in buffer.buckets:
-            length = bucket.param_data.numel() // self.count
-            start = bucket.offset + shard * length
+            length = bucket.param_data.numel() // self._size
+            start = bucket.offset + self._rank(shard) * length
             yield slice(width * start, width * (start + length))
 
     def count_main(self, shards: Collection[int]) -> None:
@@ -166,7 +173,10 @@ class ShardOptimizers:
             parameter.main_param = torch.cat(parts) if len(parts) > 1 else next(iter(parts), None)
 
     def whole_state(self) -> dict[Any, Any]:
-        """What Megatron's first rank writes of all shards in format torch; all are held."""
+        """What Megatron's first rank writes of all shards in format torch; all are held.
+
+        Of shards of other ranks of the server there are zeros.
+        """
         state: dict[Any, Any] = {"buckets_coalesced": True}
         for number, buffer in enumerate(self._own.buffers):
             length = buffer.numel_unpadded
@@ -175,6 +185,14 @@ class ShardOptimizers:
                 self._write(self._made[shard], number, whole)
             state[number] = {each: {**whole, "numel_unpadded": length} for each in self._own.gbuf_ranges[number]}
         return state
+
+    @staticmethod
+    def tensors_of(whole: Mapping[Any, Any]) -> Iterator[torch.Tensor]:
+        """What shards are written into, in such a state."""
+        for number, buffers in whole.items():
+            if isinstance(number, int):
+                for each in buffers.values():
+                    yield from (each[name] for name in WRITTEN)
 
     def sharded_state(self, shards: Collection[int], write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """What Megatron's ranks write of some shards in format torch_dist, in one.
@@ -233,12 +251,16 @@ class ShardOptimizers:
         parameters = (each for group in self._own.recycle_made_of.groups for each in group["params"])
         return [each for each in parameters if hasattr(each, "main_param")]
 
+    def _rank(self, shard: int) -> int:
+        """That Megatron has given a shard to."""
+        return shard * self._of_server + self._among_own
+
     @contextmanager
     def _as_rank(self, shard: int) -> Iterator[None]:
         """For a while, this server has another rank among all peers of the launch."""
         counted = [group.counted for group in self._groups]
         for group in self._groups:
-            group.counted = shard, self.count
+            group.counted = self._rank(shard), self._size
         try:
             yield
         finally:
@@ -246,10 +268,15 @@ class ShardOptimizers:
                 group.counted = was
 
 
-def find_distributed(optimizer: Any) -> Any:
-    """The distributed optimizer that Megatron has set up; None if it is another one."""
-    first = getattr(optimizer, "chained_optimizers", [optimizer])[0]
-    return first if isinstance(first, DistributedOptimizer) else None
+def find_distributed(optimizer: Any) -> list[Any]:
+    """The distributed optimizers that Megatron has set up; none if it has set up others."""
+    chained = getattr(optimizer, "chained_optimizers", [optimizer])
+    return [each for each in chained if isinstance(each, DistributedOptimizer)]
+
+
+def is_divided(parameter: torch.nn.Parameter) -> bool:
+    """Whether it is one of an expert's, where ranks have different experts."""
+    return not getattr(parameter, "allreduce", True)
 
 
 def gradients_of(model: Any) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:

@@ -61,6 +61,7 @@ class StageSteps:
     def __init__(self, execution: ProtectedExecution, stage: MegatronStage, version: int, stepping: Stepping) -> None:
         job, inner = execution.job, stepping.optimizer.optimizer
         self._execution = execution
+        self._stage = stage
         self._stepping = stepping
         self._parameters = DdpParameters(stage.parameters(), inner)
         addends = job.pipelines * job.micro_batches if stepping.exact else 0
@@ -93,6 +94,12 @@ class StageSteps:
     def train(self, step: int) -> None:
         """See Steps."""
         assert step == self._goal, f"iteration {step} comes after {self._goal} steps"
+        found, planned = self._stage.micro_batches, self._execution.job.micro_batches
+        if found != planned:
+            raise RunError(
+                f"num_microbatches is {found}, and the plan has {planned} per pipeline: where stages step on their "
+                "own, all iterations have as many"
+            )
         self._parameters.keep_settings(step)
         self._goal = step + 1
         self.catch_up()

@@ -67,6 +67,7 @@ class UnprotectedExecution:
             # Its gradients are zero, and every server of the stage has to be there.
             self._update.reduce()
         else:
+            self._worker.bring(self._stages[-1].micro_batches)
             self._worker.run(step)
         results = self._stages[-1].take_results()
         return list(results.values()) if self._losses is None else self._losses.exchange(results)

@@ -48,7 +48,7 @@ class Vote:
         self._execution = execution
         self._stages = stages
         model = torch.nn.ModuleList(stage.model for stage in stages)
-        sharded = find_distributed(optimizer) is not None
+        sharded = bool(find_distributed(optimizer))
         self.shards = ShardedOptimizer(execution, model, optimizer) if sharded else None
         self._whole = self.shards or WholeStage(model, optimizer)
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
@@ -136,6 +136,7 @@ class Vote:
         self._drop()
         self._auxiliary.begin(step)
         self._execution.recorder.clear()
+        self._connected.bring(self._stages[-1].micro_batches)
         with self._execution.rank_calls.inside():
             self._connected.run(step)
         self._execution.share_losses(self._execution.network)

@@ -194,6 +194,12 @@ TRAINER = (
         "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, inference_model",
     ),
     Hook(TRAINING, "num_floating_point_operations", "args, batch_size"),
+    # Called there, where who comes back begins to train: how large the batch is by now.
+    Hook(
+        "megatron.core.num_microbatches_calculator",
+        "update_num_microbatches",
+        "consumed_samples, consistency_check, verbose",
+    ),
     # Replaced there, for checkpoints that nobody has planned, and what makes them.
     Hook(
         TRAINING,

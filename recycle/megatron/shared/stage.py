@@ -63,7 +63,7 @@ class MegatronStage:
         model: the chunk, wrapped or not; it knows its configuration.
         place: which stage of how many.
         shape: of the hidden states on this rank: (sequence, micro-batch size, hidden).
-        micro_batches: M of the full job, or the length of a row of its batch, by which Megatron divides each loss.
+        micro_batches: see below.
         forward_step: Megatron's ``forward_step_func``.
         data: what the forward step reads.
         seed: of dropout.
@@ -73,6 +73,8 @@ class MegatronStage:
     Attributes:
         model: see above.
         config: Megatron's configuration of it.
+        micro_batches: M of the full job, or the length of a row of its batch, by which Megatron divides each loss;
+            where batches grow, that of the present one.
         tokens: how many tokens the loss functions counted, where they count them.
     """
 
@@ -96,7 +98,7 @@ class MegatronStage:
         self.input = spec if place.stage > 0 else None
         self.output = spec if place.stage < place.depth - 1 else None
         self._stage = place.stage
-        self._micro_batches = micro_batches
+        self.micro_batches = micro_batches
         self._forward_step = forward_step
         self._data = data
         self._seed = seed
@@ -221,7 +223,7 @@ class MegatronStage:
             self._forward_step,
             data,
             self.model,
-            self._micro_batches,
+            self.micro_batches,
             source,
             store,
             self.config,

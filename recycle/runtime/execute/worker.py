@@ -8,7 +8,7 @@ import torch
 
 from recycle.holding import placed
 from recycle.job import Server
-from recycle.plan.batch import Batch
+from recycle.plan.batch import Batch, first_of_each
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import memory_changes
@@ -90,6 +90,8 @@ class Worker:
         job = plan.job
         self._program = self._present = _Program(require_program(plan, server, stages))
         self._waiting = _Program(require_program(waiting, server, stages)) if waiting else self._program
+        self._whole = self._program, self._waiting
+        self._micro_batches = job.micro_batches
         self._depth = len(job.stages)
         self._batch = Batch(job)
         self._stages: Mapping[int, PipelineStage] = dict(zip(placed(job, server).chunks, stages, strict=True))
@@ -132,6 +134,16 @@ class Worker:
         while not self._attempt(step):
             self._drop()
         return self.report
+
+    def bring(self, micro_batches: int) -> None:
+        """From now on, iterations have so many micro-batches of each pipeline, where the plan has as many or more.
+
+        Evaluations go on to have all. Pipelines are alike.
+        """
+        if micro_batches != self._micro_batches:
+            lists = ((*each.work, *each.update) for each in self._whole)
+            self._program, self._waiting = (_Program(first_of_each(each, micro_batches)) for each in lists)
+            self._micro_batches = micro_batches
 
     @property
     def report(self) -> IterationReport:

@@ -64,8 +64,10 @@ def exchange(batch, reports=report):
         table = LossTable(server, batch.job)
         network = connect(store, View.among(batch.peers), server, NetworkOptions(PATIENCE, PATIENCE))
         first = {MicroBatch(STEP - 1, *place): report(MicroBatch(0, 9, 9)) for place in places(batch.job)}
-        table.exchange(network, {key: each for key, each in first.items() if key.home == server.pipeline})
-        table.exchange(network, {key: reports(key) for key, place in batch.where.items() if place == server})
+        mine = {key: each for key, each in first.items() if key.home == server.pipeline}
+        table.exchange(network, mine, batch.job.micro_batches)
+        computed = {key: reports(key) for key, place in batch.where.items() if place == server}
+        table.exchange(network, computed, batch.job.micro_batches)
         return table
 
     return in_threads(batch.peers, work)

@@ -14,6 +14,10 @@ from recycle.runtime.errors import RunError
 STEPS = 4
 
 
+def with_micro_batches(number):
+    return paper_job(pipelines=2, stages=2, micro_batches=number, limit=4, released=0)
+
+
 def plan(mode, *failed):
     return make_plan(JOB, [Server.parse(each) for each in failed], mode, QUICK)
 
@@ -82,7 +86,13 @@ def test_what_a_plan_cannot_run_with_is_one_clear_line(arguments, message):
         train_by_stock(JOB, 1, **arguments)
 
 
-def test_another_batch_size_is_refused():
-    other = paper_job(pipelines=2, stages=2, micro_batches=3, limit=4, released=0)
-    with pytest.raises(RunError, match=r"num_microbatches is 3, and the plan has 4 per pipeline"):
-        train_by_stock(other, 1, plan=plan(Mode()))
+def test_a_larger_batch_is_refused():
+    with pytest.raises(RunError, match=r"num_microbatches is 5, and the plan has 4 per pipeline"):
+        train_by_stock(with_micro_batches(5), 1, plan=plan(Mode()))
+
+
+def test_a_smaller_batch_is_a_part_of_the_plan():
+    stock = train_by_stock(with_micro_batches(3), STEPS)
+    assert train_by_stock(with_micro_batches(3), STEPS, plan=plan(Mode("fused", "global"))) == stock
+    degraded = train_by_stock(with_micro_batches(3), STEPS, plan=plan(Mode(), "W0_1"))
+    assert mean_losses(degraded, STEPS) == pytest.approx(mean_losses(stock, STEPS), rel=1e-6)

@@ -9,13 +9,19 @@ from recycle.runtime.execute.stage import MicroBatch
 HOME, MICRO_BATCHES = 1, 3
 
 
+class Training(ScriptData):
+    """All of whose batches are alike."""
+
+    def iteration(self, iterator, step, micro_batches=MICRO_BATCHES):
+        return super().iteration(iterator, step, micro_batches)
+
+    def evaluation(self, iterator, micro_batches=MICRO_BATCHES):
+        return super().evaluation(iterator, micro_batches)
+
+
 @pytest.fixture
 def data():
-    return ScriptData(HOME, MICRO_BATCHES)
-
-
-def foreign(micro_batch):
-    return f"other {micro_batch.step} {micro_batch.home}.{micro_batch.number}"
+    return Training(HOME)
 
 
 def training(data, step, number, home=HOME):
@@ -52,6 +58,16 @@ def test_an_iterator_is_left_where_a_stock_schedule_leaves_it(data):
     assert next(iterator) == 6
 
 
+def test_batches_may_grow():
+    data, iterator, other = Training(HOME), iter(range(100)), Set()
+    data.add(iterator, other)
+    for step, micro_batches in ((4, 2), (5, 3)):
+        with data.iteration(iterator, step, micro_batches):
+            pass
+    assert next(iterator) == 5
+    assert other.begun == [(4, 2), (5, 3)]
+
+
 def test_an_iteration_that_is_made_again_meanwhile_reads_its_own_data(data):
     trained, evaluated = iter(range(100)), iter(range(100, 200))
     with data.iteration(trained, 0):
@@ -67,7 +83,7 @@ def test_an_iteration_that_is_made_again_meanwhile_reads_its_own_data(data):
 def test_data_of_other_pipelines_is_that_of_the_iterators_own_set(data):
     iterators = {name: iter(range(100)) for name in ("trained", "evaluated", "tested")}
     for name, iterator in iterators.items():
-        data.add(iterator, lambda micro_batch, name=name: f"{name} {foreign(micro_batch)}")
+        data.add(iterator, Set(f"{name} "))
     with data.iteration(iterators["trained"], 4):
         assert training(data, 4, 2, home=0) == "trained other 4 0.2"
     for time in range(2):
@@ -80,11 +96,14 @@ def test_data_of_other_pipelines_is_that_of_the_iterators_own_set(data):
 class Set:
     """Data of which an iteration takes ten samples."""
 
-    def __init__(self):
-        self.place = None
+    def __init__(self, name=""):
+        self.name, self.place, self.begun = name, None, []
+
+    def begin(self, step, micro_batches):
+        self.begun.append((step, micro_batches))
 
     def __call__(self, micro_batch):
-        return foreign(micro_batch)
+        return f"{self.name}other {micro_batch.step} {micro_batch.home}.{micro_batch.number}"
 
     def consumed(self, step):
         return 10 * step
@@ -102,7 +121,7 @@ def test_who_comes_back_begins_where_a_peer_is(data):
     with data.iteration(iterators["trained"], 5):
         bookmarks = data.bookmarks(5)
     assert bookmarks == [(5, 50), (1, 10), (0, 0)]
-    back, sets = ScriptData(HOME, MICRO_BATCHES), [Set(), Set(), Set()]
+    back, sets = Training(HOME), [Set(), Set(), Set()]
     evaluated = [iter(range(100)) for _ in sets]
     for iterator, each in zip(evaluated, sets, strict=True):
         back.add(iterator, each)
@@ -114,7 +133,7 @@ def test_who_comes_back_begins_where_a_peer_is(data):
 
 def test_an_evaluation_that_fails_is_not_counted(data):
     iterator = iter(range(100))
-    data.add(iterator, foreign)
+    data.add(iterator, Set())
     with pytest.raises(OSError, match="lost"), data.evaluation(iterator):
         raise OSError("lost")
     with data.evaluation(iterator):
@@ -122,7 +141,7 @@ def test_an_evaluation_that_fails_is_not_counted(data):
 
 
 def test_without_an_iterator_nothing_is_read(data):
-    data.add(None, foreign)
+    data.add(None, Set())
     with data.iteration(None, 0):
         assert data.training(MicroBatch(0, HOME, 0)) is None
         assert data.training(MicroBatch(0, 0, 0)) is None

@@ -20,20 +20,21 @@ from recycle.megatron.shared.world import join_server
 from recycle.runtime.launch.local import launch
 from recycle.state.shards import assign_shards, find_moves
 
-PEERS, CLIP = 3, 0.5
+PEERS, CLIP = 4, 0.5
 
 
 class Peer:
     """One of the servers of a stage, of which all are in this process.
 
     Args:
-        pipeline: of it; None for one that holds all.
+        rank: among all that have the same; None for one that holds all.
+        of_each: how many of these each server has.
         dtype: of the model.
     """
 
-    def __init__(self, pipeline, dtype):
+    def __init__(self, rank, of_each, dtype):
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        group.counted = (0, 1) if pipeline is None else (pipeline, PEERS)
+        group.counted = (0, 1) if rank is None else (rank, of_each * PEERS)
         torch.manual_seed(0)
         # Shards cut through tensors, and weights and biases are in groups of their own.
         layers = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.LayerNorm(50), torch.nn.Linear(50, 7)).to(dtype)
@@ -48,8 +49,8 @@ class Peer:
             use_distributed_optimizer=True,
         )
         optimizer = get_megatron_optimizer(settings, [self.model], use_gloo_process_groups=False)
-        self.own = find_distributed(optimizer)
-        self.shards = ShardOptimizers(self.own)
+        (self.own,) = find_distributed(optimizer)
+        self.shards = ShardOptimizers(self.own, 1 if rank is None else PEERS)
 
     def step(self, number, rate):
         """Make a round with a gradient that all have."""
@@ -74,55 +75,68 @@ def share_out(peers):
     return holders
 
 
-def spread(peers, holders):
+def spread(planes, holders):
     """The owner of each shard gives its parameters to all; whoever holds it has the same."""
-    for shard, (owner, *mirrors) in enumerate(holders):
-        for place in peers[owner].shards.places(0, shard):
-            for mirror in mirrors:
-                assert torch.equal(peers[mirror].values[place], peers[owner].values[place])
-            for peer in peers.values():
-                peer.values[place] = peers[owner].values[place].clone()
-    for number, peer in peers.items():
-        peer.shards.keep([shard for shard, each in enumerate(holders) if number in each])
+    everybody = [peer for peers in planes for peer in peers.values()]
+    for peers in planes:
+        for shard, (owner, *mirrors) in enumerate(holders):
+            for place in peers[owner].shards.places(0, shard):
+                for mirror in mirrors:
+                    assert torch.equal(peers[mirror].values[place], peers[owner].values[place])
+                for peer in everybody:
+                    peer.values[place] = peers[owner].values[place].clone()
+        for number, peer in peers.items():
+            peer.shards.keep([shard for shard, each in enumerate(holders) if number in each])
 
 
-def train(dtype):
-    """Two of the peers die when one of the others has stepped already: what comes over is at either round."""
+def train(dtype, of_each):
+    """Two of the peers die when one of the others has stepped already: what comes over is at either round.
+
+    Where each server has several ranks with the same parameters, shards stay among those with one number.
+    """
     keep_what_optimizers_are_made_of()
-    peers, whole = {number: Peer(number, dtype) for number in range(PEERS)}, Peer(None, dtype)
+    planes = [
+        {number: Peer(number * of_each + plane, of_each, dtype) for number in range(PEERS)} for plane in range(of_each)
+    ]
+    whole = Peer(None, 1, dtype)
     deaths = {3: 1, 5: 2}
-    holders = share_out(peers)
+    for peers in planes:
+        holders = share_out(peers)
     for number in range(1, 7):
         rate = 0.1 / number
         whole.step(number, rate)
-        if number in deaths:
-            peers[0].step(number, rate)
-            del peers[deaths[number]]
-            holders = share_out(peers)
-        for peer in peers.values():
-            peer.step(number, rate)
-        spread(peers, holders)
-        for peer in peers.values():
-            # The ends are padded otherwise.
-            size = min(len(peer.values), len(whole.values))
-            assert torch.equal(peer.values[:size], whole.values[:size]), number
-            assert len(peer.shards.held) == (PEERS if len(peers) < PEERS else 2)
-    expected, found = whole.shards.whole_state()[0], peers[0].shards.whole_state()[0]
-    assert found.keys() == expected.keys() == {(dtype, torch.float32)}
-    for key, states in expected.items():
-        assert states.keys() == found[key].keys()
-        assert all(torch.equal(found[key][name], states[name]) for name in ("param", "exp_avg", "exp_avg_sq"))
-        assert states["exp_avg_sq"].count_nonzero() > 0
+        for peers in planes:
+            if number in deaths:
+                peers[0].step(number, rate)
+                del peers[deaths[number]]
+                holders = share_out(peers)
+            for peer in peers.values():
+                peer.step(number, rate)
+        spread(planes, holders)
+        for peers in planes:
+            assert sum(len(peer.shards.held) for peer in peers.values()) == 2 * PEERS
+            for peer in peers.values():
+                # The ends are padded otherwise.
+                size = min(len(peer.values), len(whole.values))
+                assert torch.equal(peer.values[:size], whole.values[:size]), number
+    expected, *found = (each.shards.whole_state() for each in (whole, *(peers[0] for peers in planes)))
+    assert all(each[0].keys() == expected[0].keys() == {(dtype, torch.float32)} for each in found)
+    parts = [list(whole.shards.tensors_of(each)) for each in found]
+    for state, *others in zip(whole.shards.tensors_of(expected), *parts, strict=True):
+        # Each plane has its own shards, and zeros elsewhere.
+        assert torch.equal(sum(others), state)
+        assert state.count_nonzero() > 0
 
 
+@pytest.mark.parametrize("of_each", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_whoever_holds_which_shard_all_bits_are_those_of_an_optimizer_that_is_whole(dtype):
+def test_whoever_holds_which_shard_all_bits_are_those_of_an_optimizer_that_is_whole(dtype, of_each):
     found = []
 
     def body(member):
         run_on_cpu()
         join_server(Server(0, 0), 1)
-        train(dtype)
+        train(dtype, of_each)
         member.report(b"done")
 
     launch(1, body, lambda rank, payload: found.append(payload))

@@ -60,3 +60,23 @@ def test_who_comes_back_holds_its_shards(dataset, tmp_path, monkeypatch):
     back = re.findall(r"with 3 servers, (W\d_\d) among them again", survived.output)
     assert deaths(survived) == back == ["W1_0", "W2_0"]
     assert losses(survived) == nearly(train(dataset, *SHARDED, ranks=RANKS, iterations=long))
+
+
+def test_the_shards_of_divided_experts_are_not_lost_either(dataset, tmp_path, monkeypatch):
+    """Three servers of two ranks: the first dies when it has written its part, and another one between two shards."""
+    divided = (*SHARDED, "--global-batch-size", 24, "--num-experts", 4, "--expert-model-parallel-size", 2)
+    divided += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear")
+    stock = nearly(train(dataset, *divided, ranks=2 * RANKS))
+    monkeypatch.setenv("ACCIDENTS", "0:written:1,5:adam:18")
+    on = (*divided, *ON[len(SHARDED) :], "--ddp-average-in-collective")
+    saved = ("--save-interval", 4, "--save", tmp_path)
+    survived = train(dataset, *on, *saved, ranks=2 * RANKS, script="accident_prone_gpt.py")
+    assert set(re.findall(r"(W\d_\d has lost rank \d), which was killed", survived.output)) == {
+        "W0_0 has lost rank 0",
+        "W2_0 has lost rank 1",
+    }
+    assert losses(survived) == stock
+    monkeypatch.delenv("ACCIDENTS")
+    again = ("--load", tmp_path, "--ckpt-step", 4, "--exit-interval", 5)
+    resumed = losses(train(dataset, *divided, *again, ranks=2 * RANKS))
+    assert resumed["trained", 5] == stock["trained", 5]

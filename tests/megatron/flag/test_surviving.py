@@ -240,6 +240,19 @@ def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_a_death_changes
     assert losses(survived) == nearly(whole)
 
 
+def test_where_batches_grow_while_a_server_is_dead_and_when_it_is_back_nothing_changes(dataset, tmp_path, monkeypatch):
+    """From 2 to 8 micro-batches per pipeline; Megatron makes a checkpoint whenever there are more."""
+    slow = tmp_path / "slow"
+    monkeypatch.setenv("PACE", str(slow))
+    growing = ("--micro-batch-size", 1, "--rampup-batch-size", 4, 2, 240, "--train-samples", 400, "--lr", 2e-3)
+    stock = nearly(train(dataset, *growing, iterations=None))
+    saved, watch = (*TO_FILE, tmp_path, "--save-interval", 100), kill_in_turn([3], slow, apart=8)
+    survived = train(dataset, *growing, *RETURNING, *saved, iterations=None, script="paced_gpt.py", watch=watch)
+    assert deaths(survived) == re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1"]
+    assert losses(survived) == stock
+    assert sorted(int(each.name[5:]) for each in tmp_path.glob("iter_*")) == [10, 17, 22, 26, 30, 33, 42]
+
+
 def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeypatch):
     monkeypatch.setenv("ACCIDENTS", "2:forward:9,3:norm:5")
     with pytest.raises(AssertionError) as ended:

@@ -42,7 +42,7 @@ def code(**counters):
         num_floating_point_operations_so_far=0,
     )
     vars(arguments).update(counters)
-    made = TrainingCode(arguments, ScriptData(0, 2), lambda _, samples: 100 * samples)
+    made = TrainingCode(arguments, ScriptData(0), lambda _, samples: 100 * samples)
     made.scheduler, made.optimizer = Scheduler(), SimpleNamespace()
     return made, arguments
 
