@@ -2,7 +2,7 @@
 
 Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.ends [CASE ...]
 
-A job of 2 x 2 servers is started by torchrun (a Megatron script, with and without the flag, that saves checkpoints) or
+A job of two servers is started by torchrun (a Megatron script, with and without the flag, that saves checkpoints) or
 by ``recycle train``. It is left alone, or after some iterations a worker is stopped for ever (SIGSTOP), an agent is
 killed, or what has started the job is killed. Its processes are told by a variable that all of them inherit.
 """
@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.host_jobs import train_words
+from benchmarks.interrupted import until_interrupted
 
 MARK = "RECYCLE_BENCHMARK_ENDS"
-VICTIM = "recycle: W1_1"
+VICTIM = "recycle: W1_0"
 STRIKE, ITERATIONS = 5, 150
 LINE = re.compile(r"iteration +(\d+)/")
 PATIENCE, STAYS = 140.0, 2.0
@@ -40,13 +41,14 @@ CASES = {
 def command_of(kind: str, folder: Path) -> list[str]:
     """The command line of a job."""
     if kind == "train":
-        words = train_words(folder, ITERATIONS, (2, 2))
+        words = train_words(folder, ITERATIONS, (2, 1))
         return [sys.executable, "-m", "harness.scripts.train", *words, "--restarts", "0"]
     from harness.flag_runs import TORCHRUN, make_dataset, words_of
 
     saves = ("--save", folder / "saved", "--save-interval", 50, "--eval-interval", 1000, "--lr", 2e-3)
-    words = words_of(make_dataset(folder / "text"), *saves, *(FLAG if kind == "flag" else ()), iterations=ITERATIONS)
-    return [sys.executable, "-W", "ignore", *TORCHRUN, "4", "-m", "recycle.megatron", *words]
+    words = (*saves, "--pipeline-model-parallel-size", 1, *(FLAG if kind == "flag" else ()))
+    words = words_of(make_dataset(folder / "text"), *words, iterations=ITERATIONS)
+    return [sys.executable, "-W", "ignore", *TORCHRUN, "2", "-m", "recycle.megatron", *words]
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -139,7 +141,7 @@ class Watched:
         left = marked(self.mark)
         self._reader.join(STAYS)
         status = self.process.poll()
-        said = [line.strip() for line in self.said if "recycle: " in line or "W1_1" in line or "store" in line]
+        said = [line.strip() for line in self.said if "recycle: " in line or "W1_0" in line or "store" in line]
         cells = [
             "still there" if status is None else str(status),
             f"{self.done} of {ITERATIONS}",
@@ -174,11 +176,12 @@ def main(words: Sequence[str] | None = None) -> int:
     print("| case | exit status | iterations | from then to the end | processes left | output | what is said |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     left = 0
-    for name in names:
-        with tempfile.TemporaryDirectory() as temporary:
-            row = Watched(*CASES[name], Path(temporary)).watch()
-        left += " | 0 | closed | " not in row
-        print(f"| {name} | {row} |", flush=True)
+    with until_interrupted():
+        for name in names:
+            with tempfile.TemporaryDirectory() as temporary:
+                row = Watched(*CASES[name], Path(temporary)).watch()
+            left += " | 0 | closed | " not in row
+            print(f"| {name} | {row} |", flush=True)
     print(f"{left} of {len(names)} jobs have left something behind; load {os.getloadavg()[0]:.1f}")
     return int(left > 0)
 

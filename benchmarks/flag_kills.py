@@ -44,7 +44,7 @@ FORMATS = {
     "async": "--ckpt-format torch_dist --async-save",
 }
 KINDS = ("save", "evaluation", "any", "save", "logging", "any")
-TOGETHER = 12
+TOGETHER = 8
 """Kills in one run."""
 
 ALLOWED = 1e-6
@@ -57,20 +57,17 @@ class KilledJob(NamedTuple):
         words: what it is told beside ``SIZE``.
         pipelines: of the plan.
         ranks: of each server.
-        iterations: that it makes.
+        planned: the iterations for which data is made.
+        iterations: after which it exits.
         resumed: the formats of its checkpoints, and with each how many ranks resume from them, and what these are told.
     """
 
     words: str
     pipelines: int
     ranks: int
+    planned: int
     iterations: int
     resumed: Mapping[str, tuple[int, str]]
-
-    @property
-    def last(self) -> str:
-        """What its last evaluation is called."""
-        return f"iteration {self.iterations} on validation set"
 
     @property
     def world(self) -> int:
@@ -91,12 +88,12 @@ ALONE = (1, "--pipeline-model-parallel-size 1")
 HALF = {"torch_dist": (4, ""), "async": (4, "")}
 JOBS = {
     # What format torch has written can be cut no other way.
-    "gpt": KilledJob("", 3, 1, 120, {"torch_dist": ALONE, "torch": (2, ""), "async": ALONE}),
+    "gpt": KilledJob("", 3, 1, 120, 60, {"torch_dist": ALONE, "torch": (2, ""), "async": ALONE}),
     "experts": KilledJob(
         "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --disable-bias-linear",
-        *(2, 2, 45, HALF),
+        *(2, 2, 45, 30, HALF),
     ),
-    "tensor": KilledJob("--tensor-model-parallel-size 2 --sequence-parallel", 2, 2, 45, HALF),
+    "tensor": KilledJob("--tensor-model-parallel-size 2 --sequence-parallel", 2, 2, 45, 30, HALF),
 }
 
 
@@ -150,27 +147,33 @@ def release_of(tree: Path) -> str:
 
 def words_of(tree: Path, job: KilledJob, *more: str) -> list[str]:
     """The command line of Megatron's script."""
-    words = f"{SIZE} --train-iters {job.iterations} {job.words} {' '.join(more)}"
+    words = f"{SIZE} --train-iters {job.planned} {job.words} {' '.join(more)}"
     return ["-m", "recycle.megatron", "--on-cpu", str(tree / "pretrain_gpt.py"), *words.split()]
 
 
 def found_losses(output: str) -> dict[str, float]:
-    """The losses that a job has printed."""
+    """The losses that a job has printed, of iterations by their numbers, and of evaluations."""
     from harness.flag_runs import printed
 
     read = printed(output)
-    found = {str(number): float(loss) for number, (loss, _) in read.trained.items()}
-    return found | {where: float(loss) for where, loss in read.evaluated.items()}
+    found = {number: loss for number, (loss, _) in read.trained.items()}
+    return {str(name): float(loss) for name, loss in (found | read.evaluated).items()}
+
+
+def before(losses: Mapping[str, float], iterations: int) -> dict[str, float]:
+    """Those of a job that exits after some iterations."""
+    found = {name: int(name.split()[1]) if " " in name else int(name) for name in losses if "set" not in name}
+    return {name: losses[name] for name, number in found.items() if number <= iterations}
 
 
 def reference(tree: Path, job: KilledJob, path: Path) -> dict[str, float]:
     """The losses of stock Megatron, which nobody disturbs; kept in a file."""
     if not path.exists():
         with tempfile.TemporaryDirectory() as temporary:
-            jobs = [(job.world, words_of(tree, job))]
+            jobs = [(job.world, words_of(tree, job, f"--exit-interval {job.iterations + 1}"))]
             ((status, said),) = JobProcess(jobs, Path(temporary)).follow(None)
         losses = found_losses(said)
-        if status or not losses.keys() >= {str(job.iterations), job.last}:
+        if status or str(job.iterations + 1) not in losses:
             sys.exit(f"stock Megatron does not come to its end:\n{said[-6000:]}")
         path.write_text(json.dumps(losses))
     return {str(name): float(loss) for name, loss in json.loads(path.read_text()).items()}
@@ -225,7 +228,7 @@ def kill_ranks(tree: Path, name: str, number: int, kinds: Sequence[str], seed: i
     style = list(job.resumed)[(number + number // len(job.resumed)) % len(job.resumed)]
     saved = folder / "saved"
     saves = f"--save {saved} --save-interval {SAVE} {FORMATS[style]}"
-    process = JobProcess([(job.world, words_of(tree, job, FLAG, saves))], folder)
+    process = JobProcess([(job.world, words_of(tree, job, FLAG, saves, f"--exit-interval {job.iterations}"))], folder)
 
     def find(rank: int) -> int:
         (worker,) = children(agents(process.process.pid)[rank])
@@ -247,24 +250,24 @@ def judge(tree: Path, run: KilledRun, expected: Mapping[str, float], logs: Path)
         expected: the losses of stock Megatron.
         logs: where the output of a run lands that has lost something.
     """
-    # After the last checkpoint, only the last evaluation is made.
     job = JOBS[run.name]
-    steps = {step: str(step + 1) for step in range(SAVE, job.iterations, SAVE)} | {job.iterations: job.last}
+    steps = range(SAVE, job.iterations + 1, SAVE)
     ranks, words = job.resumed[run.format]
     loads = f"--load {run.saved} {FORMATS[run.format].replace('--async-save', '')} {words}"
     jobs = [(ranks, words_of(tree, job, loads, f"--ckpt-step {step} --exit-interval {step + 1}")) for step in steps]
     resumed = JobProcess(jobs, run.saved.parent).follow(None)
     losses = found_losses(run.said)
-    is_whole = losses.keys() >= expected.keys()
+    due = before(expected, job.iterations)
+    is_whole = losses.keys() >= due.keys()
     loaded = []
-    for (step, name), (ended, text) in zip(steps.items(), resumed, strict=False):
-        goes_on = found_losses(text).get(name)
-        if not ended and goes_on is not None and apart({name: goes_on}, {name: expected[name]}) <= ALLOWED:
+    for step, (ended, text) in zip(steps, resumed, strict=False):
+        name, goes_on = str(step + 1), found_losses(text)
+        if not ended and name in goes_on and apart(goes_on, {name: expected[name]}) <= ALLOWED:
             loaded.append(step)
     rows = [
         KillLine(
             *(release_of(tree), run.name, run.number, run.format, *hit),
-            *(run.status == 0 and is_whole and hit.seconds is not None, apart(losses, expected) if is_whole else None),
+            *(run.status == 0 and is_whole and hit.seconds is not None, apart(losses, due) if is_whole else None),
             *(tuple(loaded), tuple(step for step in steps if step not in loaded), run.returns, run.load),
         )
         for hit in run.hits
