@@ -93,10 +93,13 @@ SMALL = {
         CORES,
     ),
     "configurations TREE": Small("", r" +1  configurations"),
+    "example_scripts TREE": Small("", r"1 jobs read, 1 run and 1 survive; "),
+    "ends": Small("train-undisturbed", r"\| train-undisturbed \| 0 \| 150 of 150 "),
     "exact": Small("--pairs 1 --hidden 32 --sequence 16 --micro-batch-size 1", r"processor +plain +[\d.]+ ms, exact"),
 }
 
 PARSED = {
+    "flag_kills TREE": "it takes Megatron-LM's source tree: tests/megatron/flag/test_surviving.py has such kills",
     "hosts": "three hosts of 12 processes: tests/survival/test_hosts.py loses one",
     "lost_stages": "hosts in each row: tests/survival/test_keepers_of_hosts.py loses stages of them",
     "published FOLDER": "it takes files of other people's: tests/planner/greedy compares plans with their bounds",
@@ -104,6 +107,11 @@ PARSED = {
     "slurm": "it takes Slurm on three nodes",
 }
 """Those that take what is not here, and what tests the same."""
+
+EXAMPLE = (
+    'SIZE=(\n  --micro-batch-size 1\n  --global-batch-size $1\n)\ncheckpoints=$(basename "$2")\n'
+    "torchrun --nproc_per_node 2 pretrain_gpt.py ${SIZE[@]} --save $checkpoints\n"
+)
 
 
 def shown():
@@ -140,6 +148,8 @@ def folder(tmp_path):
     case = tmp_path / "TREE" / "tests" / "functional_tests" / "test_cases" / "gpt" / "one"
     case.mkdir(parents=True)
     (case / "model_config.yaml").write_text("MODEL_ARGS:\n  --train-iters: 10\n  --num-layers: 4\n  --bf16: true\n")
+    (tmp_path / "TREE" / "examples").mkdir()
+    (tmp_path / "TREE" / "examples" / "train.sh").write_text(EXAMPLE)
     return tmp_path
 
 

@@ -68,13 +68,16 @@ def main(ranks: int, words: list[str]) -> int:
     return status
 
 
-if __name__ == "__main__":
+def prepare() -> None:
+    """Import once for all what scripts import."""
     if not torch.cuda.is_available():
         run_on_cpu()
         stand_in_for_triton()
-    # What scripts import is imported once for all.
     import megatron.core.datasets.gpt_dataset
     import megatron.core.models.gpt
     import megatron.training.training  # noqa: F401
 
+
+if __name__ == "__main__":
+    prepare()
     sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -17,6 +17,8 @@ from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.patching import replace
 
 KERNELS = "megatron.core.transformer.custom_layers.batch_invariant_kernels"
+COLLECTORS = ("get_write_results_queue", "_get_write_results_queue")
+"""What makes the process that collects what all writers of a checkpoint have written."""
 
 
 class NoStream:
@@ -78,6 +80,7 @@ def train_on_cpu() -> tuple[str, ...]:
     replace(torch.cuda, "synchronize", lambda device=None: None)
     replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))
 
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
     from megatron.training import initialize, training
 
     replace(training, "initialize_megatron", _allow_no_cuda(training.initialize_megatron))
@@ -85,6 +88,10 @@ def train_on_cpu() -> tuple[str, ...]:
     replace(initialize, "_compile_dependencies", torch.distributed.barrier)
     replace(training, "set_jit_fusion_options", lambda: None)
     _route_on_cpu()
+    # Releases differ in what it is called.
+    for name in COLLECTORS:
+        if hasattr(filesystem_async, name):
+            replace(filesystem_async, name, _without_script(getattr(filesystem_async, name)))
     from recycle.megatron.flag.torch_adam import load_with_torch_adam
 
     load_with_torch_adam()
@@ -97,6 +104,7 @@ def train_on_cpu() -> tuple[str, ...]:
         "megatron.training is initialised without CUDA, compiles no kernels and warms none up",
         "experts are given their tokens without CUDA, and torch's norms take a part of a sequence",
         "checkpoints of a distributed optimizer load where torch's own Adam steps",
+        "the process that collects what was written of a checkpoint does not import the script",
     )
 
 
@@ -112,6 +120,25 @@ def _route_on_cpu() -> None:
     if not hasattr(moe_utils, "te_general_gemm"):
         # Some releases look for it where there is no Transformer Engine.
         moe_utils.te_general_gemm = None
+
+
+def _without_script(spawn: Callable[..., Any]) -> Callable[..., Any]:
+    """Something that spawns a process, in which the main program is not imported again.
+
+    All that is done here for a process without CUDA is not done there, and some releases cannot be imported without.
+    """
+
+    @wraps(spawn)
+    def spawn_alone(*arguments: Any, **keywords: Any) -> Any:
+        main = vars(sys.modules["__main__"])
+        script = main.pop("__file__", None)
+        try:
+            return spawn(*arguments, **keywords)
+        finally:
+            if script is not None:
+                main["__file__"] = script
+
+    return spawn_alone
 
 
 def _allow_no_cuda(initialize: Callable[..., Any]) -> Callable[..., Any]:

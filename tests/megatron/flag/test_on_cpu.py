@@ -3,7 +3,9 @@ import sys
 
 import pytest
 
+from harness.flag_runs import needs_training
 from recycle.errors import UserError
+from recycle.megatron.flag.cpu_training import COLLECTORS
 from recycle.megatron.flag.on_cpu import SWITCHES, VALUES, require_data_helpers, require_without_cuda, settings_for_cpu
 
 
@@ -47,6 +49,24 @@ def test_one_line_instead_of_a_traceback(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].startswith("recycle: --distributed-backend, Megatron's default is nccl")
+
+
+@needs_training
+def test_what_collects_a_checkpoint_begins_without_the_script(tmp_path):
+    """Which cannot be imported there by every release, since nothing stands in for CUDA in such a process."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from megatron.core.dist_checkpointing.strategies import filesystem_async\n"
+        "assert __name__ == '__main__'\n"
+        f"(make,) = [each for each in map(vars(filesystem_async).get, {COLLECTORS}) if each]\n"
+        "written = make()\n"
+        "written.put(__file__)\n"
+        "print(written.get())\n"
+    )
+    command = [sys.executable, "-m", "recycle.megatron", script]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == str(script)
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_tree_without_data_helpers_is_refused(tmp_path):

@@ -1,0 +1,17 @@
+"""Jobs one after the other, each as ``forked_ranks.py`` starts it: ``forked_jobs.py FILE``.
+
+FILE is a JSON list of them: how many ranks, and the words of one. A line says with which status each has ended.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from harness.scripts.forked_ranks import main, prepare
+
+if __name__ == "__main__":
+    prepare()
+    for ranks, words in json.loads(Path(sys.argv[1]).read_text()):
+        status = main(ranks, words)
+        sys.stdout.write(f"forked job ended with status {status}\n")
+        sys.stdout.flush()
