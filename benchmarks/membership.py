@@ -37,7 +37,6 @@ from harness.relays import relays
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Verdict
-from recycle.control.relay import GatheringStore
 from recycle.control.relay_requests import name_of
 from recycle.control.relayed_store import RelayedStore
 from recycle.control.store import Store
@@ -101,7 +100,7 @@ def run_members(seat: Seat, job: Job, ready: Barrier, channel: Connection) -> No
     channel.send_bytes(msgspec.json.encode((time.process_time() - before, costs)))
 
 
-def run_relays(names: Sequence[bytes], connect: Callable[[], GatheringStore], ready: Barrier, end: Event) -> None:
+def run_relays(names: Sequence[bytes], connect: Callable[[], Store], ready: Barrier, end: Event) -> None:
     """Be the relays of some hosts."""
     with relays(dict.fromkeys(names, connect)):
         ready.wait()

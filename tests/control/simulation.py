@@ -114,7 +114,7 @@ class World:
             epoch = begun.view.epoch
             for member in named:
                 yield
-                self.board.failures.tell_death(epoch, deaths[member])
+                self.board.failures.tell_deaths(epoch, deaths[member])
             yield
             self.board.failures.raise_alarm(epoch, f"{named[0]} died", "agent")
             yield

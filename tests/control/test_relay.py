@@ -1,11 +1,13 @@
 """A relay over a store: it has the store's contract (test_store.py), asks less, and is missed by nobody."""
 
 import contextlib
+import socket
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -35,13 +37,9 @@ class Counting(MemoryStore):
         self.asked[name] += 1
         assert self.may_go.wait(60)
 
-    def set_many(self, values: dict[str, bytes]) -> None:
+    def set_many(self, values: Mapping[str, bytes]) -> None:
         self._count("set")
-        for key, value in values.items():
-            super().set(key, value)
-
-    def entry_key(self, log: str) -> str:
-        return f"{log}/{self.add(log, 1)}"
+        super().set_many(values)
 
     def get_many(self, keys: list[str]) -> list[bytes | None]:
         self._count("get")
@@ -78,13 +76,13 @@ def through(name: bytes) -> RelayedStore:
 def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
     name: bytes, contents: Counting, eventually: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer, arrived = Relay._answer, []
+    take, arrived = Relay.take, []
 
-    async def note(relay: Relay, request: object) -> object:
+    def note(relay: Relay, request: Any, caller: Any) -> None:
         arrived.append(request)
-        return await answer(relay, request)
+        take(relay, request, caller)
 
-    monkeypatch.setattr(Relay, "_answer", note)
+    monkeypatch.setattr(Relay, "take", note)
     with relays({name: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
         members = [through(name) for _ in EVERYBODY]
         arrived.clear()
@@ -139,6 +137,16 @@ def test_nobody_misses_a_relay_that_has_ended_nor_waits_for_one_that_is_not_ther
     assert near.get("a") == b"1"
     with pytest.raises(StoreLost, match="nothing but the relay"):
         other.get("a")
+
+
+@pytest.mark.parametrize("sent", [b"\xff\xff\xff\xff", b"\0\0\0\1\xc1"], ids=["too long", "no request"])
+def test_what_is_no_request_ends_the_connection_of_who_sent_it(name: bytes, contents: Counting, sent: bytes) -> None:
+    with relays({name: contents.clone}), socket.socket(socket.AF_UNIX) as stranger:
+        member = through(name)
+        stranger.connect(name)
+        stranger.sendall(sent)
+        assert stranger.recv(1) == b""
+        assert member.get("a") is None
 
 
 def test_another_relay_takes_the_name_of_one_that_has_ended(name: bytes, contents: Counting) -> None:

@@ -87,7 +87,7 @@ def test_who_decided_and_died_before_all_have_heard_is_not_waited_for_again() ->
         change.board.verdicts.propose(Verdict(1, change.verdict.members, 7))
         death = Death(str(first), "was lost", "agent", 0.0)
         change.board.failures.publish_death(death)
-        change.board.failures.tell_death(0, death)
+        change.board.failures.tell_deaths(0, death)
         connection = SimpleNamespace(board=Board(store.clone(), TOKEN), durations=PATIENT)
         machine = Machine(me, change.job)
         machine.handle(Decided("begin", change.verdict))
