@@ -35,6 +35,9 @@ from recycle.control.store import Store
 LOOK = 0.2
 """Seconds until a name that another relay had is tried again."""
 
+GATHER = 0.005
+"""Seconds for which what is appended to a log waits for more: whoever reads it waits for the other members as well."""
+
 TURN = 2.0
 """Seconds after which it is looked whether anybody still waits for something."""
 
@@ -115,6 +118,8 @@ class Relay:
         """Ask what there is to be asked; what comes meanwhile is asked together after it."""
         loop = asyncio.get_running_loop()
         while self._asked:
+            if all(isinstance(each.request, Append) for each in self._asked):
+                await asyncio.sleep(GATHER)
             asked, self._asked = self._asked, []
             answers = await loop.run_in_executor(self._asker, self._carry_out, [each.request for each in asked])
             for each, answer in zip(asked, answers, strict=True):

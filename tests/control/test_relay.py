@@ -1,5 +1,6 @@
 """A relay over a store: it has the store's contract (test_store.py), asks less, and is missed by nobody."""
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -106,6 +107,26 @@ def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
                 each.result()
             assert contents.asked == {kind: 2}
         assert len(members[0].entries("log", 0).found) == MEMBERS
+
+
+def test_what_is_appended_waits_for_more_and_is_appended_in_one_request(
+    name: bytes, contents: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = asyncio.sleep
+
+    async def until_all_have_come(_: float) -> None:
+        while len(arrived) < MEMBERS:
+            await sleep(0.001)
+
+    take, arrived = Relay.take, []
+    with relays({name: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
+        members = [through(name) for _ in EVERYBODY]
+        contents.asked.clear()
+        monkeypatch.setattr(Relay, "take", lambda *asked: (arrived.append(asked), take(*asked)))
+        monkeypatch.setattr("recycle.control.relay.asyncio.sleep", until_all_have_come)
+        list(pool.map(lambda each: each.append("log", b"x"), members))
+        assert contents.asked == {"set": 1}
+    assert len(contents.entries("log", 0).found) == MEMBERS
 
 
 def test_who_comes_after_the_answer_asks_anew(name: bytes, contents: Counting) -> None:
