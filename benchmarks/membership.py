@@ -10,8 +10,8 @@ counted from right before that is told until the last survivor has the verdict a
 A few processes stand for the members, each with a connection of its own, and go through them one by one: first all
 halt, then all hear of the verdict. Who leads is in a process of its own. So nothing is counted that members would not
 do in processes of their own, as threads that wait for each other would. With etcd, hosts have relays, as many processes
-for all, and members are threads, because those of a host have to ask at the same time; as in a run, all hosts watch for
-an alarm before there is one.
+for all, and members are threads, because those of a host have to ask at the same time: two processes for each thousand
+members keep them from waiting for each other for long. As in a run, all hosts watch for an alarm before there is one.
 """
 
 import argparse
