@@ -7,7 +7,7 @@ import pytest
 from harness.examples import QUICK, paper_job
 from harness.memory_store import MemoryStore
 from recycle.control.agent import DONE, FENCED, STOPPED
-from recycle.control.board import Board
+from recycle.control.board import Board, VerdictBoard
 from recycle.control.durations import Durations
 from recycle.control.events import Built, Decided, Died, JoinReady, Noticed, Overdue, Propose, Rebuild, Reported, Resume
 from recycle.control.machine import Machine
@@ -166,6 +166,17 @@ def test_a_death_behind_the_entry_that_decided_is_left_to_the_members_of_the_nex
     stored = talk.gathering.propose(BEGUN.view, NEXT)
     assert (stored.heard, stored.unheard) == (1, (died(THIRD),))
     assert talk.board.failures.unheard(talk.board.verdicts.newest()) == (died(THIRD),)
+
+
+def test_who_proposes_looks_for_deaths_when_its_verdict_is_stored_and_not_before(monkeypatch):
+    talk, propose = Talk(), VerdictBoard.propose
+
+    def tell_and_propose(board, verdict):
+        talk.board.failures.tell_deaths(0, died(THIRD))
+        return propose(board, verdict)
+
+    monkeypatch.setattr(VerdictBoard, "propose", tell_and_propose)
+    assert talk.gathering.propose(BEGUN.view, NEXT).unheard == (died(THIRD),)
 
 
 def test_who_does_not_answer_in_time_is_overdue_again_and_again(monkeypatch):
