@@ -10,8 +10,8 @@ counted from right before that is told until the last survivor has the verdict a
 A few processes stand for the members, each with a connection of its own, and go through them one by one: first all
 halt, then all hear of the verdict. Who leads is in a process of its own. So nothing is counted that members would not
 do in processes of their own, as threads that wait for each other would. With etcd, hosts have relays, as many processes
-for all, and members are threads, because those of a host have to ask at the same time; as in a run, all hosts watch for
-an alarm before there is one.
+for all, and members are threads, because those of a host have to ask at the same time: two processes for each thousand
+members keep them from waiting for each other for long. As in a run, all hosts watch for an alarm before there is one.
 """
 
 import argparse
@@ -37,7 +37,6 @@ from harness.relays import relays
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Verdict
-from recycle.control.relay import GatheringStore
 from recycle.control.relay_requests import name_of
 from recycle.control.relayed_store import RelayedStore
 from recycle.control.store import Store
@@ -47,6 +46,10 @@ from recycle.job import Job
 HOST = 8
 DURATIONS = Durations(silence=60.0, answer=120.0)
 
+HANDOVER = 5.0
+"""Seconds for which a thread that stands for a process may compute: it hands over where it waits. With Python's 5 ms,
+hundreds of them that are ready wake up all the time to ask for their turn."""
+
 
 class Change(NamedTuple):
     """A view change.
@@ -54,6 +57,7 @@ class Change(NamedTuple):
     Attributes:
         seconds: until the last survivor had the verdict.
         processor: seconds of it that the survivors and their relays used, all together.
+        relays: those that the relays used.
         server: the same of the store's process.
         costs: what it was for each of them.
         asked: requests that the store has answered; 0 where it does not say.
@@ -61,6 +65,7 @@ class Change(NamedTuple):
 
     seconds: float
     processor: float
+    relays: float
     server: float
     costs: list[Cost]
     asked: int
@@ -90,6 +95,7 @@ class Seat(NamedTuple):
 
 def run_members(seat: Seat, job: Job, ready: Barrier, channel: Connection) -> None:
     """Be some members in one view change."""
+    sys.setswitchinterval(HANDOVER)
     bare = [BareMember(*each, DURATIONS) for each in zip(seat.members, repeat(job), seat.connections(), strict=False)]
     for one in bare:
         one.begin()
@@ -101,8 +107,9 @@ def run_members(seat: Seat, job: Job, ready: Barrier, channel: Connection) -> No
     channel.send_bytes(msgspec.json.encode((time.process_time() - before, costs)))
 
 
-def run_relays(names: Sequence[bytes], connect: Callable[[], GatheringStore], ready: Barrier, end: Event) -> None:
+def run_relays(names: Sequence[bytes], connect: Callable[[], Store], ready: Barrier, end: Event) -> None:
     """Be the relays of some hosts."""
+    sys.setswitchinterval(HANDOVER)
     with relays(dict.fromkeys(names, connect)):
         ready.wait()
         end.wait()
@@ -122,7 +129,8 @@ def measure(count: int, processes: int, victims: str, store: Served) -> Change:
     verdict = Verdict(0, tuple(map(str, view.members)), 7)
     dead = view.members[:HOST] if victims == "first" else view.members[-HOST:]
     alive = [each for each in view.members if each not in set(dead)]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.bare_members", "harness.relays"])
     board = Board(store.connect(), TOKEN)
     board.verdicts.propose(verdict)
     place = {each: view.members.index(each) // HOST for each in alive}
@@ -164,7 +172,7 @@ def measure(count: int, processes: int, victims: str, store: Served) -> Change:
     for process in started + relaying:
         process.join()
     seconds = max(each.decided for each in costs) - begin
-    return Change(seconds, sum(spent for spent, _ in told) + relays_used, server_used, costs, asked)
+    return Change(seconds, sum(spent for spent, _ in told) + relays_used, relays_used, server_used, costs, asked)
 
 
 def _processor(processes: Iterable[BaseProcess]) -> float:
@@ -183,14 +191,15 @@ def main() -> int:
     for count in arguments.members:
         with served(arguments.store) as store:
             change = measure(count, arguments.processes, arguments.victims, store)
-        seconds, processor, server, costs, total = change
+        seconds, processor, relaying, server, costs, total = change
         requests, read = sorted(each.requests for each in costs), sorted(each.read - each.view for each in costs)
         asked = f"{statistics.median(requests):.0f} ({requests[-1]})"
         got = f"{statistics.median(read):.0f} ({read[-1]}); the view {max(each.view for each in costs)}"
         print(f"{count:7} | {seconds * 1000:8.0f} ms | {processor:7.2f} s, {server:7.2f} s     | {asked:13} | {got}")
         if total:
             hosts = count // HOST - 1
-            print(f"        | through {hosts} relays: {total} requests to the store, {total / hosts:.1f} a host")
+            told = f"{total} requests to the store, {total / hosts:.1f} a host"
+            print(f"        | through {hosts} relays: {told}; {relaying:.2f} s of the processor for the relays")
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 

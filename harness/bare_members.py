@@ -1,7 +1,7 @@
 """Members without a training: real machine, board and gathering, over a store that counts what is asked of it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple, Self, cast
 
@@ -61,6 +61,11 @@ class CountingStore:
         self.requests += 1
         self._store.set(key, value)
 
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """See Store."""
+        self.requests += 1
+        self._store.set_many(values)
+
     def get(self, key: str) -> bytes | None:
         """See Store."""
         found = self._store.get(key)
@@ -86,15 +91,21 @@ class CountingStore:
         self._count(key, found)
         return found
 
+    def hear(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        found = self._store.hear(key, timeout)
+        self._count(key, found)
+        return found
+
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         self.requests += 1
         return self._store.add(key, amount)
 
-    def append(self, log: str, entry: bytes) -> None:
+    def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
         self.requests += 1
-        self._store.append(log, entry)
+        self._store.append(log, *entries)
 
     def entries(self, log: str, after: int) -> Entries:
         """See Store."""

@@ -1,7 +1,7 @@
 """A store without a network."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -30,6 +30,11 @@ class MemoryStore:
         with self._changing() as values:
             values[key] = value
 
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """See Store."""
+        with self._changing() as stored:
+            stored.update(values)
+
     def get(self, key: str) -> bytes | None:
         """See Store."""
         with self._changing() as values:
@@ -55,6 +60,10 @@ class MemoryStore:
             self._require_alive()
             return values.get(key)
 
+    def hear(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        return self.wait(key, timeout)
+
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         with self._changing() as values:
@@ -62,9 +71,9 @@ class MemoryStore:
             values[key] = str(total).encode()
             return total
 
-    def append(self, log: str, entry: bytes) -> None:
+    def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
-        counted_log.append(self, log, entry)
+        counted_log.append(self, log, entries)
 
     def entries(self, log: str, after: int) -> Entries:
         """See Store."""

@@ -7,11 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from recycle.control.relay import GatheringStore, run_relay
+from recycle.control.relay import run_relay
+from recycle.control.store import Store
 
 
 @contextlib.contextmanager
-def relays(hosts: Mapping[bytes, Callable[[], GatheringStore]]) -> Iterator[None]:
+def relays(hosts: Mapping[bytes, Callable[[], Store]]) -> Iterator[None]:
     """Serve some in a thread of its own.
 
     Args:

@@ -6,6 +6,8 @@ Every method raises StoreLost when the store is gone. What was not made with the
 import time
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
 from recycle.control.failure_board import STRANGE, FailureBoard
@@ -72,9 +74,9 @@ class Board:
         begun = self.verdicts.begun()
         while begun is not None and (named := [each for each in told if begun.view.names(each)]):
             epoch = begun.view.epoch
-            for member in named:
-                self.failures.tell_death(epoch, told[member])
-            self.failures.raise_alarm(epoch, f"{named[0]} {told[named[0]].reason}", source)
+            self.failures.raise_alarm(
+                epoch, f"{named[0]} {told[named[0]].reason}", source, [told[each] for each in named]
+            )
             begun = self.verdicts.newest(epoch + 1)
 
     def forget(self, epoch: int, members: Collection[Member], ranks: int = 1) -> None:
@@ -124,12 +126,14 @@ class VerdictBoard:
         newest = sealed.find(keys.VIEW, before, Verdict)
         if newest is not None and newest.epoch >= verdict.epoch:
             return newest
+        if verdict.unheard is not None:
+            # It was true of the moment in which it was stored before.
+            verdict = msgspec.structs.replace(verdict, unheard=None)
         after = store.compare_set(keys.VIEW, before or b"", sealed.seal(keys.VIEW, verdict))
         stored = sealed.find(keys.VIEW, after, Verdict)
         if stored is None:
             return self.propose(verdict)
-        self.announce(stored.epoch)
-        store.set(keys.bell(stored.epoch), b"")
+        store.set_many({keys.EPOCH: sealed.seal(keys.EPOCH, stored.epoch), keys.bell(stored.epoch): b""})
         return stored
 
     def announce(self, epoch: int) -> None:
@@ -140,17 +144,17 @@ class VerdictBoard:
         """The number that was announced last; it may be late, but changes after every verdict that stays the newest."""
         return self._sealed.read(keys.EPOCH, int)
 
-    def ring(self, epoch: int, leader: Member, verdict: Verdict | None = None) -> None:
-        """End the wait for a leader, which has decided or cannot.
+    def ring(self, epoch: int, leaders: Sequence[Member], verdict: Verdict | None = None) -> None:
+        """End the wait for leaders, which have decided or cannot.
 
         Args:
-            epoch: in which it is waited for.
-            leader: for whom.
+            epoch: in which they are waited for.
+            leaders: for whom.
             verdict: of the next epoch, if it is the one that counts: who has that of this epoch need not read it all.
         """
-        key = keys.turn(epoch, leader)
-        sealed = b"" if verdict is None else self._sealed.seal(key, verdict.without_members())
-        self._sealed.plain.set(key, sealed)
+        told = None if verdict is None else verdict.without_members()
+        turns = [keys.turn(epoch, each) for each in leaders]
+        self._sealed.plain.set_many({each: b"" if told is None else self._sealed.seal(each, told) for each in turns})
 
     def await_turn(self, epoch: int, leader: Member, timeout: float) -> Verdict | None:
         """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long.
@@ -159,7 +163,7 @@ class VerdictBoard:
             The verdict of the next epoch if it came with that, and the one before was read over this connection.
         """
         key = keys.turn(epoch, leader)
-        sealed = self._sealed.plain.wait(key, timeout)
+        sealed = self._sealed.plain.hear(key, timeout)
         if not sealed or self._read_last is None or self._read_last[1].epoch != epoch:
             return None
         told = self._sealed.find(key, sealed, Verdict)
@@ -201,7 +205,7 @@ class VerdictBoard:
         newest = self.newest(epoch)
         if newest is None:
             # Who decided may have died before it rang the bell: so the bell only ends the wait, and says nothing.
-            self._sealed.plain.wait(keys.bell(epoch), timeout)
+            self._sealed.plain.hear(keys.bell(epoch), timeout)
             newest = self.newest(epoch)
         return newest
 

@@ -3,14 +3,15 @@
 Who dies between the two leaves a hole, which nobody may wait for.
 """
 
+from collections.abc import Sequence
 from itertools import takewhile
 
 from recycle.control.store import Entries, Store
 
 
-def append(store: Store, log: str, entry: bytes) -> None:
+def append(store: Store, log: str, entries: Sequence[bytes]) -> None:
     """See Store."""
-    store.set(_key(log, store.add(log, 1)), entry)
+    store.set_many({_key(log, store.add(log, 1)): entry for entry in entries})
 
 
 def entries(store: Store, log: str, after: int) -> Entries:

@@ -166,43 +166,52 @@ class Gateway:
 
 
 class Watch:
-    """A watch that ends with the first event.
+    """What is set in a range of keys from a moment on.
 
     Args:
         connection: with the request under way.
         member: of the cluster that it is at.
-
-    Attributes:
-        found: the first key and value that was set, as ``kv/range`` gives them; None where they have to be asked for.
     """
 
     def __init__(self, connection: HTTPConnection, member: tuple[str, int]) -> None:
         self.member = member
         self._connection = connection
         self._heard = b""
-        self.found: Json | None = None
 
-    def wait(self, timeout: float) -> bool:
-        """Whether there was an event, after one was heard or a time in seconds is over.
+    def news(self, timeout: float) -> list[Json]:
+        """What was set since this was asked last, after something was or a time in seconds is over.
+
+        Args:
+            timeout: in seconds.
+
+        Returns:
+            Keys and values as ``kv/range`` gives them, in the order in which they were set.
 
         Raises:
             OSError: the watch has ended.
+            DecodeError: not all that has come has come in one piece; it has to be asked for.
         """
         deadline = time.monotonic() + timeout
         socket = self._connection.sock
-        # Only an event is decoded; nothing before it has this word.
-        while b'"events"' not in self._heard:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
+        while (left := deadline - time.monotonic()) > 0:
             socket.settimeout(left)
             with suppress(TimeoutError):
                 heard = socket.recv(1 << 16)
                 if not heard or b'"error"' in heard or b'"canceled"' in heard:
                     raise ConnectionError("the watch has ended")
                 self._heard += heard
-        self.found = _first_set(self._heard)
-        return True
+                if found := self._found():
+                    return found
+        return []
+
+    def _found(self) -> list[Json]:
+        """What is in the lines that have come, of which only those with events are decoded."""
+        whole, newline, rest = self._heard.rpartition(b"\n")
+        if newline:
+            self._heard = rest
+        told = [each for each in whole.split(b"\n") if b'"events"' in each]
+        results = [msgspec.json.decode(each, type=Json)["result"] for each in told]
+        return [event["kv"] for result in results for event in result["events"]]
 
     def close(self) -> None:
         """End it."""
@@ -210,14 +219,6 @@ class Watch:
 
     def __del__(self) -> None:
         self.close()
-
-
-def _first_set(heard: bytes) -> Json | None:
-    """The first key and value of an event; None where not all of it has come in one piece."""
-    begin = heard.rfind(b'{"result"', 0, heard.index(b'"events"'))
-    with suppress(msgspec.DecodeError, LookupError):
-        return dict(msgspec.json.decode(heard[begin:].splitlines()[0], type=Json)["result"]["events"][0]["kv"])
-    return None
 
 
 def _tls_context(cluster: EtcdCluster) -> ssl.SSLContext | None:

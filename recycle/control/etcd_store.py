@@ -8,13 +8,13 @@ from contextlib import suppress
 from http.client import HTTPException
 from itertools import islice
 
+import msgspec
+
 from recycle.control.errors import StoreLost
+from recycle.control.etcd_bells import HURRY, LONGEST_WATCH, Bells
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_gateway import PATIENCE, Gateway, Json, Watch
 from recycle.control.store import Entries
-
-LONGEST_WATCH = 1.0
-"""Seconds until it is looked whether a watch has missed something: at a member that is lost, it hears nothing."""
 
 BATCH = 128
 """How many operations etcd takes in one request."""
@@ -51,6 +51,7 @@ class EtcdStore:
         self._prefix = f"{cluster.prefix}{prefix}/" if prefix else cluster.prefix
         self._gateway = Gateway(cluster, patience, near)
         self._watch: tuple[Mapping[str, str], Watch] | None = None
+        self._bells: Bells | None = None
         self._mark = _text(cluster.mark.encode())
         self._require_open(self._gateway.call("kv/range", {"key": self._mark}))
 
@@ -59,10 +60,13 @@ class EtcdStore:
         self.set_many({key: value})
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
-        """The same for some keys, in few requests."""
+        """See Store."""
         for batch in _batches(list(values)):
-            puts = [{"request_put": {"key": self._name(key), "value": _text(values[key])}} for key in batch]
-            self._gateway.call("kv/txn", {"success": puts})
+            puts = [{"key": self._name(key), "value": _text(values[key])} for key in batch]
+            if len(puts) == 1:
+                self._gateway.call("kv/put", puts[0])
+            else:
+                self._gateway.call("kv/txn", {"success": [{"request_put": each} for each in puts]})
 
     def get(self, key: str) -> bytes | None:
         """See Store."""
@@ -103,6 +107,16 @@ class EtcdStore:
         """See Store."""
         return _value(self._await({"key": self._name(key)}, {}, timeout))
 
+    def hear(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        span = self._below_key(key.rpartition("/")[0])
+        if self._bells is None or self._bells.span != span:
+            if self._bells is not None:
+                self._bells.close()
+            self._bells = Bells(self._gateway, span)
+        value = self._bells.wait(self._name(key), timeout)
+        return None if value is None else b64decode(value)
+
     def add(self, key: str, amount: int) -> int:
         """See Store; the amount is 0 or 1."""
         assert amount in (0, 1), "etcd counts how often a key was set"
@@ -127,20 +141,18 @@ class EtcdStore:
             found = self._gateway.call("kv/range", {"key": name, "revision": counted})
         return _count(found)
 
-    def append(self, log: str, entry: bytes) -> None:
+    def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
-        self.set(self.entry_key(log), entry)
-
-    def entry_key(self, log: str) -> str:
-        """A key for a new entry of a log; it is appended when a value is set there for the first time."""
-        return f"{log}/{uuid.uuid4().hex}"
+        # All in one key, because every reader of the log has etcd look at all its keys. It is appended when it is set
+        # for the first time.
+        self.set(f"{log}/{uuid.uuid4().hex}", msgspec.msgpack.encode(entries))
 
     def entries(self, log: str, after: int) -> Entries:
         """See Store."""
         # Revisions number all that is written, one after the other.
         order = {"sort_order": "ASCEND", "sort_target": "CREATE", "min_create_revision": str(after + 1)}
         answer = self._gateway.call("kv/range", {**self._below_key(log), **order})
-        found = [(int(each["create_revision"]), b64decode(each.get("value", ""))) for each in answer.get("kvs", ())]
+        found = [(int(each["create_revision"]), entry) for each in answer.get("kvs", ()) for entry in _entries(each)]
         last = found[-1][0] if found else after
         return Entries(found, last, last)
 
@@ -212,31 +224,26 @@ class EtcdStore:
             if "kvs" in found or left <= 0:
                 return found
             revision = int(found["header"]["revision"])
-            first = self._await_event(span, revision, min(left, LONGEST_WATCH))
-            # A watch may have been opened before this wait, and have heard of what was found then.
-            if (
-                first is not None
-                and int(first["mod_revision"]) > revision
-                and int(first["create_revision"]) >= int(wanted.get("min_create_revision", 0))
-            ):
-                return {"kvs": [first]}
+            oldest = int(wanted.get("min_create_revision", 0))
+            for each in self._await_news(span, revision, min(left, LONGEST_WATCH)):
+                # A watch may have been opened before this wait, and have heard of what was found then.
+                if int(each["mod_revision"]) > revision and int(each["create_revision"]) >= oldest:
+                    return {"kvs": [each]}
 
-    def _await_event(self, span: Mapping[str, str], revision: int, timeout: float) -> Json | None:
+    def _await_news(self, span: Mapping[str, str], revision: int, timeout: float) -> list[Json]:
         """Wait until something may have been set in a range after a revision, or a time in seconds is over.
 
         Returns:
-            The first that was, if that is known.
+            What was, as far as it is known.
         """
         try:
-            watch = self._watching(span, revision)
-            if not watch.wait(timeout):
-                return None
+            return self._watching(span, revision).news(timeout)
+        except msgspec.DecodeError:
+            self._stop_watching()
         except (OSError, HTTPException):
-            # The next request finds a member that answers; where all do, there is no hurry.
-            time.sleep(min(timeout, 0.05))
-            watch = None
-        self._stop_watching()
-        return None if watch is None else watch.found
+            self._stop_watching()
+            time.sleep(min(timeout, HURRY))
+        return []
 
     def _watching(self, span: Mapping[str, str], revision: int) -> Watch:
         """A watch of a range; the same as the last time, as long as it is where requests are answered."""
@@ -267,6 +274,15 @@ def _text(value: bytes) -> str:
 
 def _value(found: Json) -> bytes | None:
     return b64decode(found["kvs"][0].get("value", "")) if "kvs" in found else None
+
+
+def _entries(found: Json) -> list[bytes]:
+    """What was appended in one step; of a stranger's, what will be found to lack the seal."""
+    stored = b64decode(found.get("value", ""))
+    try:
+        return msgspec.msgpack.decode(stored, type=list[bytes])
+    except msgspec.DecodeError:
+        return [stored]
 
 
 def _count(found: Json) -> int:

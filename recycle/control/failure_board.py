@@ -1,6 +1,7 @@
 """Alarms, what halted members hold, and who is dead, as they are kept in the store."""
 
 import time
+from collections.abc import Sequence
 
 from recycle.control import keys
 from recycle.control.log import Log
@@ -23,10 +24,20 @@ class FailureBoard:
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
 
-    def raise_alarm(self, epoch: int, cause: str, source: str) -> Alarm:
-        """Raise the alarm of an epoch; gives the one that was raised first."""
+    def raise_alarm(self, epoch: int, cause: str, source: str, deaths: Sequence[Death] = ()) -> Alarm:
+        """Raise the alarm of an epoch; gives the one that was raised first.
+
+        Args:
+            epoch: which.
+            cause: why it cannot go on.
+            source: who says so.
+            deaths: that are told before; who waits for these members as leaders is called at the same time.
+        """
+        if deaths:
+            self.log(epoch).append(*deaths)
         raised = self._sealed.write_once(keys.alarm(epoch), Alarm(epoch, source, cause))
-        self._sealed.write(keys.call(epoch), raised)
+        call = keys.call(epoch)
+        self._sealed.plain.set_many({**_bells(epoch, deaths), call: self._sealed.seal(call, raised)})
         return raised
 
     def alarm(self, epoch: int) -> Alarm | None:
@@ -43,7 +54,7 @@ class FailureBoard:
             Whether somebody called before some seconds were over, and the alarm if it came with that.
         """
         key = keys.call(epoch)
-        stored = self._sealed.plain.wait(key, timeout)
+        stored = self._sealed.plain.hear(key, timeout)
         return stored is not None, self._sealed.find(key, stored, Alarm)
 
     def wait_alarm(self, epoch: int, timeout: float) -> Alarm | None:
@@ -69,19 +80,20 @@ class FailureBoard:
         """Declare a member dead; gives what was said first."""
         return self._sealed.write_once(keys.death(death.member), death)
 
-    def tell_death(self, epoch: int, death: Death) -> None:
-        """Tell who leads in an epoch that a member is dead; if it was the leader, all who wait for it."""
-        self.log(epoch).append(death)
-        # It may also have died when it had begun this epoch, before it rang for it.
-        for waited in (epoch - 1, epoch):
-            self._sealed.plain.set(keys.turn(waited, Member.parse(death.member)), b"")
+    def tell_deaths(self, epoch: int, *deaths: Death) -> None:
+        """Tell who leads in an epoch that members are dead; if one of them was the leader, all who wait for it."""
+        self.log(epoch).append(*deaths)
+        self._sealed.plain.set_many(_bells(epoch, deaths))
 
     def unheard(self, verdict: Verdict) -> tuple[Death, ...]:
         """The deaths of members of a view of which its proposer may not have heard.
 
         Who is declared dead is told in the log of an epoch before it is looked whether there is a newer view. So what
-        the proposer has missed is in the log when its verdict is read.
+        the proposer has missed is in the log when its verdict is read. Who has looked after it was stored has done so
+        for all who have the verdict from there.
         """
+        if verdict.unheard is not None:
+            return verdict.unheard
         told = [entry for _, entry in self.log(verdict.epoch - 1).read(verdict.heard).found]
         if not (told or verdict.joined):
             return ()
@@ -102,3 +114,10 @@ class FailureBoard:
     def death(self, member: Member) -> Death | None:
         """How a member died, if it was declared dead."""
         return self._sealed.read(keys.death(member), Death)
+
+
+def _bells(epoch: int, deaths: Sequence[Death]) -> dict[str, bytes]:
+    """What ends all waits for dead leaders."""
+    dead = [Member.parse(each.member) for each in deaths]
+    # They may also have died when they had begun this epoch, before they rang for it.
+    return {keys.turn(waited, each): b"" for waited in (epoch - 1, epoch) for each in dead}

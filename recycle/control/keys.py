@@ -15,17 +15,17 @@ RUN, OPENING, VIEW, EPOCH, KEEPERS = "run", "opening", "view", "epoch", "keepers
 
 def bell(epoch: int) -> str:
     """Ends a joiner's wait for a verdict."""
-    return f"epoch/{epoch}/bell"
+    return f"epoch/{epoch}/bells/verdict"
 
 
 def turn(epoch: int, leader: Member) -> str:
     """Ends the wait for a leader: it has decided, or it is dead."""
-    return f"epoch/{epoch}/turn/{leader}"
+    return f"epoch/{epoch}/bells/{leader}"
 
 
 def call(epoch: int) -> str:
     """Ends the wait of all members: there is an alarm, or somebody asks to be let in."""
-    return f"epoch/{epoch}/call"
+    return f"epoch/{epoch}/bells/call"
 
 
 def alarm(epoch: int) -> str:

@@ -24,9 +24,9 @@ class Log(Generic[_T]):
         self._name = name
         self._form = form
 
-    def append(self, entry: _T) -> None:
-        """Add an entry at the end."""
-        self._sealed.plain.append(self._name, self._sealed.seal(self._name, entry))
+    def append(self, *entries: _T) -> None:
+        """Add entries at the end."""
+        self._sealed.plain.append(self._name, *(self._sealed.seal(self._name, each) for each in entries))
 
     def read(self, after: int = 0) -> "Page[_T]":
         """The entries behind a number."""

@@ -148,7 +148,7 @@ class Machine:
             if member == self.me:
                 return self._leave(f"was declared dead: it {event.death.reason}")
             self._deaths[member] = event.death
-            if member not in self.view.members:
+            if not self.view.names(member):
                 return ()
             cause = f"{member} {event.death.reason}"
         else:

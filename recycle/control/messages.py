@@ -169,6 +169,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         joined: the members that were not in the epoch before.
         lacking: the members that need a peer's copy of the version.
         heard: up to which entry the log of the epoch before was read.
+        unheard: the deaths of its members that were told behind that before it was stored, or right after; None where
+            whoever reads it has to look for them, as in the store.
         plan: where the plan of this view is; None as long as nobody has chosen one.
         stop: why the run cannot go on; empty if it can.
     """
@@ -181,6 +183,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     joined: Names = ()
     lacking: Names = ()
     heard: Number = 0
+    unheard: Annotated[tuple[Death, ...], msgspec.Meta(max_length=100_000)] | None = None
     plan: ChosenPlan | None = None
     stop: Line = ""
 

@@ -1,16 +1,17 @@
 """A host's relay: what its members ask of the store at the same time is asked once, or in one request.
 
-It decides nothing and keeps nothing: each request is answered with what the store says after it was made. So all that
-holds of the store holds of it through the relay.
+It decides nothing and keeps nothing: each request is answered with what the store says after it was made, or has told
+whoever listens to a bell. So all that holds of the store holds of it through the relay.
 """
 
 import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from contextlib import suppress
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -27,14 +28,15 @@ from recycle.control.relay_requests import (
     Result,
     Set,
     Single,
-    WaitEntry,
     Waiting,
-    WaitKey,
 )
 from recycle.control.store import Store
 
 LOOK = 0.2
 """Seconds until a name that another relay had is tried again."""
+
+GATHER = 0.005
+"""Seconds for which what is appended to a log waits for more: whoever reads it waits for the other members as well."""
 
 TURN = 2.0
 """Seconds after which it is looked whether anybody still waits for something."""
@@ -45,24 +47,11 @@ MOST = 256
 _CREDENTIALS = struct.Struct("3i")
 
 
-class GatheringStore(Store, Protocol):
-    """A store that takes many values at once."""
-
-    def set_many(self, values: Mapping[str, bytes]) -> None:
-        """The same as set for some keys, in few requests."""
-
-    def entry_key(self, log: str) -> str:
-        """A key for a new entry of a log; it is appended when a value is set there for the first time."""
-
-    def clone(self) -> "GatheringStore":
-        """See Store."""
-
-
 class _Asked(NamedTuple):
     """A request, and who is told what comes of it."""
 
     request: Set | Append | Get | Single
-    answer: "asyncio.Future[Answer]"
+    caller: "_Caller"
 
 
 class Relay:
@@ -72,16 +61,18 @@ class Relay:
         connect: makes a connection to the store, or raises StoreLost.
     """
 
-    def __init__(self, connect: Callable[[], GatheringStore]) -> None:
+    def __init__(self, connect: Callable[[], Store]) -> None:
         self._connect = connect
         self._asker = ThreadPoolExecutor(1)
         self._waiters = ThreadPoolExecutor(MOST)
-        self._store: GatheringStore | None = None
-        self._idle: list[GatheringStore] = []
+        self._store: Store | None = None
+        self._idle: list[Store] = []
         self._asked: list[_Asked] = []
         self._asking: asyncio.Task[None] | None = None
-        self._waits: dict[Hashable, asyncio.Task[Answer]] = {}
-        self._awaiting: dict[Hashable, int] = {}
+        # Who waits for what, and until when.
+        self._waits: dict[Hashable, dict[_Caller, asyncio.TimerHandle]] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._callers: set[_Caller] = set()
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer whoever runs as the same user as this process.
@@ -89,43 +80,50 @@ class Relay:
         Args:
             listener: where they come to.
         """
-        server = await asyncio.start_unix_server(self._attend, sock=listener)
-        await server.serve_forever()
-
-    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One member's connection; its requests are answered one after the other."""
-        decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-        encoder = msgspec.msgpack.Encoder()
-        is_own = _is_own(writer.get_extra_info("socket"))
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: _Caller(self), sock=listener)
         try:
-            while is_own and (size := int.from_bytes(await reader.readexactly(HEAD))) <= LARGEST:
-                request = decoder.decode(await reader.readexactly(size))
-                message = encoder.encode(await self._answer(request))
-                writer.write(len(message).to_bytes(HEAD) + message)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError, asyncio.CancelledError):
-            pass  # it has left, or is none of ours, or this process ends
+            await loop.create_future()
         finally:
-            writer.close()
+            server.close()
+            for each in self._callers:
+                each.leave()
 
-    async def _answer(self, request: Request) -> Answer:
-        if isinstance(request, WaitKey | WaitEntry):
-            return await self._await(request)
-        asked = _Asked(request, asyncio.get_running_loop().create_future())
-        self._asked.append(asked)
+    def meet(self, caller: "_Caller") -> None:
+        """Somebody has come."""
+        self._callers.add(caller)
+
+    def take(self, request: Request, caller: "_Caller") -> None:
+        """Answer a request, sooner or later.
+
+        Args:
+            request: which.
+            caller: who is answered.
+        """
+        if isinstance(request, Waiting):
+            self._await(request, caller)
+            return
+        self._asked.append(_Asked(request, caller))
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())
-        return await asked.answer
+
+    def lose(self, caller: "_Caller") -> None:
+        """Somebody has left, and waits for nothing any more."""
+        self._callers.discard(caller)
+        for callers in self._waits.values():
+            if (timer := callers.pop(caller, None)) is not None:
+                timer.cancel()
 
     async def _ask(self) -> None:
         """Ask what there is to be asked; what comes meanwhile is asked together after it."""
         loop = asyncio.get_running_loop()
         while self._asked:
+            if all(isinstance(each.request, Append) for each in self._asked):
+                await asyncio.sleep(GATHER)
             asked, self._asked = self._asked, []
             answers = await loop.run_in_executor(self._asker, self._carry_out, [each.request for each in asked])
             for each, answer in zip(asked, answers, strict=True):
-                if not each.answer.done():
-                    each.answer.set_result(answer)
+                each.caller.answer(_message(answer))
         self._asking = None
 
     def _carry_out(self, requests: Sequence[Set | Append | Get | Single]) -> list[Answer]:
@@ -144,33 +142,30 @@ class Relay:
             # One of them cannot be carried out.
             return [answer for each in requests for answer in self._carry_out([each])]
 
-    async def _await(self, request: Waiting) -> Answer:
+    def _await(self, request: Waiting, caller: "_Caller") -> None:
         subject = request.subject
-        self._awaiting[subject] = self._awaiting.get(subject, 0) + 1
         if subject not in self._waits:
-            self._waits[subject] = asyncio.create_task(self._keep_waiting(request))
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._waits[subject]), request.timeout)
-        except TimeoutError:
-            return Answer()
-        finally:
-            self._awaiting[subject] -= 1
-            if not self._awaiting[subject] and subject not in self._waits:
-                del self._awaiting[subject]
+            self._waits[subject] = {}
+            task = asyncio.create_task(self._keep_waiting(request))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+        callers = self._waits[subject]
+        callers[caller] = asyncio.get_running_loop().call_later(request.timeout, _give_up, callers, caller)
 
-    async def _keep_waiting(self, request: Waiting) -> Answer:
+    async def _keep_waiting(self, request: Waiting) -> None:
         """Wait for as long as somebody does."""
-        loop, subject = asyncio.get_running_loop(), request.subject
+        loop, callers = asyncio.get_running_loop(), self._waits[request.subject]
         answer: Answer | None = None
         try:
-            while answer is None and self._awaiting[subject]:
+            while answer is None and callers:
                 answer = await loop.run_in_executor(self._waiters, self._wait, request)
         finally:
             # Who waits from here on has to ask anew.
-            del self._waits[subject]
-            if not self._awaiting[subject]:
-                del self._awaiting[subject]
-        return answer or Answer()
+            del self._waits[request.subject]
+        message = _message(answer or Answer())
+        for caller, timer in callers.items():
+            timer.cancel()
+            caller.answer(message)
 
     def _wait(self, request: Waiting) -> Answer | None:
         try:
@@ -184,15 +179,95 @@ class Relay:
             return Answer(refusal=str(error))
 
 
-def _carry_out(store: GatheringStore, requests: Sequence[Set | Append | Get | Single]) -> list[Answer]:
-    values = {}
+class _Caller(asyncio.Protocol):
+    """One member's connection; its requests are answered one after the other.
+
+    Args:
+        relay: that is asked.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._transport: asyncio.Transport | None = None
+        self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+        self._heard = bytearray()
+        self._is_asking = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._relay.meet(self)
+        if not _is_own(transport.get_extra_info("socket")):
+            self.leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See Protocol."""
+        self._transport = None
+        self._relay.lose(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See Protocol."""
+        self._heard += data
+        self._read()
+
+    def answer(self, message: bytes) -> None:
+        """Answer what was asked, if anybody is there.
+
+        Args:
+            message: the answer.
+        """
+        self._is_asking = False
+        if self._transport is not None:
+            self._transport.write(message)
+            self._read()
+
+    def leave(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _read(self) -> None:
+        end = HEAD + int.from_bytes(self._heard[:HEAD])
+        if self._is_asking or self._transport is None or self._transport.is_closing() or len(self._heard) < HEAD:
+            return
+        if end > HEAD + LARGEST:
+            self.leave()
+        elif len(self._heard) >= end:
+            message = bytes(self._heard[HEAD:end])
+            del self._heard[:end]
+            try:
+                request = self._decoder.decode(message)
+            except msgspec.DecodeError:
+                self.leave()  # it is none of ours
+                return
+            self._is_asking = True
+            self._relay.take(request, self)
+
+
+def _message(answer: Answer) -> bytes:
+    message = msgspec.msgpack.encode(answer)
+    return len(message).to_bytes(HEAD) + message
+
+
+def _give_up(callers: "dict[_Caller, asyncio.TimerHandle]", caller: _Caller) -> None:
+    """Somebody's time is over."""
+    with suppress(KeyError):
+        del callers[caller]
+        caller.answer(_message(Answer()))
+
+
+def _carry_out(store: Store, requests: Sequence[Set | Append | Get | Single]) -> list[Answer]:
+    values: dict[str, bytes] = {}
+    logs: dict[str, list[bytes]] = {}
     for each in requests:
         if isinstance(each, Set):
-            values[each.key] = each.value
+            values |= each.values
         elif isinstance(each, Append):
-            values[store.entry_key(each.log)] = each.entry
+            logs.setdefault(each.log, []).extend(each.entries)
     if values:
         store.set_many(values)
+    for log, entries in logs.items():
+        store.append(log, *entries)
     wanted = list(dict.fromkeys(key for each in requests if isinstance(each, Get) for key in each.keys))
     found = dict(zip(wanted, store.get_many(wanted), strict=True)) if wanted else {}
     told: dict[ReadLog | Open, Result] = {}
@@ -218,7 +293,7 @@ def _is_own(connection: socket.socket) -> bool:
     return int(_CREDENTIALS.unpack(credentials)[1]) == os.getuid()
 
 
-async def run_relay(name: bytes, connect: Callable[[], GatheringStore]) -> None:
+async def run_relay(name: bytes, connect: Callable[[], Store]) -> None:
     """Be the relay of this host, as soon as no other process is.
 
     Args:

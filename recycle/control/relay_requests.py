@@ -18,17 +18,16 @@ LARGEST = 1 << 26
 
 
 class Set(msgspec.Struct, frozen=True, tag="set"):
-    """See Store."""
+    """See Store; for many keys."""
 
-    key: Text
-    value: bytes
+    values: dict[Text, bytes]
 
 
 class Append(msgspec.Struct, frozen=True, tag="append"):
     """See Store."""
 
     log: Text
-    entry: bytes
+    entries: tuple[bytes, ...]
 
 
 class Get(msgspec.Struct, frozen=True, tag="get"):
@@ -108,6 +107,23 @@ class WaitKey(msgspec.Struct, frozen=True, tag="wait"):
         return found is not None, found
 
 
+class Hear(msgspec.Struct, frozen=True, tag="hear"):
+    """See Store."""
+
+    key: Text
+    timeout: Seconds
+
+    @property
+    def subject(self) -> tuple[str, int]:
+        """See WaitKey."""
+        return self.key, -2
+
+    def wait(self, store: Store, seconds: float) -> tuple[bool, Result]:
+        """See WaitKey."""
+        found = store.hear(self.key, seconds)
+        return found is not None, found
+
+
 class WaitEntry(msgspec.Struct, frozen=True, tag="wait_entry"):
     """See Store."""
 
@@ -129,7 +145,7 @@ class WaitEntry(msgspec.Struct, frozen=True, tag="wait_entry"):
 Single = ReadLog | CompareSet | Add | Delete | Open
 """Requests that are carried out one by one, unless they are the same."""
 
-Waiting = WaitKey | WaitEntry
+Waiting = WaitKey | Hear | WaitEntry
 
 Request = Set | Append | Get | Single | Waiting
 

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -16,6 +16,7 @@ from recycle.control.relay_requests import (
     CompareSet,
     Delete,
     Get,
+    Hear,
     Open,
     ReadLog,
     Request,
@@ -60,7 +61,11 @@ class RelayedStore:
 
     def set(self, key: str, value: bytes) -> None:
         """See Store."""
-        self._ask(Set(key, value), lambda store: store.set(key, value))
+        self.set_many({key: value})
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """See Store."""
+        self._ask(Set(dict(values)), lambda store: store.set_many(values))
 
     def get(self, key: str) -> bytes | None:
         """See Store."""
@@ -86,6 +91,12 @@ class RelayedStore:
         # The time may have been over before the relay has looked.
         return self.get(key) if found is None else found
 
+    def hear(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        found = self._ask(Hear(key, timeout), lambda store: store.hear(key, timeout), timeout)
+        assert found is None or isinstance(found, bytes)
+        return found
+
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         request = Add(key, amount)
@@ -93,9 +104,9 @@ class RelayedStore:
         assert isinstance(found, int)
         return found
 
-    def append(self, log: str, entry: bytes) -> None:
+    def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
-        self._ask(Append(log, entry), lambda store: store.append(log, entry))
+        self._ask(Append(log, entries), lambda store: store.append(log, *entries))
 
     def entries(self, log: str, after: int) -> Entries:
         """See Store."""
@@ -149,7 +160,7 @@ class RelayedStore:
             self._socket.settimeout(patience)
             message = self._encoder.encode(request)
             self._socket.sendall(len(message).to_bytes(HEAD) + message)
-            return self._decoder.decode(self._receive(self._socket, int.from_bytes(self._receive(self._socket, HEAD))))
+            return self._decoder.decode(self._receive(self._socket))
         except OSError:
             self._leave()
             self._looked = time.monotonic()
@@ -167,14 +178,16 @@ class RelayedStore:
         self._own = None
         return found
 
-    def _receive(self, sender: socket.socket, size: int) -> bytes:
-        received = bytearray()
+    def _receive(self, sender: socket.socket) -> bytes:
+        """The answer, of which mostly all comes at once; nothing comes behind it."""
+        received, size = bytearray(), HEAD
         while len(received) < size:
-            part = sender.recv(size - len(received))
+            part = sender.recv(1 << 16)
             if not part:
                 raise ConnectionError("the relay has ended")
             received += part
-        return bytes(received)
+            size = HEAD + int.from_bytes(received[:HEAD])
+        return bytes(received[HEAD:])
 
     def _leave(self) -> None:
         if self._socket is not None:

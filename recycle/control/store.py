@@ -1,6 +1,6 @@
 """The store where the members meet: a few keys with a compare-and-set."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -25,6 +25,9 @@ class Store(Protocol):
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value; once this returns, the store has it."""
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """The same for some keys, in few requests."""
 
     def get(self, key: str) -> bytes | None:
         """The value, or None where there is none; never waits for one."""
@@ -52,11 +55,22 @@ class Store(Protocol):
             timeout: in seconds.
         """
 
+    def hear(self, key: str, timeout: float) -> bytes | None:
+        """The same for a bell, which costs less: it may overlook what is there, and give what was there before.
+
+        A bell is a key beside few others, up to the last slash of its name, and all of them are left where they are for
+        as long as anybody waits for one. It is heard when it is set during the wait.
+
+        Args:
+            key: which bell.
+            timeout: in seconds.
+        """
+
     def add(self, key: str, amount: int) -> int:
         """Add 1 to a counter, which starts at 0, or 0 to look at it; gives the sum."""
 
-    def append(self, log: str, entry: bytes) -> None:
-        """Add an entry at the end of a log, which is empty at first."""
+    def append(self, log: str, *entries: bytes) -> None:
+        """Add entries at the end of a log, which is empty at first; in one step where the store can."""
 
     def entries(self, log: str, after: int) -> Entries:
         """The entries of a log whose numbers are greater than one; that of the first is greater than 0."""

@@ -4,7 +4,7 @@ import ctypes
 import errno
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -91,10 +91,15 @@ class TorchStore:
 
     def set(self, key: str, value: bytes) -> None:
         """See Store."""
+        self.set_many({key: value})
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """See Store."""
         with self._reached():
-            self.torch_store.set(key, value)  # type: ignore[arg-type]  # the stubs say str; bytes are what it stores
+            for key, value in values.items():
+                self.torch_store.set(key, value)  # type: ignore[arg-type]  # the stubs say str; bytes are what it stores
             # A set is not answered, so the first one to a store that is gone succeeds: only a round trip finds out.
-            self.torch_store.check([key])
+            self.torch_store.check(list(values))
 
     def get(self, key: str) -> bytes | None:
         """See Store."""
@@ -136,14 +141,18 @@ class TorchStore:
                     return found
         return None
 
+    def hear(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        return self.wait(key, timeout)
+
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         with self._reached():
             return self.torch_store.add(key, amount)
 
-    def append(self, log: str, entry: bytes) -> None:
+    def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
-        counted_log.append(self, log, entry)
+        counted_log.append(self, log, entries)
 
     def entries(self, log: str, after: int) -> Entries:
         """See Store."""

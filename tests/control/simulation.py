@@ -63,6 +63,7 @@ class World:
         self.durable: dict[int, History] = {}
         self.reached = 0
         self.agents: list[Iterator[None]] = []
+        self.rung: dict[int, tuple[Death, ...]] = {}
         self.everyone: list[Simulated] = []
         self.opening = Opening.of(View.among(job.servers()))
         self.board.verdicts.open(self.opening)
@@ -114,11 +115,17 @@ class World:
             epoch = begun.view.epoch
             for member in named:
                 yield
-                self.board.failures.tell_death(epoch, deaths[member])
+                self.board.failures.tell_deaths(epoch, deaths[member])
             yield
             self.board.failures.raise_alarm(epoch, f"{named[0]} died", "agent")
             yield
             begun = self.board.verdicts.newest(epoch + 1)
+
+    def ring(self, verdict: Verdict) -> Iterator[None]:
+        """Who has proposed looks for deaths for all who get the verdict from it; it may die before it does."""
+        yield
+        if self.board.verdicts.newest() == verdict:
+            self.rung[verdict.epoch] = self.board.failures.unheard(verdict)
 
     def leave_hole(self) -> None:
         """Somebody dies between its entry's number and the entry."""
@@ -331,13 +338,14 @@ class Simulated:
                 if self.machine.state is State.JOINING:
                     board.joining.request(JoinRequest(report.member, report.epoch, 0, "synced", self.number))
             case Propose(verdict=verdict):
-                board.verdicts.propose(verdict)
+                self.world.agents.append(self.world.ring(board.verdicts.propose(verdict)))
                 self.world.look()
             case Accuse(member=member):
                 board.declare_dead([Death(str(member), "did not answer", "answer", 0.0)], str(self.member))
             case Rebuild():
                 assert self.iteration is None
-                for death in board.failures.unheard(action.verdict):
+                heard = replace(action.verdict, unheard=self.world.rung.get(action.verdict.epoch))
+                for death in board.failures.unheard(heard):
                     self.tell(Died(f"death/{death.member}", death))
                 self.rebuild = action
                 self.world.building.setdefault(action.verdict.epoch, set()).add(self.process)

@@ -3,6 +3,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
@@ -11,6 +12,7 @@ from recycle.control.errors import ControlError
 from recycle.control.log import LogReader
 from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
 from recycle.control.participant import Participant
+from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Server
@@ -39,7 +41,7 @@ def test_what_is_written_is_read_by_another_connection(store: Store, board: Boar
     assert read(other, 2) == []
     board.failures.publish_report(report)
     board.failures.publish_death(death)
-    board.failures.tell_death(2, death)
+    board.failures.tell_deaths(2, death)
     board.failures.raise_alarm(2, "cause", "source")
     board.plans.publish(2, A, b"\0plan\xff")
     assert read(other, 2) == [report, death]
@@ -69,13 +71,14 @@ def test_a_death_is_told_in_every_epoch_that_still_has_the_dead(board: Board) ->
 def test_the_deaths_of_a_host_are_all_told_before_the_alarm_is_raised(store: Store, board: Board, monkeypatch) -> None:
     board.verdicts.propose(verdict(0, 0, A, B, C))
     deaths, told = [Death(str(each), "was lost", "heartbeat", 1.0) for each in (A, C)], []
-    raise_alarm = board.failures.raise_alarm
+    write_once = SealedStore.write_once
 
-    def look(*arguments):
-        told.extend(read(board, 0))
-        return raise_alarm(*arguments)
+    def look(sealed, key, content):
+        if isinstance(content, Alarm):
+            told.extend(read(board, 0))
+        return write_once(sealed, key, content)
 
-    monkeypatch.setattr(board.failures, "raise_alarm", look)
+    monkeypatch.setattr(SealedStore, "write_once", look)
     board.declare_dead(deaths, "host h")
     assert told == deaths
     assert [board.failures.death(each) for each in (A, B, C)] == [deaths[0], None, deaths[1]]
@@ -84,14 +87,14 @@ def test_the_deaths_of_a_host_are_all_told_before_the_alarm_is_raised(store: Sto
 def test_who_waits_for_a_leader_that_began_an_epoch_and_died_is_woken(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(1, 0, A, B))
     board.declare_dead([Death(str(A), "died", "agent", 1.0)], "agent")
-    assert store.get_many(["epoch/0/turn/W0_0#0", "epoch/1/turn/W0_0#0"]) == [b"", b""]
+    assert store.get_many(["epoch/0/bells/W0_0#0", "epoch/1/bells/W0_0#0"]) == [b"", b""]
 
 
 def test_what_the_proposer_of_a_view_has_not_heard_is_found_by_its_members(board: Board) -> None:
     early, late, outside, joiner = (Death(str(each), "died", "agent", 1.0) for each in (A, B, Member(B.server, 7), C))
-    board.failures.tell_death(3, early)
-    board.failures.tell_death(3, late)
-    board.failures.tell_death(3, outside)
+    board.failures.tell_deaths(3, early)
+    board.failures.tell_deaths(3, late)
+    board.failures.tell_deaths(3, outside)
     board.failures.publish_death(joiner)
     numbers = [number for number, _ in board.failures.log(3).read().found]
     proposed = Verdict(4, (str(A), str(B), str(C)), 0, joined=(str(C),), heard=numbers[0])
@@ -199,6 +202,11 @@ def test_a_store_that_comes_back_empty_takes_the_epoch_of_the_run(board: Board) 
     assert board.verdicts.propose(verdict(7, 4)) == verdict(7, 3)
 
 
+def test_what_was_heard_of_when_a_verdict_was_stored_is_not_stored_again(board: Board) -> None:
+    told = replace(verdict(3), unheard=(Death(str(A), "died", "agent", 0.0),))
+    assert board.verdicts.propose(told) == verdict(3)
+
+
 def test_waiting_ends_with_the_alarm_and_with_the_verdict(store: Store, board: Board) -> None:
     assert board.failures.wait_alarm(0, 0.01) is None
     assert board.verdicts.wait(0, 0.01) is None
@@ -217,17 +225,22 @@ def test_a_verdict_comes_with_its_turn_to_who_has_the_one_before(store: Store, b
     board.verdicts.propose(verdict(0))
     assert reader.verdicts.newest() == verdict(0)
     stored = board.verdicts.propose(Verdict(1, (str(A),), 3, deaths=(Death(str(B), "died", "agent", 0.0),)))
-    board.verdicts.ring(0, A, stored)
-    assert reader.verdicts.await_turn(0, A, 60) == stored
+    late = Death(str(A), "died", "agent", 0.0)
+    board.verdicts.ring(0, [A], replace(stored, unheard=(late,)))
+    came = reader.verdicts.await_turn(0, A, 60)
+    assert came == replace(stored, unheard=(late,))
+    # Nobody has told it but who rang.
+    assert reader.failures.unheard(came) == (late,)
+    assert reader.failures.unheard(stored) == ()
     assert reader.verdicts.newest() == stored
     assert latecomer.verdicts.await_turn(0, A, 60) is None
-    board.verdicts.ring(0, A)
+    board.verdicts.ring(0, [A])
     assert reader.verdicts.await_turn(0, A, 60) is None
 
 
 def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(0))
-    store.delete("epoch/0/bell")
+    store.delete("epoch/0/bells/verdict")
     assert board.verdicts.wait(0, 60) == verdict(0)
 
 
@@ -355,7 +368,7 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
             board.joining.request(JoinRequest("W1_0#1", epoch))
         death = Death(str(gone), "died", "agent", 0.0)
         board.failures.publish_death(death)
-        board.failures.tell_death(epoch, death)
+        board.failures.tell_deaths(epoch, death)
         board.failures.raise_alarm(epoch, "cause", "source")
         board.plans.publish(epoch, A, b"plan")
         board.end.reach(View(epoch, lives))

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from harness.etcd import Etcd, await_answer, etcd, missing
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_gateway import Gateway
+from recycle.control.etcd_gateway import Gateway, Watch
 from recycle.control.etcd_store import BATCH, EtcdStore
 
 needs_etcd = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -39,17 +39,63 @@ def test_nothing_is_lost_and_nobody_is_told_when_the_leader_dies(three: Etcd) ->
 
 
 @needs_etcd
-def test_a_wait_at_a_member_that_has_fallen_silent_still_ends(three: Etcd) -> None:
+@pytest.mark.parametrize("how", [EtcdStore.wait, EtcdStore.hear])
+def test_a_wait_at_a_member_that_has_fallen_silent_still_ends(
+    three: Etcd, how: Callable[[EtcdStore, str, float], bytes | None]
+) -> None:
     waiting = EtcdStore(three.cluster, near="127.0.0.1")
-    thread = threading.Thread(target=lambda: heard.append(waiting.wait("a", 60)))
+    thread = threading.Thread(target=lambda: heard.append(how(waiting, "bells/a", 60)))
     heard: list[bytes | None] = []
-    assert waiting.wait("a", 0.2) is None
+    assert how(waiting, "bells/a", 0.2) is None
     (member,) = [each for each in three.members if each.address == waiting._gateway.member]
     thread.start()
     member.pause()
-    EtcdStore(three.cluster).set("a", b"1")
+    EtcdStore(three.cluster).set("bells/a", b"1")
     thread.join(60)
     assert heard == [b"1"]
+
+
+@needs_etcd
+def test_to_hear_one_bell_after_the_other_asks_nothing(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = EtcdStore(keys), EtcdStore(keys)
+    assert store.hear("epoch/1/bells/call", 0.1) is None
+    with monkeypatch.context() as patch:
+        patch.setattr("recycle.control.etcd_bells.LONGEST_HEARING", 60.0)
+        patch.setattr(store._bells, "_gateway", None)
+        for bell in ("call", "W0_0#0", "W0_1#0"):
+            other.set(f"epoch/1/bells/{bell}", bell.encode())
+            assert store.hear(f"epoch/1/bells/{bell}", 30) == bell.encode()
+
+
+@needs_etcd
+def test_a_watch_that_ends_or_is_not_understood_is_begun_again(keys: EtcdCluster) -> None:
+    store, other = EtcdStore(keys), EtcdStore(keys)
+    for number, spoil in enumerate((lambda watch: watch._connection.sock.shutdown(2), _garble)):
+        bell = f"bells/{number}"
+        assert store.hear(bell, 0.1) is None
+        spoil(store._bells._watch)
+        other.set(bell, b"1")
+        assert store.hear(bell, 30) == b"1"
+        assert store.wait(f"key{number}", 0.1) is None
+        spoil(store._watch[1])
+        other.set(f"key{number}", b"1")
+        assert store.wait(f"key{number}", 30) == b"1"
+
+
+def _garble(watch: Watch) -> None:
+    """What has come of a line was cut off."""
+    watch._heard = b'{"result": {"events"'
+
+
+@needs_etcd
+def test_what_is_appended_in_one_step_has_one_number_and_a_strangers_word_is_given_as_it_is(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    store.append("log", b"1", b"", b"3")
+    store.set("log/stranger", b"\xff")
+    store.append("log", b"4")
+    numbers, entries = zip(*store.entries("log", 0).found, strict=True)
+    assert entries == (b"1", b"", b"3", b"\xff", b"4")
+    assert [numbers.count(each) for each in numbers] == [3, 3, 3, 1, 1]
 
 
 @needs_etcd
@@ -63,6 +109,7 @@ def test_without_a_majority_every_request_says_so_within_its_patience(three: Etc
         lambda: store.get_many(["a"]),
         lambda: store.compare_set("a", b"", b"1"),
         lambda: store.wait("a", 1),
+        lambda: store.hear("bells/a", 1),
         lambda: store.add("n", 1),
         lambda: store.append("log", b"1"),
         lambda: store.entries("log", 0),

@@ -87,7 +87,8 @@ class Order:
         machines = [vars(each.machine) | {"log": None} for each in self.world.everyone]
         agents = [each.gi_frame and each.gi_frame.f_lasti for each in self.world.agents]  # type: ignore[attr-defined]
         store = self.world.store
-        return repr((members, machines, agents, [(key, store.get(key)) for key in store.keys], self.world.begun))
+        stored = [(key, store.get(key)) for key in store.keys]
+        return repr((members, machines, agents, stored, self.world.begun, self.world.rung))
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["the leader dies", "another one dies"])

@@ -1,11 +1,14 @@
 """A relay over a store: it has the store's contract (test_store.py), asks less, and is missed by nobody."""
 
+import asyncio
 import contextlib
+import socket
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -35,13 +38,9 @@ class Counting(MemoryStore):
         self.asked[name] += 1
         assert self.may_go.wait(60)
 
-    def set_many(self, values: dict[str, bytes]) -> None:
+    def set_many(self, values: Mapping[str, bytes]) -> None:
         self._count("set")
-        for key, value in values.items():
-            super().set(key, value)
-
-    def entry_key(self, log: str) -> str:
-        return f"{log}/{self.add(log, 1)}"
+        super().set_many(values)
 
     def get_many(self, keys: list[str]) -> list[bytes | None]:
         self._count("get")
@@ -78,13 +77,13 @@ def through(name: bytes) -> RelayedStore:
 def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
     name: bytes, contents: Counting, eventually: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer, arrived = Relay._answer, []
+    take, arrived = Relay.take, []
 
-    async def note(relay: Relay, request: object) -> object:
+    def note(relay: Relay, request: Any, caller: Any) -> None:
         arrived.append(request)
-        return await answer(relay, request)
+        take(relay, request, caller)
 
-    monkeypatch.setattr(Relay, "_answer", note)
+    monkeypatch.setattr(Relay, "take", note)
     with relays({name: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
         members = [through(name) for _ in EVERYBODY]
         arrived.clear()
@@ -108,6 +107,26 @@ def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
                 each.result()
             assert contents.asked == {kind: 2}
         assert len(members[0].entries("log", 0).found) == MEMBERS
+
+
+def test_what_is_appended_waits_for_more_and_is_appended_in_one_request(
+    name: bytes, contents: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = asyncio.sleep
+
+    async def until_all_have_come(_: float) -> None:
+        while len(arrived) < MEMBERS:
+            await sleep(0.001)
+
+    take, arrived = Relay.take, []
+    with relays({name: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
+        members = [through(name) for _ in EVERYBODY]
+        contents.asked.clear()
+        monkeypatch.setattr(Relay, "take", lambda *asked: (arrived.append(asked), take(*asked)))
+        monkeypatch.setattr("recycle.control.relay.asyncio.sleep", until_all_have_come)
+        list(pool.map(lambda each: each.append("log", b"x"), members))
+        assert contents.asked == {"set": 1}
+    assert len(contents.entries("log", 0).found) == MEMBERS
 
 
 def test_who_comes_after_the_answer_asks_anew(name: bytes, contents: Counting) -> None:
@@ -139,6 +158,16 @@ def test_nobody_misses_a_relay_that_has_ended_nor_waits_for_one_that_is_not_ther
     assert near.get("a") == b"1"
     with pytest.raises(StoreLost, match="nothing but the relay"):
         other.get("a")
+
+
+@pytest.mark.parametrize("sent", [b"\xff\xff\xff\xff", b"\0\0\0\1\xc1"], ids=["too long", "no request"])
+def test_what_is_no_request_ends_the_connection_of_who_sent_it(name: bytes, contents: Counting, sent: bytes) -> None:
+    with relays({name: contents.clone}), socket.socket(socket.AF_UNIX) as stranger:
+        member = through(name)
+        stranger.connect(name)
+        stranger.sendall(sent)
+        assert stranger.recv(1) == b""
+        assert member.get("a") is None
 
 
 def test_another_relay_takes_the_name_of_one_that_has_ended(name: bytes, contents: Counting) -> None:

@@ -52,9 +52,28 @@ def test_wait_ends_when_another_connection_sets_the_key(store: Store) -> None:
     timer = threading.Timer(0.05, other.set, ("a", b""))
     timer.start()
     assert store.wait("a", 30) == b""
+    # A connection is for one thread at a time, and the wait may be over before who has set the key is told so.
+    timer.join()
     other.set("a", b"1")
     assert store.wait("a", 0.01) == b"1"
-    timer.join()
+
+
+def test_bells_end_the_wait_of_whoever_hears_them_one_after_the_other(store: Store) -> None:
+    assert store.hear("bells/a", 0.01) is None
+    other = store.clone()
+    for bell, value in (("bells/a", b"1"), ("bells/b", b""), ("other/a", b"2")):
+        timer = threading.Timer(0.05, other.set, (bell, value))
+        timer.start()
+        assert store.hear(bell, 30) == value
+        timer.join()
+    assert store.hear("bells/a", 30) == b"1"
+    assert store.hear("bells/c", 0.01) is None
+
+
+def test_some_keys_are_set_at_once(store: Store) -> None:
+    store.set("a", b"1")
+    store.set_many({"a": b"2", "b": b""})
+    assert store.get_many(["a", "b"]) == [b"2", b""]
 
 
 def test_who_looks_for_a_missing_key_ends_nobodys_wait_for_it(store: Store) -> None:
@@ -93,7 +112,8 @@ def test_a_log_gives_what_comes_behind_a_number_in_the_order_of_all(store: Store
     assert store.entries("log", 0).found == []
     for entry in (b"1", b"", b"3"):
         store.append("log", entry)
-    store.append("log2", b"another")
+    store.append("log2", b"another", b"one more")
+    assert [entry for _, entry in store.entries("log2", 0).found] == [b"another", b"one more"]
     read = store.clone().entries("log", 0)
     numbers, entries = zip(*read.found, strict=True)
     assert entries == (b"1", b"", b"3")
@@ -129,7 +149,9 @@ def each_request(store: Store) -> list:
         lambda: store.set("a", b"1"),
         lambda: store.get("a"),
         lambda: store.compare_set("a", b"", b"1"),
+        lambda: store.set_many({"a": b"1"}),
         lambda: store.wait("b", 1),
+        lambda: store.hear("b/c", 1),
         lambda: store.add("n", 1),
         lambda: store.append("log", b"1"),
         lambda: store.entries("log", 0),

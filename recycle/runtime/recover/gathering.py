@@ -23,6 +23,10 @@ from recycle.runtime.recover.store_connection import StoreConnection
 # Seconds for which who leads waits for the next entry: the longest that it overlooks one behind a hole.
 LOOK = 0.05
 
+# Seconds for which who leads lets entries come together before it reads on, for each rank that has not told yet, and
+# LOOK at most: whoever looked for each of thousands would keep the store and itself from all the rest.
+COMING = 1e-4
+
 # Beats for which all others wait for it: the longest that they overlook its end if nobody could ring for it.
 CALM = 4
 
@@ -65,10 +69,12 @@ class Gathering:
         board = self._store.board
         heard = 0 if self._reader is None or self._epoch != view.epoch else self._reader.heard
         stored = board.verdicts.propose(msgspec.structs.replace(verdict, heard=heard))
+        own = None
+        if stored.epoch == view.epoch + 1:
+            # Once for all, who would look for the same.
+            stored = own = msgspec.structs.replace(stored, unheard=board.failures.unheard(stored))
         # Others may not know yet of all those who are dead before this one.
-        own = stored if stored.epoch == view.epoch + 1 else None
-        for member in view.members[: view.members.index(self._member) + 1]:
-            board.verdicts.ring(view.epoch, member, own)
+        board.verdicts.ring(view.epoch, view.members[: view.members.index(self._member) + 1], own)
         return stored
 
     def accuse(self, member: Member, starts: bool) -> None:
@@ -141,6 +147,7 @@ class Gathering:
         verdict = None
         if machine.leads:
             quiet = True
+            time.sleep(min(LOOK, COMING * max(0, len(view.members) * self._rank.size - len(self._heard))))
             for event in self.listen(view, LOOK):
                 quiet = False
                 yield event
@@ -173,7 +180,7 @@ class Gathering:
                 yield _died(entry)
                 continue
             self._heard.add((member, entry.rank))
-            if member in view.members:
+            if view.names(member):
                 yield Reported(f"report/{entry.epoch}/{member}/{entry.rank}", entry)
             elif board.failures.death(member) is None:
                 yield JoinReady(f"join/{entry.epoch}/{member}/{entry.rank}", entry)

@@ -249,7 +249,7 @@ class Survivor:
         why = f"leaves: {self._told_to_leave}"
         board = self._store.board
         death = board.failures.publish_death(Death(str(self._member), why, "itself", time.monotonic()))
-        board.failures.tell_death(recovery.view.epoch, death)
+        board.failures.tell_deaths(recovery.view.epoch, death)
         # Who is slower may still read what this server has sent.
         board.verdicts.wait(recovery.view.epoch + 1, self._store.durations.answer)
         recovery.end = LEFT  # the others tell of it with the view

@@ -7,7 +7,7 @@ import pytest
 from harness.examples import QUICK, paper_job
 from harness.memory_store import MemoryStore
 from recycle.control.agent import DONE, FENCED, STOPPED
-from recycle.control.board import Board
+from recycle.control.board import Board, VerdictBoard
 from recycle.control.durations import Durations
 from recycle.control.events import Built, Decided, Died, JoinReady, Noticed, Overdue, Propose, Rebuild, Reported, Resume
 from recycle.control.machine import Machine
@@ -113,7 +113,7 @@ def test_who_leads_hears_everything_once_and_of_joiners_that_are_alive():
     talk = Talk()
     failures = talk.board.failures
     failures.publish_report(report(SECOND))
-    failures.tell_death(0, died(FOURTH))
+    failures.tell_deaths(0, died(FOURTH))
     failures.publish_report(report(JOINER))
     gone = Member(FOURTH.server, 2)
     failures.publish_death(died(gone))
@@ -154,18 +154,29 @@ def test_who_proposes_ends_the_wait_of_those_who_have_not_heard_of_a_death():
     for leader in (FIRST_MEMBER, SECOND):
         # Who has not read the verdict before cannot make use of what comes with it.
         assert talk.board.verdicts.await_turn(0, leader, 60) is None
-        assert talk.store.get(f"epoch/0/turn/{leader}") is not None
+        assert talk.store.get(f"epoch/0/bells/{leader}") is not None
 
 
 def test_a_death_behind_the_entry_that_decided_is_left_to_the_members_of_the_next_view():
     talk = Talk()
     talk.board.failures.publish_report(report(SECOND))
-    talk.board.failures.tell_death(0, died(THIRD))
+    talk.board.failures.tell_deaths(0, died(THIRD))
     events = talk.gathering.look(talk.machine)
     assert next(events) == Reported(f"report/0/{SECOND}/0", report(SECOND))
     stored = talk.gathering.propose(BEGUN.view, NEXT)
-    assert stored.heard == 1
-    assert talk.board.failures.unheard(stored) == (died(THIRD),)
+    assert (stored.heard, stored.unheard) == (1, (died(THIRD),))
+    assert talk.board.failures.unheard(talk.board.verdicts.newest()) == (died(THIRD),)
+
+
+def test_who_proposes_looks_for_deaths_when_its_verdict_is_stored_and_not_before(monkeypatch):
+    talk, propose = Talk(), VerdictBoard.propose
+
+    def tell_and_propose(board, verdict):
+        talk.board.failures.tell_deaths(0, died(THIRD))
+        return propose(board, verdict)
+
+    monkeypatch.setattr(VerdictBoard, "propose", tell_and_propose)
+    assert talk.gathering.propose(BEGUN.view, NEXT).unheard == (died(THIRD),)
 
 
 def test_who_does_not_answer_in_time_is_overdue_again_and_again(monkeypatch):
