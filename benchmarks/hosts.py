@@ -156,11 +156,13 @@ def judge(
     far: float,
 ) -> Trial:
     """What a run left, and whether that is as it should be."""
-    begun, written = [], 0
-    for line in load_lines(folder):
-        if isinstance(line, RecoveryLine) and line.resumed > moment * MICROSECONDS:
-            begun.append(line.resumed / MICROSECONDS - moment)
-        written += isinstance(line, IterationLine) and line.server.startswith(lost) and line.epoch > 0
+    lines = list(load_lines(folder))
+    recovered = [each for each in lines if isinstance(each, RecoveryLine) and each.resumed > moment * MICROSECONDS]
+    begun = [each.resumed / MICROSECONDS - moment for each in recovered]
+    # The iteration that is made again may have been made where all that it takes had come before the cut.
+    last = min((each.step for each in recovered), default=0)
+    theirs = [each for each in lines if isinstance(each, IterationLine) and each.server.startswith(lost)]
+    written = sum(each.epoch > 0 or each.step > last for each in theirs)
     first, found = min(begun, default=float("inf")), losses(folder)
     apart = max(
         (
