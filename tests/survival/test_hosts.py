@@ -62,7 +62,7 @@ def test_a_run_of_torchrun_over_three_hosts_outlives_one_of_them(three, start, t
         assert found[step] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_host_that_is_lost_is_replaced_by_the_same_variables_set_by_hand(three, start, tmp_path):
+def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start, tmp_path):
     first, second, third = three
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000)]
     ranks = [
@@ -70,13 +70,16 @@ def test_a_host_that_is_lost_is_replaced_by_the_same_variables_set_by_hand(three
     ]
     ranks[0].wait_for("iteration 5/")
     second.crash()
+    # Another host that is given the same command is told the one that brings the server back.
+    again = start(arguments, third, by_hand(1, 2, first.address, 29500))
+    assert again.ended() == 2, again.output
+    run = tmp_path / "run"
+    assert (
+        again.output == f"recycle: the run goes on already: recycle join {run} --server W1_0 brings W1_0 back to it\n"
+    )
     ranks[0].wait_for("view 1: 1 of 2 servers")
-    # Another host takes its place with the same command.
-    replaced = start(arguments, third, by_hand(1, 2, first.address, 29500))
-    ranks[0].wait_for("W1_0 (incarnation 1) is back: 2 of 2 servers")
-    for host, rank in ((third, replaced), (first, ranks[0])):
-        tell_to_end(host)
-        assert rank.ended() == 128 + signal.SIGTERM, rank.output
+    tell_to_end(first)
+    assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 
 
 def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_others_go_on(three, start, tmp_path):

@@ -1,4 +1,4 @@
-"""Serving in a run that another process has begun: started with it, in the place of one that is gone, or to join it."""
+"""Serving in a run that another process has begun: started with it, or to join it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +22,9 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from, settle
-from recycle.runtime.launch.lives import MISSED, Lives, serve_again
+from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
-from recycle.runtime.launch.outcome import end_with_run, live_elsewhere
+from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.setting import RunAccess
 from recycle.runtime.launch.signals import EndSignals, tell_to_leave
@@ -41,8 +41,6 @@ def attend_run(
     take_over: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
-
-    Where the run goes on already, because this process takes the place of one that is gone, its server comes back.
 
     Args:
         folder: of the run, as the first process sees it as well.
@@ -70,26 +68,18 @@ def attend_run(
     server = View.of(run.plan).servers[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
     make = make_maker(run.plan)
-    if meeting.is_late and run.ranks > 1:
-        raise RunError(
-            f"the run goes on, and {server} has {run.ranks} ranks: recycle join {folder} --server {server} brings all "
-            "of them back, on one host"
-        )
+    if meeting.is_late:
+        raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
+    if seat is not None:
+        serve_from(keeper_setting(run, seat), endpoint)
     workers: list[int] = []
     with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
         lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
-        # On a host that takes the place of another one, the others go on without the server, or will in a moment.
-        first = lives.first(server, MISSED * run.durations.silence) if meeting.is_late else Member(server, 0)
-        if seat is not None and meeting.is_late:
-            alive = live_elsewhere(Board(endpoint.connect(), endpoint.token), ())
-            settle(keeper_setting(run, seat), endpoint, server, alive)
-        elif seat is not None:
-            serve_from(keeper_setting(run, seat), endpoint)
 
         def serve(life: Member) -> int:
             return serve_member(run, text, make, Faults(), life, access, workers.append)
 
-        status = serve_again(serve, first, lives, Restarts(run.restarts), say)
+        status = serve_again(serve, Member(server, 0), lives, Restarts(run.restarts), say)
         workers.clear()
         status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
     if seat is not None:
