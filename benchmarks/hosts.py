@@ -23,7 +23,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ SOON = 10.0
 FAR = 1e-5
 MICROSECONDS = 1e6
 PATIENCE = 240.0
+LEFT = (PIPELINES - 1) * STAGES
 VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
@@ -58,6 +60,10 @@ class Trial(NamedTuple):
     first: float
     ended: float
     problem: str
+
+
+class NotCome(Exception):
+    """Something that a trial waits for has not come."""
 
 
 class Trials(NamedTuple):
@@ -98,26 +104,46 @@ class Trials(NamedTuple):
             nodes = self.start(made, folder, store)
             for node in nodes:
                 stack.callback(node.kill)
-            survivors = [node for number, node in enumerate(nodes) if number != victim]
-            self.await_iteration(nodes, 5)
-            moment = time.monotonic()
-            if how == "crash":
-                made[victim].crash()
-            else:
-                made[victim].pull_plug()
-                wait_until(lambda: len(newest_view(folder / "run").servers) == (PIPELINES - 1) * STAGES, PATIENCE)
-                made[victim].push_plug()
-            self.await_iteration(survivors, self.iterations)
-            done = time.monotonic()
-            wait_until(lambda: all(node.process.poll() is not None for node in survivors), PATIENCE)
-            ended = time.monotonic() - done
-            statuses = [node.process.returncode for node in survivors]
+            survivors = {each.name: nodes[number] for number, each in enumerate(made) if number != victim}
+            try:
+                self.await_iteration(nodes, 5)
+                moment = time.monotonic()
+                if how == "crash":
+                    made[victim].crash()
+                else:
+                    made[victim].pull_plug()
+                    await_("a view without it", lambda: len(newest_view(folder / "run").servers) == LEFT)
+                    made[victim].push_plug()
+                # One that was cut off and was the first host shows the others' iterations when it hears of them again.
+                self.await_iteration(nodes, self.iterations)
+                done = time.monotonic()
+                for name, node in survivors.items():
+                    await_(f"the end of {name}", partial(has_ended, node))
+                ended = time.monotonic() - done
+            except NotCome as error:
+                for name, node in survivors.items():
+                    print(f"{name} said\n{node.output[-2000:]}", file=sys.stderr, flush=True)
+                return Trial(float("inf"), float("inf"), str(error))
+            statuses = [node.process.returncode for node in survivors.values()]
             return judge(folder / "run", moment, ended, statuses, f"W{victim}_", expected, 0.0 if self.exact else FAR)
 
-    def await_iteration(self, nodes: Sequence[Started], step: int) -> None:
+    def await_iteration(self, nodes: Collection[Started], step: int) -> None:
         """Wait until one of them has printed that it was made."""
         line = re.compile(self.job.line(step, self.iterations))
-        wait_until(lambda: any(line.search(node.output) for node in nodes), PATIENCE)
+        await_(f"iteration {step}", lambda: any(line.search(node.output) for node in nodes))
+
+
+def has_ended(node: Started) -> bool:
+    """Whether a launcher has."""
+    return node.process.poll() is not None
+
+
+def await_(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for something that comes, or is said not to have."""
+    try:
+        wait_until(condition, PATIENCE)
+    except AssertionError as error:
+        raise NotCome(f"{what} has not come within {PATIENCE:g} s") from error
 
 
 def judge(
@@ -130,11 +156,13 @@ def judge(
     far: float,
 ) -> Trial:
     """What a run left, and whether that is as it should be."""
-    begun, written = [], 0
-    for line in load_lines(folder):
-        if isinstance(line, RecoveryLine) and line.resumed > moment * MICROSECONDS:
-            begun.append(line.resumed / MICROSECONDS - moment)
-        written += isinstance(line, IterationLine) and line.server.startswith(lost) and line.epoch > 0
+    lines = list(load_lines(folder))
+    recovered = [each for each in lines if isinstance(each, RecoveryLine) and each.resumed > moment * MICROSECONDS]
+    begun = [each.resumed / MICROSECONDS - moment for each in recovered]
+    # The iteration that is made again may have been made where all that it takes had come before the cut.
+    last = min((each.step for each in recovered), default=0)
+    theirs = [each for each in lines if isinstance(each, IterationLine) and each.server.startswith(lost)]
+    written = sum(each.epoch > 0 or each.step > last for each in theirs)
     first, found = min(begun, default=float("inf")), losses(folder)
     apart = max(
         (
@@ -184,8 +212,9 @@ def main() -> int:
             for how in arguments.how:
                 trial = trials.lose(victim, how, Path(temporary) / f"{how}-{number}", expected)
                 found[how].append(trial)
-                text = f"{how} {number + 1} of {arguments.trials}: {trial.first:.2f} s, {trial.problem or 'good'}"
-                print(text, file=sys.stderr, flush=True)
+                which = f"{how} of host{victim + 1}, {number + 1} of {arguments.trials}"
+                took = f"{trial.first:.2f} s, gone {trial.ended:.2f} s after the end"
+                print(f"{which}: {took}, {trial.problem or 'good'}", file=sys.stderr, flush=True)
     print("how   | good      | first instruction of the redo: median, worst | end: worst")
     for how, made in found.items():
         if not made:

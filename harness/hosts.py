@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from recycle.control.agent import die_with_parent
@@ -45,9 +45,10 @@ class Host:
         address: at which they reach it.
         plug: its end of the cable, in the switch.
         switch: the namespace of that.
+        ahead: seconds for which its clock that only runs forward has run longer than this machine's.
     """
 
-    def __init__(self, namespace: str, name: str, address: str, plug: str, switch: str) -> None:
+    def __init__(self, namespace: str, name: str, address: str, plug: str, switch: str, ahead: int = 0) -> None:
         self.name = name
         self.address = address
         self._plug = plug
@@ -57,6 +58,7 @@ class Host:
         self._outer = subprocess.Popen(
             [
                 *("ip", "netns", "exec", namespace, "unshare", "--uts", "--ipc", "--pid", "--mount", "--mount-proc"),
+                *("--time", f"--monotonic={ahead}", f"--boottime={ahead}"),
                 *("--fork", "--kill-child", "sh", "-c", INIT.format(name=name)),
             ],
             stdout=subprocess.PIPE,
@@ -71,7 +73,7 @@ class Host:
 
     def command(self, *words: str) -> list[str]:
         """A command line that runs another one on this host."""
-        spaces = ("--net", "--uts", "--ipc", "--pid", "--mount")
+        spaces = ("--net", "--uts", "--ipc", "--pid", "--mount", "--time")
         return ["nsenter", "--target", str(self._first), *spaces, f"--wd={Path.cwd()}", "--", *words]
 
     def pull_plug(self) -> None:
@@ -91,11 +93,13 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int) -> Iterator[tuple[Host, ...]]:
+def hosts(count: int, ahead: Mapping[int, int] | None = None) -> Iterator[tuple[Host, ...]]:
     """Some hosts, which reach each other by name and by address.
 
     Args:
         count: how many.
+        ahead: for how many seconds the clocks of some, by number from 0, have run longer than this machine's. Hosts
+            share the other clock, that of the time of day: Linux has only one.
 
     Yields:
         The hosts ``host1``, ``host2`` and so on.
@@ -119,7 +123,7 @@ def hosts(count: int) -> Iterator[tuple[Host, ...]]:
             _ip("-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
             for link in ("lo", "eth0"):
                 _ip("-n", namespace, "link", "set", link, "up")
-            made.append(Host(namespace, name, address, plug, switch))
+            made.append(Host(namespace, name, address, plug, switch, (ahead or {}).get(len(made), 0)))
         yield tuple(made)
     finally:
         for host in made:

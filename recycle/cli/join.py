@@ -38,8 +38,8 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     recycle join run --server W1_2
     """
     quiet()
+    from recycle.megatron.gpt.arriving import join_run
     from recycle.megatron.gpt.run import Run
-    from recycle.megatron.gpt.training import join_run
     from recycle.planner.source import plan_maker
     from recycle.runtime.launch.start import choose_address
 

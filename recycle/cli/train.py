@@ -329,7 +329,7 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
         UserError: there is no run.
     """
     from recycle.cli.stand_in import StandIn
-    from recycle.megatron.gpt.training import attend_run
+    from recycle.megatron.gpt.arriving import attend_run
     from recycle.planner.source import plan_maker
     from recycle.runtime.launch.keepers import Seat
 

@@ -21,12 +21,16 @@ _LOG_LEVEL = "FLAGS_caffe2_log_level"
 _ERROR = 2
 
 
-def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
+_REMEDY = "give another port, 0 for any free one, or an address of this machine"
+
+
+def listen(host: str = LOOPBACK, port: int = 0, remedy: str = _REMEDY) -> socket.socket:
     """Take an address for a store. It is apart from ``serve`` because a served store has threads, which no fork keeps.
 
     Args:
         host: the address to bind to; whoever reaches it can reach the store.
         port: 0 for any free one.
+        remedy: what to do where it cannot be used.
 
     Raises:
         ControlError: the address cannot be used.
@@ -36,10 +40,7 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
             raise OSError(errno.EINVAL, "a port is between 0 and 65535")
         return socket.create_server((host, port), backlog=4096)
     except OSError as error:
-        raise ControlError(
-            f"store address {host}:{port} cannot be used: {error.strerror}; give another port, 0 for any free one, "
-            "or an address of this machine"
-        ) from error
+        raise ControlError(f"store address {host}:{port} cannot be used: {error.strerror}; {remedy}") from error
 
 
 def serve(listener: socket.socket) -> TCPStore:

@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> int:
             say(f"the death of a server ends this run: {protection}")
         run_script(script, rest, on=True)
         return 0
+    protection.gather()
     warning = risk(protection, os.environ)
     if warning:
         say(warning)

@@ -37,7 +37,8 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture
 def three():
-    with hosts(3) as found:
+    """The second one was started an hour before the others."""
+    with hosts(3, ahead={1: 3600}) as found:
         yield found
 
 

@@ -18,8 +18,8 @@ from recycle.control.tcp_store import TorchStore
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.job import Server
+from recycle.megatron.gpt.arriving import join_run
 from recycle.megatron.gpt.server import GptServer
-from recycle.megatron.gpt.training import join_run
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
 from tests.survival.emulated import Once

@@ -7,12 +7,14 @@ ends everything when one of its processes fails, sees no failure as long as the 
 import atexit
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
+from recycle.control.errors import StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.joinfile import new_token
 from recycle.control.view import Member, ServerRank
@@ -21,9 +23,10 @@ from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
+from recycle.runtime.errors import RunError
 from recycle.runtime.launch.claiming import claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
-from recycle.runtime.launch.lives import Lives, serve_again
+from recycle.runtime.launch.lives import MISSED, Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
@@ -31,13 +34,15 @@ from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
 from recycle.runtime.launch.start import Start, choose_address, find_start
 from recycle.runtime.launch.title import set_title, under_title
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.meeting_store import meeting_over
 
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
 
-MISSED = 4 * DURATIONS.silence
-"""Seconds after which the others miss a server for certain whose host is gone."""
+INTERFACES = "GLOO_SOCKET_IFNAME"
+"""Of the environment: what torch's process groups bind to."""
+
+NOBODY = "", 0
+"""Who listens to what servers tell."""
 
 
 class Protection(NamedTuple):
@@ -47,7 +52,7 @@ class Protection(NamedTuple):
         servers: all, in the order of their ranks.
         endpoint: where the run's store is.
         hosted: the store at the first rank, where torchrun has none.
-        meeting: with the other ranks; None where they meet in the store at the first one only.
+        meeting: with the other ranks; None where a rank meets nobody.
         keys: there; they are deleted when this is closed.
         life: how often this rank was started again.
         ranks: how many each server has; those of one follow each other.
@@ -70,6 +75,22 @@ class Protection(NamedTuple):
         """Which server a rank belongs to, and which of its ranks it is."""
         place, number = divmod(rank, self.ranks)
         return self.servers[place], ServerRank(number, self.ranks)
+
+    def gather(self) -> None:
+        """Wait for all ranks, and compare what they are; who comes back compares itself with those who go on.
+
+        Raises:
+            UserError: they cannot train together, or one has not come. All who came are told.
+        """
+        meeting = self.meeting
+        if meeting is None:
+            return
+        with _told(meeting.start):
+            if meeting.start.rank == 0:
+                meeting.receive()
+                meeting.admit(self.endpoint.token, NOBODY)
+            else:
+                meeting.attend()
 
     def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
@@ -118,7 +139,7 @@ class Protection(NamedTuple):
             lives = Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end)
             status = serve_again(
                 live,
-                lives.first(server, MISSED),
+                lives.first(server, MISSED * DURATIONS.silence),
                 lives,
                 Restarts(restarts, "start the job again from a checkpoint to have it back"),
                 _say,
@@ -129,8 +150,6 @@ class Protection(NamedTuple):
         with self.keys:
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, self.by_rank)
-        if self.hosted is not None:
-            self.hosted.leave(status, endpoint, self.by_rank)
         return status
 
 
@@ -157,11 +176,12 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         return problem
     keys = ExitStack()
     cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
+    # Torch binds to the first of these interfaces as well.
+    interface = environment.get(INTERFACES, "").partition(",")[0]
+    address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
     hosted = None if start.served else HostedStore(start)
-    endpoint = _endpoint(start, cluster)
-    meeting = None if hosted is not None and cluster is None else RollCall(start, endpoint.address, 1.0, cluster)
-    if meeting is not None:
-        meeting.greet()
+    endpoint = _endpoint(start, cluster, address)
+    meeting = RollCall(start, endpoint.address, PATIENCE, cluster)
     servers = servers_of(line.shape, line.pipelines_last)
     return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size)
 
@@ -186,13 +206,33 @@ def risk(protection: Protection, environment: Mapping[str, str]) -> str:
     )
 
 
-def _endpoint(start: Start, cluster: EtcdCluster | None) -> Endpoint:
+def _endpoint(start: Start, cluster: EtcdCluster | None, address: str) -> Endpoint:
     """A corner of the store, in which the first rank has left the token."""
-    endpoint = Endpoint(start.host, start.port, "", choose_address(None, start), f"{start.prefix}/members", cluster)
-    store = meeting_over(endpoint.connect())
-    if start.rank == 0:
-        store.set("token", new_token())
-    return endpoint._replace(token=store.get("token").decode())
+    endpoint = Endpoint(start.host, start.port, "", address, f"{start.prefix}/members", cluster)
+    found, deadline = None, time.monotonic() + PATIENCE
+    with _told(start):
+        store = endpoint.connect()
+        if start.rank == 0:
+            store.set("token", new_token().encode())
+        # In short waits, between which a signal is heard.
+        while found is None and time.monotonic() < deadline:
+            found = store.wait("token", 1.0)
+    if found is None:
+        raise _no_run(start)
+    return endpoint._replace(token=found.decode())
+
+
+@contextmanager
+def _told(start: Start) -> Iterator[None]:
+    """Where the store is lost before there is a run, its host has ended."""
+    try:
+        yield
+    except StoreLost as error:
+        raise _no_run(start) from error
+
+
+def _no_run(start: Start) -> RunError:
+    return RunError(f"the first process, on {start.host}, has begun no run: see what it says, and start all again")
 
 
 def _finished(work: Callable[[], None]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from recycle.control.tcp_store import serve
 from recycle.runtime.launch.local import Process
 from recycle.runtime.launch.messages import EndMessage, Message, ReportMessage, decode, encode
 from recycle.runtime.launch.start import Start
@@ -25,13 +26,17 @@ class ApartProcess:
     Attributes:
         rank: its number, from 0.
         count: how many processes there are.
+
+    Raises:
+        ControlError: the address of the store cannot be used.
     """
 
     def __init__(self, start: Start) -> None:
         self.rank = start.rank
         self.count = start.count
         self._start = start
-        self._served = self._connect(is_master=self.rank == 0 and not start.served)
+        self._server = serve(start.listen()) if self.rank == 0 and not start.served else None
+        self._served = self._connect()
         self._reported = 0
 
     def store(self) -> Store:
@@ -69,10 +74,8 @@ class ApartProcess:
         store.set(f"{self.rank}/{self._reported}", encode(message))
         self._reported += 1
 
-    def _connect(self, *, is_master: bool = False) -> TCPStore:
-        return TCPStore(
-            self._start.host, self._start.port, is_master=is_master, wait_for_workers=False, timeout=TIMEOUT
-        )
+    def _connect(self) -> TCPStore:
+        return TCPStore(self._start.host, self._start.port, is_master=False, wait_for_workers=False, timeout=TIMEOUT)
 
 
 def join(

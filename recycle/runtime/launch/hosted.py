@@ -2,17 +2,13 @@
 
 import os
 import signal
-from collections.abc import Sequence
 
 from recycle.control.agent import die_with_parent
-from recycle.control.tcp_store import TorchStore, listen, serve
-from recycle.job import Server
-from recycle.runtime.launch.meeting import RollCall, await_store
-from recycle.runtime.launch.outcome import ranks_at_end
+from recycle.control.tcp_store import TorchStore, serve
+from recycle.runtime.launch.meeting import await_store
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.start import Start
 from recycle.runtime.launch.title import set_title
-from recycle.runtime.net.endpoint import Endpoint
 
 PATIENCE = 600.0
 """Seconds that processes wait for the store."""
@@ -33,7 +29,7 @@ class HostedStore:
     def __init__(self, start: Start) -> None:
         self._start = start
         if start.rank == 0:
-            listener = listen(start.host, start.port)
+            listener = start.listen()
             if os.fork() == 0:
                 die_with_parent()
                 ignore_signals()
@@ -47,16 +43,3 @@ class HostedStore:
     def variables(self) -> dict[str, str]:
         """What torch has to be told so that it takes this store for torchrun's."""
         return self._start.variables() | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-
-    def leave(self, status: int, endpoint: Endpoint, servers: Sequence[Server]) -> None:
-        """At the end of this process; the first one waits a moment for the others, which may still need the store.
-
-        Args:
-            status: with which exit status.
-            endpoint: of the run's store.
-            servers: of all processes, by rank.
-        """
-        meeting = RollCall(self._start, endpoint.address, patience=1.0)
-        meeting.leave(status)
-        if self._start.rank == 0:
-            meeting.dismiss(ranks_at_end(endpoint, servers))

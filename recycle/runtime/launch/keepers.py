@@ -14,7 +14,7 @@ from recycle.control.participant import Participant
 from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.detached import fork_keeper
-from recycle.runtime.launch.meeting import Hello, KeeperOffer
+from recycle.runtime.launch.greetings import Hello, KeeperOffer
 from recycle.runtime.launch.outcome import is_over
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.state import keeper

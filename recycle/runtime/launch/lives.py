@@ -14,6 +14,9 @@ from recycle.runtime.launch.outcome import was_kept
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.net.endpoint import Endpoint
 
+MISSED = 4
+"""How many times the silence that means death it takes until the others miss a server for certain that is gone."""
+
 
 class Lives:
     """Finds the next life of a server in a run that is going on.

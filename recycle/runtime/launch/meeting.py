@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import torch
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import _barrier_nonblocking
@@ -24,9 +22,17 @@ from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore
 from recycle.errors import UserError
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.greetings import (
+    Hello,
+    KeeperOffer,
+    Welcome,
+    lonely_stages,
+    other_release,
+    release,
+    why_not,
+)
 from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.version import __version__
 
 LOOK = 0.1
 """Seconds between two looks."""
@@ -34,55 +40,6 @@ LOOK = 0.1
 FAREWELL, GRACE = 3.0, 1.0
 """Seconds that the first process waits at the end for those who came to it, and for all others: these were lost before,
 and who still runs looks for the end twice in that time."""
-
-
-class KeeperOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a process can have its host's keeper, or where that is already.
-
-    Attributes:
-        port: where other hosts reach it; 0 where there are none.
-        memory: bytes that the host has left.
-    """
-
-    port: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
-    memory: Annotated[int, msgspec.Meta(ge=0)] = 0
-
-
-class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a process says of itself.
-
-    Attributes:
-        host: the name of its machine.
-        node: which of the launcher's nodes that is.
-        address: where others reach it.
-        release: what must be the same for all, by name.
-        keeper: what it offers for its host's keeper.
-    """
-
-    host: str
-    node: str
-    address: str
-    release: dict[str, str]
-    keeper: KeeperOffer = KeeperOffer()
-
-
-class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the first process answers all others.
-
-    Attributes:
-        digest: of the run's token, which is in the run's folder and not here, where strangers may read.
-        watch: where the first process listens.
-        refusal: why there is no run; empty if there is one.
-    """
-
-    digest: str
-    watch: tuple[str, int]
-    refusal: str = ""
-
-
-def release() -> dict[str, str]:
-    """What must be the same in all processes of a run."""
-    return {"recycle": __version__, "torch": str(torch.__version__)}
 
 
 class RollCall:
@@ -100,6 +57,7 @@ class RollCall:
         cluster: as above.
         keeper: what this process offers for its host's keeper.
         hellos: of all processes, by rank, once they have come.
+        is_late: whether the run had begun before this process came, as on a host that takes the place of another one.
     """
 
     def __init__(self, start: Start, address: str, patience: float, cluster: EtcdCluster | None = None) -> None:
@@ -110,6 +68,7 @@ class RollCall:
         self._store: Store | None = None
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
+        self.is_late = False
 
     def endpoint(self, token: str) -> Endpoint:
         """Where the run's store is."""
@@ -161,7 +120,7 @@ class RollCall:
             token: the run's.
             watch: where this process listens.
         """
-        self._write("admission", Welcome(digest_of(token), watch))
+        self._write("admission", Welcome(digest_of(token), watch, release()))
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
@@ -177,7 +136,7 @@ class RollCall:
     def refuse(self, reason: str) -> None:
         """Tell all others that there is no run."""
         with suppress(ControlError, StoreLost):
-            self._write("admission", Welcome("", ("", 0), reason))
+            self._write("admission", Welcome("", ("", 0), release(), reason))
 
     def dismiss(self, expected: Collection[int]) -> None:
         """After the end of the run, wait a moment for the others; nobody waits for hosts that are dead.
@@ -237,6 +196,7 @@ class RollCall:
             RunError: there is no run.
             ControlError: nobody answers.
         """
+        self.is_late = self._reach().get("admission") is not None
         self.greet()
         found = self._wait("admission")
         if found is None:
@@ -244,10 +204,18 @@ class RollCall:
                 f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
                 "it says, and start all again"
             )
-        admission = msgspec.json.decode(found, type=Welcome)
+        admission = self._read(found)
         if admission.refusal:
             raise RunError(admission.refusal)
+        difference = differs(release(), admission.release)
+        if difference:
+            raise RunError(other_release(difference, socket.gethostname(), self.start.host))
         return admission
+
+    def _read(self, found: bytes) -> Welcome:
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(found, type=Welcome)
+        return Welcome("", ("", 0), {"recycle": "another release"})
 
     def leave(self, status: int) -> None:
         """Say that this process ends.
@@ -346,37 +314,3 @@ def require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
     difference = differs(fingerprint, description.fingerprint)
     if difference:
         raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
-
-
-def why_not(hellos: Sequence[Hello]) -> str:
-    """Why some processes cannot train together; empty if they can."""
-    first = hellos[0]
-    for hello in hellos:
-        difference = differs(hello.release, first.release)
-        if difference:
-            return f"{hello.host}: {difference} on {first.host}: install the same release on all hosts"
-    loopback = {each.host for each in hellos if each.address.startswith("127.")}
-    others = {each.host for each in hellos} - loopback
-    if loopback and others:
-        name = min(loopback)
-        return (
-            f"{name}: its address is that of no network, so {min(others)} cannot reach it; give --address an address "
-            f"or an interface there, or MASTER_ADDR an address instead of a name"
-        )
-    return ""
-
-
-def lonely_stages(stages: Sequence[Collection[int]], hosts: Sequence[str]) -> dict[int, str]:
-    """The stages whose servers are all on one host, and on which, where there are several hosts.
-
-    Args:
-        stages: that each server holds.
-        hosts: of each server.
-    """
-    where: dict[int, Collection[str]] = {
-        stage: {host for each, host in zip(stages, hosts, strict=True) if stage in each}
-        for stage in {stage for each in stages for stage in each}
-    }
-    if len(set(hosts)) < 2:
-        return {}
-    return {stage: next(iter(found)) for stage, found in sorted(where.items()) if len(found) == 1}

@@ -12,8 +12,9 @@ from recycle.control.view import SOLE, ServerRank, View
 from recycle.errors import UserError
 from recycle.faults.menu import Faults
 from recycle.job import Job, Server
+from recycle.runtime.launch.greetings import Hello
 from recycle.runtime.launch.keepers import KeeperSetting
-from recycle.runtime.launch.meeting import Hello, RollCall
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.state.directory import KeeperDirectory
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.control.tcp_store import LOOPBACK
+from recycle.control.tcp_store import LOOPBACK, listen
 from recycle.runtime.errors import RunError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -23,6 +23,9 @@ SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
 FIRST_PORT, PORTS = 20_000, 20_000
 """Under srun, a job's port follows from its number, unless MASTER_PORT is given."""
+
+ADDRESS = "--address an address of this machine, or one of its interfaces"
+"""How a user chooses one where there is an option for it."""
 
 _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR, see man 7 netdevice
 
@@ -51,6 +54,15 @@ class Start(msgspec.Struct, frozen=True):
     attempt: str = "0"
     job: str = ""
     nodes: int = 0
+
+    def listen(self) -> socket.socket:
+        """In the first process: take the address of the store.
+
+        Raises:
+            ControlError: it cannot be used.
+        """
+        remedy = "give all processes a free MASTER_PORT, and a MASTER_ADDR of the host of the first one"
+        return listen(self.host, self.port, remedy)
 
     @property
     def prefix(self) -> str:
@@ -144,12 +156,13 @@ def words_of_parent() -> tuple[str, ...]:
     return ()
 
 
-def choose_address(given: str | None, start: Start | None) -> str:
+def choose_address(given: str | None, start: Start | None, ask: str = ADDRESS) -> str:
     """The address of this machine where other servers reach it.
 
     Args:
         given: an address or the name of an interface, if the user has given one.
         start: how this process was started; None where all servers are on this machine.
+        ask: what the user has to give where it cannot be used, before the names of the interfaces.
 
     Raises:
         RunError: this machine has no such address or interface, or the first host is not known.
@@ -161,10 +174,7 @@ def choose_address(given: str | None, start: Start | None) -> str:
         socket.create_server((address, 0)).close()
     except OSError as error:
         known = ", ".join(name for _, name in socket.if_nameindex())
-        raise RunError(
-            f"address {address} cannot be used: {error.strerror}; give --address an address of this machine, or one of "
-            f"its interfaces: {known}"
-        ) from error
+        raise RunError(f"address {address} cannot be used: {error.strerror}; give {ask}: {known}") from error
     return address
 
 

@@ -19,7 +19,6 @@ from recycle.control.errors import StoreLost
 from recycle.control.joinfile import JOIN_FILE, JoinFile, new_token
 from recycle.control.messages import Death, Description, Opening
 from recycle.control.participant import Participant, first_rank, members_of
-from recycle.control.tcp_store import listen
 from recycle.control.view import Member
 from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile, unfired
@@ -153,7 +152,7 @@ class Supervisor:
         else:
             if meeting is not None:
                 # Here an address that cannot be used is an error of the user's, and in the fork server one of ours.
-                listen(meeting.start.host, meeting.start.port).close()
+                meeting.start.listen().close()
             self._fork_server.serve_store(0 if meeting is None else meeting.start.port)
             self._await_store()
         if meeting is not None:

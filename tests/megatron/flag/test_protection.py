@@ -23,6 +23,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import REFUSED, find_flags
 from recycle.megatron.flag.protection import Protection, find_protection, risk
+from recycle.runtime.launch import meeting
 from recycle.runtime.net.endpoint import Endpoint
 
 CONTEXT = get_context("fork")
@@ -95,6 +96,31 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
 def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, reason):
     changed = {name: value for name, value in (environment | changes).items() if value is not None}
     assert protection(changed, words).startswith(reason)
+
+
+def test_ranks_of_other_releases_are_refused_on_all_of_them(environment, monkeypatch):
+    found = [protection(environment | {"RANK": str(rank)}) for rank in range(4)]
+    for each in found[1:3]:
+        each.meeting.greet()
+    with monkeypatch.context() as patched:
+        patched.setattr(meeting, "release", lambda: {"recycle": "0.0"})
+        found[3].meeting.greet()
+    for each in found:
+        with pytest.raises(UserError, match=r"recycle is '0\.0', and that of the run is .*: install the same release"):
+            each.gather()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"GLOO_SOCKET_IFNAME": "eth99"}, "address eth99 cannot be used: .* give GLOO_SOCKET_IFNAME one of .*: .*lo"),
+        ({"TORCHELASTIC_USE_AGENT_STORE": ""}, "Address already in use.*; give all processes a free MASTER_PORT"),
+    ],
+    ids=["an interface that is not there", "a port that is taken"],
+)
+def test_where_ranks_cannot_meet_is_one_line(environment, changes, reason):
+    with pytest.raises(UserError, match=reason):
+        protection(environment | changes)
 
 
 @settings(deadline=None)

@@ -10,8 +10,8 @@ from recycle.megatron.gpt.run import Run
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.greetings import Hello, KeeperOffer
 from recycle.runtime.launch.keepers import Seat
-from recycle.runtime.launch.meeting import Hello, KeeperOffer
 from recycle.state.errors import StateError
 from recycle.state.redundancy import Redundancy
 

@@ -11,7 +11,8 @@ from recycle.control.joinfile import digest_of
 from recycle.control.tcp_store import listen, serve
 from recycle.errors import UserError
 from recycle.runtime.launch import meeting as meetings
-from recycle.runtime.launch.meeting import Hello, RollCall, lonely_stages, why_not
+from recycle.runtime.launch.greetings import Hello, lonely_stages, why_not
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.start import Start
 
 RELEASE = {"recycle": "1", "torch": "2"}
@@ -95,6 +96,20 @@ def test_mixed_releases_are_refused_on_both_sides(store, monkeypatch):
         first.receive()
     other.end()
     assert other.error == "host2: recycle is '1', and that of the run is '2'"
+
+
+def test_who_comes_when_the_run_has_begun_knows_it_and_compares_itself_with_those_who_go_on(store, monkeypatch):
+    first, other = meeting(store, 0), Other(store)
+    first.receive()
+    first.admit("token", ("127.0.0.1", 5))
+    other.end()
+    late = meeting(store, 1)
+    assert late.attend().watch == ("127.0.0.1", 5)
+    assert late.is_late
+    assert not first.is_late
+    monkeypatch.setattr(meetings, "release", lambda: RELEASE)
+    with pytest.raises(UserError, match=r"recycle is '1', and that of the run is .* on 127\.0\.0\.1: install the same"):
+        meeting(store, 1).attend()
 
 
 def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):

@@ -1,0 +1,142 @@
+"""Serving in a run that another process has begun: started with it, or to join it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from recycle.control.board import Board
+from recycle.control.errors import ControlError, StoreLost
+from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.control.messages import differs
+from recycle.control.view import Member, ServerRank, View
+from recycle.errors import EndedBySignal
+from recycle.faults.menu import Faults
+from recycle.job import Server
+from recycle.megatron.gpt.forward import load_text
+from recycle.megatron.gpt.keeping import keeper_setting
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.training import serve_member
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.all_ranks import serve_all_ranks
+from recycle.runtime.launch.claiming import end_for_first
+from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from, settle
+from recycle.runtime.launch.lives import Lives, serve_again
+from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
+from recycle.runtime.launch.outcome import end_with_run
+from recycle.runtime.launch.restarts import Restarts
+from recycle.runtime.launch.setting import RunAccess
+from recycle.runtime.launch.signals import EndSignals, tell_to_leave
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.recover.plans import Maker
+
+
+def attend_run(
+    folder: Path,
+    make_maker: Callable[[Plan], Maker],
+    meeting: RollCall,
+    say: Callable[[str], None],
+    seat: Seat | None = None,
+    take_over: Callable[[], None] = lambda: None,
+) -> int:
+    """Serve in a run that another process begins, which was started with this one; to its end.
+
+    Args:
+        folder: of the run, as the first process sees it as well.
+        make_maker: gives what makes a plan when servers fail, for which no catalogue has one, from the first plan.
+        meeting: with the other processes.
+        say: tells the user something.
+        seat: where this process can have its host's keeper; None where nothing is kept.
+        take_over: called in one of the servers' processes when the first process shows nothing any more.
+
+    Returns:
+        The exit status: 0 if the run was kept, with this server or without it.
+
+    Raises:
+        UserError: there is no run, or it cannot be found here.
+        EndedBySignal: this process was told to end.
+    """
+    if seat is not None:
+        meeting.keeper = seat.offer
+    admission = meeting.attend()
+    endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
+    run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
+    text = load_text(run.text, run.model)
+    require_same(run.fingerprint(text.fingerprint), endpoint)
+    place, number = divmod(meeting.start.rank, run.ranks)
+    server = View.of(run.plan).servers[place]
+    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
+    make = make_maker(run.plan)
+    if meeting.is_late:
+        raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
+    if seat is not None:
+        serve_from(keeper_setting(run, seat), endpoint)
+    workers: list[int] = []
+    with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
+        lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
+
+        def serve(life: Member) -> int:
+            return serve_member(run, text, make, Faults(), life, access, workers.append)
+
+        status = serve_again(serve, Member(server, 0), lives, Restarts(run.restarts), say)
+        workers.clear()
+        status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
+    if seat is not None:
+        dismiss_after(endpoint)
+    meeting.leave(status)
+    end_for_first(meeting, endpoint, View.of(run.plan).servers)
+    if signals.number and status:
+        raise EndedBySignal(f"{signals.name}: {server} has left the run", signals.number)
+    return status
+
+
+def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
+    """Join a run that is going on, as a replacement of a dead server.
+
+    Args:
+        run: as its folder describes it.
+        server: whose place to take; None for any.
+        make: makes a plan when servers fail, for which no catalogue has one.
+        host: the address of this machine.
+
+    Returns:
+        The exit status: 0 if training came to its end.
+
+    Raises:
+        UserError: the run cannot be joined.
+    """
+    path = run.folder / JOIN_FILE
+    door = JoinFile.read(path)
+    text = load_text(run.text, run.model)
+    endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix, door.cluster)
+    try:
+        board = Board(endpoint.connect(3.0), door.token)
+        description, verdict = board.description(), board.verdicts.newest()
+    except StoreLost as error:
+        raise ControlError(f"{path}: {error}; no run is going on here") from error
+    if description is None:
+        raise ControlError(f"{path}: the store there is of no run; take the folder of a run that is going on")
+    if verdict is None:
+        raise ControlError(f"{path}: the run has not begun, its servers are starting; join it once it trains")
+    difference = differs(run.fingerprint(text.fingerprint), description.fingerprint)
+    if difference:
+        raise ControlError(f"{run.folder}: {difference}: a server that joins must train the same model in the same way")
+    # Where all servers of a stage are dead, the view that has them is followed by one with those who join.
+    alive = {each.server for each in verdict.view.members if board.failures.death(each) is None}
+    vacant = [each for each in run.plan.job.servers() if each not in alive]
+    if not vacant or (server is not None and server not in vacant):
+        raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
+    server = server or vacant[0]
+    member = Member(server, board.joining.new_incarnation(server))
+    del board
+    if run.redundancy is not None:
+        settle(keeper_setting(run, Seat(run.folder, host, resumes=True)), endpoint, server, alive)
+    access = RunAccess(endpoint, (door.host, door.watch))
+    status = serve_all_ranks(
+        run.ranks,
+        lambda rank, began: serve_member(run, text, make, Faults(), member, access._replace(rank=rank), began),
+    )
+    if run.redundancy is not None:
+        dismiss_after(endpoint)
+    return status

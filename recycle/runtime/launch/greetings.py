@@ -1,0 +1,100 @@
+"""What processes that were started apart say of themselves before a run, and what keeps them from training together."""
+
+from collections.abc import Collection, Sequence
+from typing import Annotated
+
+import msgspec
+import torch
+
+from recycle.control.messages import differs
+from recycle.version import __version__
+
+
+class KeeperOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a process can have its host's keeper, or where that is already.
+
+    Attributes:
+        port: where other hosts reach it; 0 where there are none.
+        memory: bytes that the host has left.
+    """
+
+    port: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
+    memory: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a process says of itself.
+
+    Attributes:
+        host: the name of its machine.
+        node: which of the launcher's nodes that is.
+        address: where others reach it.
+        release: what must be the same for all, by name.
+        keeper: what it offers for its host's keeper.
+    """
+
+    host: str
+    node: str
+    address: str
+    release: dict[str, str]
+    keeper: KeeperOffer = KeeperOffer()
+
+
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the first process answers all others.
+
+    Attributes:
+        digest: of the run's token, which is in the run's folder and not here, where strangers may read.
+        watch: where the first process listens.
+        release: what must be the same for all, by name.
+        refusal: why there is no run; empty if there is one.
+    """
+
+    digest: str
+    watch: tuple[str, int]
+    release: dict[str, str]
+    refusal: str = ""
+
+
+def release() -> dict[str, str]:
+    """What must be the same in all processes of a run."""
+    return {"recycle": __version__, "torch": str(torch.__version__)}
+
+
+def why_not(hellos: Sequence[Hello]) -> str:
+    """Why some processes cannot train together; empty if they can."""
+    first = hellos[0]
+    for hello in hellos:
+        difference = differs(hello.release, first.release)
+        if difference:
+            return other_release(difference, hello.host, first.host)
+    loopback = {each.host for each in hellos if each.address.startswith("127.")}
+    others = {each.host for each in hellos} - loopback
+    if loopback and others:
+        name = min(loopback)
+        return (
+            f"{name}: its address is that of no network, so {min(others)} cannot reach it; give MASTER_ADDR an address "
+            f"instead of a name, or choose an interface with --address, under the flag with GLOO_SOCKET_IFNAME"
+        )
+    return ""
+
+
+def other_release(difference: str, host: str, first: str) -> str:
+    """What a user is told where a host differs from the first one."""
+    return f"{host}: {difference} on {first}: install the same release on all hosts"
+
+
+def lonely_stages(stages: Sequence[Collection[int]], hosts: Sequence[str]) -> dict[int, str]:
+    """The stages whose servers are all on one host, and on which, where there are several hosts.
+
+    Args:
+        stages: that each server holds.
+        hosts: of each server.
+    """
+    where: dict[int, Collection[str]] = {
+        stage: {host for each, host in zip(stages, hosts, strict=True) if stage in each}
+        for stage in {stage for each in stages for stage in each}
+    }
+    if len(set(hosts)) < 2:
+        return {}
+    return {stage: next(iter(found)) for stage, found in sorted(where.items()) if len(found) == 1}
