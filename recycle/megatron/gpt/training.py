@@ -23,11 +23,12 @@ from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting, make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
+from recycle.megatron.gpt.resuming import begins_anew, find_newest, refuse_to_overwrite
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import TokenText
 from recycle.plan.catalogue import Catalogue
-from recycle.plan.plan import Plan
+from recycle.plan.moves import Mover
 from recycle.record.history import next_epoch
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, SilentReporter
@@ -53,16 +54,23 @@ from recycle.runtime.launch.title import set_title, under_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.recover.plans import Maker, Plans
+from recycle.runtime.recover.plans import Maker, Planning, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.runtime.recover.view_reports import first_view, now
-from recycle.runtime.step.checkpoint import adopt, checkpoints, find_damage, read_manifest, set_aside
+from recycle.runtime.step.checkpoint import adopt, checkpoints
 
 Watch = Callable[[Event], None]
 
 
-def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall | None = None) -> None:
+def train(
+    run: Run,
+    watch: Watch,
+    make: Maker,
+    faults: Faults,
+    meeting: RollCall | None = None,
+    mover: Mover | None = None,
+) -> None:
     """Train with a process per live server: forked here, or started apart, of which this is the first.
 
     Args:
@@ -71,12 +79,13 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         make: makes a plan when servers fail, for which no catalogue has one.
         faults: what goes wrong on purpose.
         meeting: with the other processes; None where all are forked here.
+        mover: decides whether chunks move; None where they do not.
 
     Raises:
         UserError: something that was asked for cannot be done.
         RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
-    run = msgspec.structs.replace(run, resume_from=None) if _begins(run) else run
+    run = msgspec.structs.replace(run, resume_from=None) if begins_anew(run) else run
     require_means(run.model, run.device)
     transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel)
     if run.model.exact and run.model.tied and len(run.plan.job.stages) == 1:
@@ -93,12 +102,12 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         if run.resume_from is not None and not checkpoints(run.checkpoints):
             run.checkpoints.mkdir(parents=True, exist_ok=True)
             adopt(run.resume_from, run.checkpoints)
-        _refuse_to_overwrite(run)
+        refuse_to_overwrite(run)
         run.folder.mkdir(parents=True, exist_ok=True)
         run.save()
-    newest = _newest(run, text.fingerprint, watch) if run.goes_on else None
+    newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
     if run.protected:
-        _train_protected(run, view, text, newest, watch, make, faults, meeting)
+        _train_protected(run, view, text, newest, watch, Planning(make, mover), faults, meeting)
         return
     if faults.entries:
         raise RunError("faults: nothing survives them here; leave them out, or leave --unprotected out")
@@ -132,7 +141,7 @@ def _train_protected(
     text: TokenText,
     newest: int | None,
     watch: Watch,
-    make: Maker,
+    planning: Planning,
     faults: Faults,
     meeting: RollCall | None,
 ) -> None:
@@ -153,12 +162,12 @@ def _train_protected(
         ranks=run.ranks,
         cluster=run.cluster,
     )
-    Supervisor(setting, partial(_serve, run, text, make, faults), watch).run()
+    Supervisor(setting, partial(_serve, run, text, planning, faults), watch).run()
 
 
 def attend_run(
     folder: Path,
-    make_maker: Callable[[Plan], Maker],
+    make_planning: Callable[[Run], Planning],
     meeting: RollCall,
     say: Callable[[str], None],
     seat: Seat | None = None,
@@ -168,7 +177,7 @@ def attend_run(
 
     Args:
         folder: of the run, as the first process sees it as well.
-        make_maker: gives what makes a plan when servers fail, for which no catalogue has one, from the first plan.
+        make_planning: gives what plans when servers fail, for which no catalogue has a plan.
         meeting: with the other processes.
         say: tells the user something.
         seat: where this process can have its host's keeper; None where nothing is kept.
@@ -191,7 +200,7 @@ def attend_run(
     place, number = divmod(meeting.start.rank, run.ranks)
     member = View.of(run.plan).members[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
-    make = make_maker(run.plan)
+    planning = make_planning(run)
     if seat is not None:
         serve_from(keeper_setting(run, seat), endpoint)
     workers: list[int] = []
@@ -199,7 +208,7 @@ def attend_run(
         lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
 
         def serve(life: Member) -> int:
-            return _serve(run, text, make, Faults(), life, access, workers.append)
+            return _serve(run, text, planning, Faults(), life, access, workers.append)
 
         status = serve_again(serve, member, lives, Restarts(run.restarts), say)
         workers.clear()
@@ -213,13 +222,13 @@ def attend_run(
     return status
 
 
-def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
+def join_run(run: Run, server: Server | None, planning: Planning, host: str) -> int:
     """Join a run that is going on, as a replacement of a dead server.
 
     Args:
         run: as its folder describes it.
         server: whose place to take; None for any.
-        make: makes a plan when servers fail, for which no catalogue has one.
+        planning: what plans when servers fail, for which no catalogue has a plan.
         host: the address of this machine.
 
     Returns:
@@ -256,7 +265,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
         settle(keeper_setting(run, Seat(run.folder, host, resumes=True)), endpoint, server, alive)
     access = RunAccess(endpoint, (door.host, door.watch))
     status = serve_all_ranks(
-        run.ranks, lambda rank, began: _serve(run, text, make, Faults(), member, access._replace(rank=rank), began)
+        run.ranks, lambda rank, began: _serve(run, text, planning, Faults(), member, access._replace(rank=rank), began)
     )
     if run.redundancy is not None:
         dismiss_after(endpoint)
@@ -266,7 +275,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
 def _serve(
     run: Run,
     text: TokenText,
-    make: Maker,
+    planning: Planning,
     faults: Faults,
     member: Member,
     door: RunAccess,
@@ -274,13 +283,13 @@ def _serve(
 ) -> int:
     """An agent's process; the worker is forked from it."""
     set_title(f"agent of {door.rank.of(member.server)}")
-    work = partial(_work, run, text, make, faults, member, door)
+    work = partial(_work, run, text, planning, faults, member, door)
     endpoint = door.endpoint
     relay = under_title("relay", endpoint.relay)
     return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, relay)
 
 
-def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
+def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member: Member, door: RunAccess) -> int:
     """A worker's process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
@@ -320,7 +329,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             trained.trainee._replace(kept=keeping),
             door.endpoint,
             run.durations,
-            Plans(run.plan, catalogue, make),
+            Plans(run.plan, catalogue, planning.make, planning.mover),
             reporter,
             hooks,
         )
@@ -360,37 +369,3 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
             "set clip"
         ) from error
     network.barrier()
-
-
-def _begins(run: Run) -> bool:
-    """Whether it is to go on from its own folder, and there is nothing in it yet."""
-    own = run.resume_from is not None and run.resume_from.resolve() == run.folder.resolve()
-    kept = run.redundancy is not None and (run.folder / JOIN_FILE).exists()
-    return own and not kept and not checkpoints(run.checkpoints)
-
-
-def _newest(run: Run, fingerprint: str, watch: Watch) -> int | None:
-    found = checkpoints(run.checkpoints)
-    if not found and run.redundancy is not None:
-        return None  # what keepers have is known when servers ask them
-    if not found:
-        raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
-    damaged = {}
-    while found and (damage := find_damage(found[-1])):
-        damaged[found.pop()] = damage
-    if not found:
-        raise RunError(f"resume: no checkpoint in {run.checkpoints} is whole: {'; '.join(damaged.values())}")
-    manifest = read_manifest(found[-1], run.settings | {"text": fingerprint})
-    for folder, damage in damaged.items():
-        text = f"{damage}: the checkpoint is set aside as {set_aside(folder)}, and {found[-1].name} is taken"
-        watch(InstantLine("warning", now(), None, text))
-    if manifest.step >= run.iterations:
-        raise RunError(
-            f"iterations is {run.iterations}, and {found[-1]} has {manifest.step} of them already; ask for more"
-        )
-    return manifest.step
-
-
-def _refuse_to_overwrite(run: Run) -> None:
-    if not run.resume and run.resume_from is None and checkpoints(run.checkpoints):
-        raise RunError(f"{run.folder}: there is a run in it; go on with --resume, or give another folder with --output")

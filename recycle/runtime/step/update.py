@@ -242,6 +242,10 @@ class TorchUpdate:
         assert self._validation is not None
         return self._correct(self._validation.hear(guessed=True))
 
+    def parts_of(self, stage: int) -> tuple[torch.Tensor, ...]:
+        """What the step that is being told of is made from at one of the stages, by its place among the server's."""
+        return self.sums.parts(self.main.of_stage(stage))
+
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
         """Make the step of a peer whose listener got these."""
         *sums, steps = parts
