@@ -77,9 +77,13 @@ class Rounds:
         return view.moved or self._run.output.rfind("re-route on") > self._run.output.rfind(" died: ")
 
     def _join(self, server: str) -> None:
-        words = (sys.executable, "-m", "recycle", "join", str(self._folder), "--server", server)
-        self._joined.append(Started(words))
-        wait_until(lambda: server in newest_view(self._folder).servers, PATIENCE)
+        joining = Started([*TRAIN, "join", str(self._folder), "--server", server])
+        self._joined.append(joining)
+        wait_until(lambda: self._lives(server) or joining.process.poll() is not None, PATIENCE)
+        assert self._lives(server), joining.output
+
+    def _lives(self, server: str) -> bool:
+        return server in newest_view(self._folder).servers
 
     def end(self) -> None:
         """End those that have joined, if the run has not."""
@@ -121,7 +125,7 @@ def main() -> int:
         model.write_text(f"layers = {arguments.layers}\n{MODEL}")
         shape = ("-D", str(pipelines), "-P", str(stages), "-M", "4", "--limit", str(4 * arguments.layers))
         cut = ("--placement", f"consecutive:{arguments.layers // stages}", "--optimizer-cost", "1")
-        words = [*TRAIN, "train", *shape, *cut, "--model", str(model), "--exact", "--silence", "60s", "--hang", "60s"]
+        words = [*TRAIN, "train", *shape, *cut, "--model", str(model), "--exact", "--silence", "9s", "--hang", "60s"]
         run = Started(
             [*words, "--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder)]
         )
