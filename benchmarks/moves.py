@@ -26,6 +26,7 @@ from benchmarks.interrupted import until_interrupted
 from benchmarks.returns import worker_of
 from benchmarks.shapes import add_shape
 from harness.started import TRAIN, Started, newest_view, wait_until
+from recycle.megatron.gpt.recut import shard
 from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
 from recycle.runtime.step.checkpoint import checkpoints, read_stage
 
@@ -149,7 +150,7 @@ def main() -> int:
         again = Started([*words, "--iterations", str(step), "-o", str(undisturbed)])
         assert again.ended(3600) == 0, again.output
         (*_, other) = checkpoints(undisturbed / "checkpoints")
-        states = [[read_stage(each, str(chunk)) for chunk in range(arguments.layers)] for each in (last, other)]
+        states = [[read_stage(each, shard(chunk, 0)) for chunk in range(arguments.layers)] for each in (last, other)]
     same = all(
         mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
         for mine, theirs in zip(*states, strict=True)
