@@ -5,7 +5,9 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from recycle.job import Job, Server, Stage
-from recycle.placement import PlacedServer
+from recycle.placement import PlacedPipeline, PlacedServer
+
+Layout = tuple[PlacedPipeline, ...]
 
 
 def placed(job: Job, server: Server) -> PlacedServer:
@@ -13,6 +15,32 @@ def placed(job: Job, server: Server) -> PlacedServer:
     if isinstance(job.layout, msgspec.UnsetType):
         return PlacedServer(job.chunks[server.stage], job.limit(server.stage))
     return job.layout[server.pipeline].servers[server.stage]
+
+
+def own_layout(job: Job) -> Layout:
+    """The servers of each pipeline, also where all pipelines are alike."""
+    if not isinstance(job.layout, msgspec.UnsetType):
+        return job.layout
+    servers = tuple(PlacedServer(chunks, job.limit(place)) for place, chunks in enumerate(job.chunks))
+    return (PlacedPipeline(job.micro_batches, servers),) * job.pipelines
+
+
+def with_own_layout(job: Job) -> Job:
+    """The same job, whose servers can hold other chunks later."""
+    return with_layout(job, own_layout(job))
+
+
+def with_layout(job: Job, layout: Layout | None) -> Job:
+    """A job whose pipelines have servers of their own.
+
+    Args:
+        job: what is trained.
+        layout: who holds what, with as many pipelines; None for the job as it is.
+    """
+    if layout is None or layout == job.layout:
+        return job
+    most = max(pipeline.micro_batches for pipeline in layout)
+    return msgspec.structs.replace(job, micro_batches=most, placement=msgspec.UNSET, layout=layout)
 
 
 def costs_on(job: Job, server: Server) -> dict[int, Stage]:

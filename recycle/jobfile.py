@@ -208,6 +208,8 @@ def _build_layout(document: JobDocument) -> Job:
     for number, pipeline in enumerate(document.layout):
         servers = []
         for place, server in enumerate(pipeline.servers):
+            if not server.chunks:
+                raise JobError(f"layout: server {place} of pipeline {number} holds no chunk; leave it out")
             held, state = (
                 sum(columns[key][chunk] for chunk in server.chunks if 0 <= chunk < count) for key in ("held", "state")
             )

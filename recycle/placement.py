@@ -24,7 +24,7 @@ class PlacedServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """One server of a pipeline that has its own.
 
     Attributes:
-        chunks: that it holds, rising.
+        chunks: that it holds, rising; none where it is dead and its chunks have moved to others.
         limit: memory for activations.
         speed: in percent of a server whose costs are those of its chunks; it divides them, rounded up.
     """
@@ -55,7 +55,7 @@ class PlacedPipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(server.chunks for server in self.servers)
 
 
-FORMS = "standard, v-shaped, interleaved:N, or a list of the chunks of each server"
+FORMS = "standard, v-shaped, interleaved:N, consecutive:N, or a list of the chunks of each server"
 
 
 def standard(servers: int) -> Placement:
@@ -73,6 +73,16 @@ def interleaved(servers: int, chunks: int) -> Placement:
     return tuple(tuple(place + servers * turn for turn in range(chunks)) for place in range(servers))
 
 
+def consecutive(servers: int, chunks: int) -> Placement:
+    """Server s holds the chunks from sN on, N in all: as one chunk of as many layers, which can move one by one.
+
+    Args:
+        servers: of one pipeline.
+        chunks: N, of each server.
+    """
+    return tuple(tuple(range(place * chunks, (place + 1) * chunks)) for place in range(servers))
+
+
 def v_shaped(servers: int) -> Placement:
     """Server s of P holds the chunks s and 2P - 1 - s: down the pipeline and up again (Qi et al., 2024)."""
     return tuple((place, 2 * servers - 1 - place) for place in range(servers))
@@ -82,7 +92,7 @@ def parse_placement(text: str, servers: int) -> Placement:
     """The placement that a short form names.
 
     Args:
-        text: ``standard``, ``v-shaped`` or ``interleaved:N`` with N chunks per server.
+        text: ``standard``, ``v-shaped``, or ``interleaved:N`` or ``consecutive:N`` with N chunks per server.
         servers: of one pipeline.
 
     Raises:
@@ -92,10 +102,10 @@ def parse_placement(text: str, servers: int) -> Placement:
         return standard(servers)
     if text == "v-shaped":
         return v_shaped(servers)
-    match = re.fullmatch(r"interleaved:(\d{1,3})", text)
-    if match is None or not int(match[1]):
+    match = re.fullmatch(r"(interleaved|consecutive):(\d{1,3})", text)
+    if match is None or not int(match[2]):
         raise JobError(f"placement {text!r}: expected {FORMS}")
-    return interleaved(servers, int(match[1]))
+    return {"interleaved": interleaved, "consecutive": consecutive}[match[1]](servers, int(match[2]))
 
 
 def require_placement(placement: Placement, chunks: int) -> None:
@@ -144,7 +154,7 @@ def require_layout(layout: tuple[PlacedPipeline, ...], pipelines: int, micro_bat
         if pipeline.micro_batches < 1:
             raise JobError(f"micro_batches of pipeline {number} is {pipeline.micro_batches}: the least is 1")
         try:
-            require_placement(pipeline.placement, len(held))
+            require_placement(tuple(filter(None, pipeline.placement)), len(held))
         except JobError as error:
             raise JobError(f"pipeline {number}: {error}") from error
         for place, server in enumerate(pipeline.servers):
@@ -168,4 +178,6 @@ def placement_text(placement: Placement) -> str:
         return "v-shaped"
     if placement == interleaved(servers, len(placement[0])):
         return f"interleaved:{len(placement[0])}"
+    if placement == consecutive(servers, len(placement[0])):
+        return f"consecutive:{len(placement[0])}"
     return str([list(held) for held in placement])

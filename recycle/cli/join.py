@@ -38,13 +38,13 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     recycle join run --server W1_2
     """
     quiet()
+    from recycle.cli.planning import planning_of
     from recycle.megatron.gpt.arriving import join_run
     from recycle.megatron.gpt.run import Run
-    from recycle.planner.source import plan_maker
     from recycle.runtime.launch.start import choose_address
 
     host, run = choose_address(address, None), Run.read(folder)
-    status = join_run(run, server, plan_maker(run.plan.job, run.plan.mode), host)
+    status = join_run(run, server, planning_of(run), host)
     if status and run.is_done:
         raise RunFailed(f"{folder}: {LATE}")
     if status:

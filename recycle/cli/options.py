@@ -27,7 +27,7 @@ JOB_FLAGS = {
     "micro_batches": ("-M", "micro-batches per pipeline and iteration"),
     "placement": (
         "--placement",
-        "which chunks each server of a pipeline holds: standard, v-shaped, interleaved:N; costs are then per chunk",
+        "the chunks of each server: standard, v-shaped, interleaved:N, consecutive:N; costs are then per chunk",
     ),
     "forward": ("--forward-cost", "time of F"),
     "input_gradient": ("--input-gradient-cost", "time of I"),

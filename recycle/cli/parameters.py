@@ -10,6 +10,7 @@ import click
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.job import Server
+from recycle.placing.decision import Outlook
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 
@@ -70,6 +71,9 @@ REDUNDANCY = Parsed("redundancy", Redundancy.parse)
 
 RACKS = Parsed("racks", Racks.parse)
 """Which hosts fail together."""
+
+OUTLOOK = Parsed("outlook", Outlook.parse)
+"""Whether layers move, and how long servers stay as they are; None for ``off``."""
 
 DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""

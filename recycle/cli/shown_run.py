@@ -29,16 +29,15 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     Raises:
         RunFailed: the run did not come to its end.
     """
+    from recycle.cli.planning import planning_of
     from recycle.megatron.gpt.training import train
-    from recycle.planner.source import plan_maker
     from recycle.runtime.launch.local import ProcessFailed
     from recycle.runtime.net.gloo.releases import untried_release
 
     plan, output = run.plan, run.folder
-    job = plan.job
-    make = plan_maker(job, plan.mode)
+    make, mover = planning_of(run)
     if meeting is not None and meeting.start.rank > 0:
-        train(run, ignore, make, faults, meeting)
+        train(run, ignore, make, faults, meeting, mover)
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
@@ -50,7 +49,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
         console.print(f"torch      {untried}", markup=False)
     with shown(run, console) as watch:
         try:
-            train(run, watch, make, faults, meeting)
+            train(run, watch, make, faults, meeting, mover)
         except ProcessFailed as failure:
             write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
             raise RunFailed(

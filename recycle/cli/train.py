@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
+from recycle.cli.choices import choose_faults, choose_plan
 from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
-from recycle.cli.options import GroupedOption, JobCommand, describe_dead, device_option, job_options, load_legal_plan
-from recycle.cli.parameters import DURATION, RACKS, REDUNDANCY, SERVERS, Count
+from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
+from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
-from recycle.faults.file import load_faults
-from recycle.faults.menu import Faults, Kind
-from recycle.faults.random_faults import random_faults
+from recycle.faults.menu import Kind
+from recycle.holding import with_own_layout
 from recycle.job import Job, Server
-from recycle.placement import placement_text
-from recycle.plan.mode import Mode
+from recycle.placing.decision import Outlook
 from recycle.plan.plan import Plan
 from recycle.runtime.launch.restarts import RESTARTS
 from recycle.state.racks import Racks
@@ -29,8 +28,6 @@ from recycle.state.redundancy import Redundancy
 if TYPE_CHECKING:
     from recycle.runtime.launch.meeting import RollCall
     from recycle.runtime.launch.start import Start
-
-LONGEST_RUN = 24 * 3600.0
 
 SAVING: dict[str, Any] = {"cls": GroupedOption, "heading": "Checkpoints and evaluation"}
 SURVIVING: dict[str, Any] = {"cls": GroupedOption, "heading": "When servers fail"}
@@ -118,6 +115,16 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     help="Until a server that hangs on a host that lives is declared dead.",
     **SURVIVING,
 )
+@click.option(
+    "--move-layers",
+    "outlook",
+    type=OUTLOOK,
+    default="off",
+    show_default=True,
+    metavar="on|off|FAILURE/REPAIR",
+    help="Move layers of the dead where that pays, by mean times to failure and repair.",
+    **SURVIVING,
+)
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.", **SURVIVING)
 @click.option(
     "--faults",
@@ -187,6 +194,7 @@ def command(
     racks: Racks,
     distributed: bool,
     store: str | None,
+    outlook: Outlook | None,
     unprotected: bool,
     device: Literal["cpu", "cuda"],
     nccl: bool,
@@ -215,6 +223,17 @@ def command(
         return
     if distributed:
         job.require_even("--distributed-optimizer")
+    if outlook is not None:
+        beside = {
+            "--unprotected": unprotected,
+            "--distributed-optimizer": distributed,
+            "--keep-in-memory": redundancy,
+            "--tensor-parallel": tensor_parallel > 1,
+            "--catalogue": catalogue,
+        }
+        if refused := next((name for name, given in beside.items() if given), ""):
+            raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
+        job = with_own_layout(job)
     from recycle.control.durations import Durations
     from recycle.runtime.device import require_device
     from recycle.runtime.launch.claiming import claimed
@@ -291,6 +310,7 @@ def command(
             device=device,
             nccl=nccl,
             sequence_parallel=sequence_parallel,
+            outlook=outlook,
         )
         train_and_show(run, faults, meeting)
 
@@ -328,9 +348,9 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
         RunFailed: it did not come to its end.
         UserError: there is no run.
     """
+    from recycle.cli.planning import planning_of
     from recycle.cli.stand_in import StandIn
     from recycle.megatron.gpt.arriving import attend_run
-    from recycle.planner.source import plan_maker
     from recycle.runtime.launch.keepers import Seat
 
     def say(text: str) -> None:
@@ -339,58 +359,8 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     seat = Seat(folder, meeting.address, resumes=goes_on) if keeps else None
     stand_in = StandIn(folder)
     try:
-        status = attend_run(folder, lambda plan: plan_maker(plan.job, plan.mode), meeting, say, seat, stand_in.wake)
+        status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)
     finally:
         stand_in.end()
     if status:
         raise RunFailed(f"process {meeting.start.rank} ended with {status}: see what the first process says")
-
-
-def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:
-    """What goes wrong in a run: as a file says, at random, or nothing.
-
-    Raises:
-        UserError: the file cannot be read or does not fit the run, or both were asked for.
-    """
-    if path is not None and mtbf is not None:
-        raise UserError(f"--faults {path} and --mtbf: give one of them")
-    if path is not None:
-        return load_faults(path, job, iterations, dead=plan.dead)
-    if mtbf is not None:
-        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf, dead=plan.dead)
-    return Faults()
-
-
-def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
-    """The plan of a file, or one that is made now.
-
-    Raises:
-        IllegalPlan: the plan is illegal.
-        UserError: it is for another job or other servers than asked for.
-    """
-    if path is None:
-        from recycle.planner.source import first_plan
-
-        return first_plan(job, dead, Mode())
-    plan = load_legal_plan(path)
-    if plan.job.layout != job.layout:
-        raise UserError(f"{path}: the plan is for pipelines of another layout than the job's: make a plan for this job")
-    shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]
-    if shapes[0] != shapes[1]:
-        planned, asked = (" x ".join(map(str, shape)) for shape in shapes)
-        raise UserError(
-            f"{path}: the plan is for {planned} pipelines x stages x micro-batches, and the job is {asked}: "
-            "make a plan for this job"
-        )
-    if plan.job.placements != job.placements:
-        planned, asked = (placement_text(each.chunks) for each in (plan.job, job))
-        raise UserError(
-            f"{path}: the plan is for placement {planned}, and the job's is {asked}: make a plan for this job, or give "
-            f"--placement {planned}"
-        )
-    if dead and plan.dead != job.dead_servers(dead):
-        raise UserError(
-            f"{path}: the plan is for {describe_dead(plan.dead)} dead, and --dead says "
-            f"{describe_dead(dead)}: make a plan for these servers, or leave --dead out"
-        )
-    return plan

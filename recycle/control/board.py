@@ -12,7 +12,7 @@ from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
 from recycle.control.failure_board import STRANGE, FailureBoard
 from recycle.control.log import Log
-from recycle.control.messages import Death, Description, JoinRequest, Opening, Verdict
+from recycle.control.messages import Death, Description, JoinRequest, MoveOrder, Opening, Verdict
 from recycle.control.participant import participants_of
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
@@ -256,10 +256,20 @@ class JoinBoard:
         """The same behind what ``asked`` says then; less while one is counted and not stored yet."""
         page = self._log(epoch).read()
         told = [entry for _, entry in page.found]
-        return page.whole, tuple({(each.member, each.rank): each for each in told if each is not None}.values())
+        latest = {(each.member, each.rank, each.chunk): each for each in told if each is not None}
+        return page.whole, tuple(latest.values())
 
     def _log(self, epoch: int) -> Log[JoinRequest]:
         return Log(self._sealed, keys.requests(epoch), JoinRequest)
+
+    def order_move(self, order: MoveOrder) -> None:
+        """Have all members of an epoch copy chunks."""
+        self._sealed.write(keys.move(order.epoch), order)
+        self._sealed.plain.set(keys.call(order.epoch), b"")
+
+    def move(self, epoch: int) -> MoveOrder | None:
+        """What is to be copied in an epoch, if anything is."""
+        return self._sealed.read(keys.move(epoch), MoveOrder)
 
     def offer(self, epoch: int, member: Member, attempt: int, rank: int = 0) -> None:
         """Say to a member that asks that its stage's state is ready for it, or for one of its ranks."""

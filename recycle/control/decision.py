@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
-from recycle.holding import units, units_of, units_text
+from recycle.holding import Layout, own_layout, units, units_of, units_text, with_layout
 from recycle.job import Job, Server
+from recycle.placing.spreading import return_home
 
 
 class Survey(NamedTuple):
@@ -18,12 +19,22 @@ class Survey(NamedTuple):
         reports: what its members hold, by member.
         deaths: who was declared dead.
         joiners: new members that are ready to be admitted, and what they hold.
+        layout: who was to hold what in that epoch; None where that is as the job says.
+        wish: who is to hold what from now on, if nothing else has happened; None for no change.
     """
 
     view: View
     reports: Mapping[Member, Report]
     deaths: Mapping[Member, Death]
     joiners: Mapping[Member, Report]
+    layout: Layout | None = None
+    wish: Layout | None = None
+
+    @property
+    def calm(self) -> bool:
+        """Whether nobody has died, and all members are before the same iteration: then chunks may move."""
+        versions = {self.reports[each].newest for each in self.view.members if each in self.reports}
+        return len(versions) == 1 and not any(each in self.deaths for each in self.view.members)
 
 
 class Missing(NamedTuple):
@@ -59,6 +70,9 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     it copies it from a peer, or where no peer has it, from keepers. Only a checkpoint that is newer comes before it.
     Where servers hold some shards of their stage's optimizer only, together they must have all shards of the version.
 
+    Who holds which chunks changes only where nobody has died: to what the leader wishes, or so that a server which
+    comes back gets some. So no failure has to be survived in the middle of a move and of a recovery at once.
+
     Args:
         job: what is trained.
         survey: what is known.
@@ -68,8 +82,10 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     if missing:
         return Missing(missing)
     holders = {each: survey.reports[each] for each in view.members if each not in survey.deaths}
-    admitted = _admitted(survey, holders)
+    admitted = _admitted(job, survey, holders)
     holders |= admitted
+    layout = _next_layout(job, survey, admitted, [each.server for each in holders])
+    job = with_layout(job, layout)
     held = {unit for each in holders for unit in units_of(job, each.server)}
     empty = tuple(unit for unit in units(job) if unit not in held)
     common = _common_versions(job, holders)
@@ -87,6 +103,13 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
             joined=_names(admitted),
             lacking=_names(each for each, report in holders.items() if not durable and step not in report.versions),
             stop=next((report.stop for report in holders.values() if report.stop), ""),
+            layout=layout,
+            held={
+                str(each): chunks
+                for each, report in holders.items()
+                if (chunks := report.chunks) is not None
+                if not durable and step in report.versions and chunks != units_of(job, each.server)
+            },
         )
     return Lost(empty, checkpoint, bool(common))
 
@@ -111,6 +134,7 @@ def common_report(reports: Collection[Report]) -> Report:
         closed=any(each.closed for each in reports),
         shards=_common_shards(reports, max(versions, default=NOTHING)),
         older_shards=_common_shards(reports, min(versions, default=NOTHING)),
+        chunks=first.chunks,
     )
 
 
@@ -133,16 +157,31 @@ def give_up(job: Job, survey: Survey, lost: Lost) -> Verdict:
     )
 
 
-def _admitted(survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member, Report]:
+def _admitted(job: Job, survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member, Report]:
     """Of those who are ready to take a vacant place: for each server the life that was asked for first."""
     if any(report.closed for report in survivors.values()):
         return {}
+    present = with_layout(job, survey.layout)
     taken = {each.server for each in survivors}
     admitted: dict[Server, Member] = {}
     for joiner in sorted(survey.joiners):
-        if joiner.server not in taken and joiner not in survey.deaths:
+        waits = not (units_of(present, joiner.server) or survey.calm)
+        if joiner.server not in taken and joiner not in survey.deaths and not waits:
             admitted.setdefault(joiner.server, joiner)
     return {joiner: survey.joiners[joiner] for joiner in admitted.values()}
+
+
+def _next_layout(job: Job, survey: Survey, joiners: Iterable[Member], live: Collection[Server]) -> Layout | None:
+    """Who holds what in the view that comes."""
+    layout = survey.layout
+    if survey.wish is not None and survey.calm:
+        layout = survey.wish
+    present = with_layout(job, layout)
+    homeless = [each.server for each in joiners if not units_of(present, each.server)]
+    home = own_layout(job)
+    if layout is not None and homeless:
+        layout = return_home(job, home, layout, homeless, live)
+    return None if layout == home else layout
 
 
 def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[int]:
@@ -150,7 +189,8 @@ def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[in
     held: list[set[int]] = [set() for _ in units(job)]
     parts: list[dict[int, set[int]]] = [{} for _ in units(job)]
     for member, report in holders.items():
-        for version, unit in product(report.versions, units_of(job, member.server)):
+        chunks = units_of(job, member.server) if report.chunks is None else report.chunks
+        for version, unit in product(report.versions, chunks):
             shards = report.shards_of(version)
             found = parts[unit].setdefault(version, set())
             found.update(shards or ())

@@ -4,6 +4,7 @@ import msgspec
 
 from recycle.control.messages import Death, Opening, Report, Verdict
 from recycle.control.view import Member, View
+from recycle.holding import Layout
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
@@ -56,6 +57,7 @@ class Halted(Event, frozen=True):
         closed: as in Report.
         shards: as in Report.
         older_shards: as in Report.
+        chunks: as in Report.
     """
 
     epoch: int
@@ -67,6 +69,7 @@ class Halted(Event, frozen=True):
     closed: bool = False
     shards: tuple[int, ...] | None = None
     older_shards: tuple[int, ...] | None = None
+    chunks: tuple[int, ...] | None = None
 
 
 class Reported(Event, frozen=True):
@@ -159,10 +162,12 @@ class Paused(Event, frozen=True):
     Attributes:
         epoch: in which epoch.
         step: the iteration that was to begin.
+        layout: who is to hold what from here on, if this member leads and has found something better; None if not.
     """
 
     epoch: int
     step: int
+    layout: Layout | None = None
 
 
 class StoreGone(Event, frozen=True):

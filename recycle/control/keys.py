@@ -43,6 +43,11 @@ def requests(epoch: int) -> str:
     return f"epoch/{epoch}/requests"
 
 
+def move(epoch: int) -> str:
+    """Who is to hold which chunks in the next epoch, as who leads wants it."""
+    return f"epoch/{epoch}/move"
+
+
 def plan(epoch: int, author: Member) -> str:
     """The plan that a member offers for an epoch."""
     return f"epoch/{epoch}/plan/{author}"

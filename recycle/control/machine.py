@@ -42,6 +42,7 @@ from recycle.control.events import (
 )
 from recycle.control.messages import Death, Report, Verdict
 from recycle.control.view import SOLE, Member, ServerRank, View
+from recycle.holding import Layout, with_layout
 from recycle.job import Job
 
 Actions = tuple[Action, ...]
@@ -83,13 +84,15 @@ class Machine:
         state: what the member is doing.
         view: the view that it is in, or that of the run while it is joining; of the opening while the run starts.
         starts: whether the run has not begun yet.
+        job: what is trained, with who holds what in the view.
     """
 
     def __init__(self, me: Member, job: Job, rank: ServerRank = SOLE) -> None:
         self.me = me
         self.state = State.JOINING
-        self._job = job
+        self.job = self._home = job
         self._rank = rank
+        self._layout: Layout | None = None
         self._enter(View(-1, ()), step=0)
 
     @property
@@ -127,6 +130,7 @@ class Machine:
         self._joiners: dict[Member, Report] = {}
         self._alarmed = False
         self._waits_for: tuple[int, ...] = ()
+        self._wish: Layout | None = None
 
     # The start of a run.
 
@@ -163,6 +167,7 @@ class Machine:
 
     def _pause(self, event: Paused) -> Actions:
         self.state = State.HALTING
+        self._wish = event.layout
         return ()
 
     def _halted(self, event: Halted) -> Actions:
@@ -178,6 +183,7 @@ class Machine:
             event.closed,
             event.shards,
             event.older_shards,
+            event.chunks,
         )
         if self.state is State.JOINING:
             return (PublishReport(report),)
@@ -209,7 +215,7 @@ class Machine:
     def _overdue(self, event: Overdue) -> Actions:
         if not self._rank.is_first:
             return ()
-        outcome = decide(self._job, self._survey())
+        outcome = decide(self._home, self._survey())
         if not isinstance(outcome, Missing):
             # The leader is alive and decides nothing. Anybody may.
             return self._conclude(outcome)
@@ -226,17 +232,17 @@ class Machine:
             if member not in self._reports and member not in self._deaths:
                 return ()
             self._accounted_for += 1
-        outcome = decide(self._job, self._survey())
+        outcome = decide(self._home, self._survey())
         return () if isinstance(outcome, Missing) else self._conclude(outcome)
 
     def _survey(self) -> Survey:
-        return Survey(self.view, self._reports, self._deaths, self._joiners)
+        return Survey(self.view, self._reports, self._deaths, self._joiners, self._layout, self._wish)
 
     def _conclude(self, outcome: Verdict | Lost) -> Actions:
         if isinstance(outcome, Verdict):
             return (Propose(outcome),)
         if self.starts or not (outcome.stages and (outcome.checkpoint or outcome.kept)):
-            return (Propose(give_up(self._job, self._survey(), outcome)),)
+            return (Propose(give_up(self._home, self._survey(), outcome)),)
         if outcome.stages == self._waits_for:
             return ()
         self._waits_for = outcome.stages
@@ -255,6 +261,7 @@ class Machine:
             self.state = State.STOPPED
             return (Stop(verdict.stop),)
         self._enter(view, verdict.step)
+        self._layout, self.job = verdict.layout, with_layout(self._home, verdict.layout)
         if not named:
             return (Prepare(view),)
         self.state = State.REBUILDING

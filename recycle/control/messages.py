@@ -19,6 +19,7 @@ import msgspec
 from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
 from recycle.control.view import Member, View
+from recycle.holding import Layout
 from recycle.job import Job
 
 NOTHING = -1
@@ -37,6 +38,7 @@ KeptVersions = Annotated[
     tuple[Annotated[tuple[Number, ...], msgspec.Meta(max_length=100)], ...], msgspec.Meta(max_length=100_000)
 ]
 Shards = Annotated[tuple[Number, ...], msgspec.Meta(max_length=100_000)]
+Chunks = Annotated[tuple[Number, ...], msgspec.Meta(max_length=100_000)]
 Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
 
 
@@ -56,6 +58,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
         closed: whether it halted where nobody can be let in, because its state is not all that a joiner would need.
         shards: of its stage's optimizer, those that it holds of the newest version; None where it holds all.
         older_shards: those that it holds of the oldest version.
+        chunks: of which it holds the versions; None where those are the ones that its place in the view has.
     """
 
     member: MemberName
@@ -69,6 +72,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     closed: bool = False
     shards: Shards | None = None
     older_shards: Shards | None = None
+    chunks: Chunks | None = None
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
@@ -173,6 +177,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             whoever reads it has to look for them, as in the store.
         plan: where the plan of this view is; None as long as nobody has chosen one.
         stop: why the run cannot go on; empty if it can.
+        layout: who holds which chunks in this view, and what pipelines bring; None where that is as the job says.
+        held: the chunks that members hold of the version where those are not the ones that they are to hold.
     """
 
     epoch: Number
@@ -186,6 +192,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     unheard: Annotated[tuple[Death, ...], msgspec.Meta(max_length=100_000)] | None = None
     plan: ChosenPlan | None = None
     stop: Line = ""
+    layout: Layout | None = None
+    held: Annotated[Mapping[MemberName, Chunks], msgspec.Meta(max_length=100_000)] = {}
 
     def __post_init__(self) -> None:
         servers = self.view.servers
@@ -263,6 +271,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         attempt: how often it has asked.
         state: it asks for its stage's state, or it is ready to be admitted.
         rank: which rank of the server asks; each follows its equal in the server that serves it.
+        chunk: of a member that is in the view, the chunk that it gets a copy of; None for who is to be admitted.
     """
 
     member: MemberName
@@ -270,9 +279,22 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt: Number = 0
     state: Literal["asking", "synced"] = "asking"
     rank: Number = 0
+    chunk: Number | None = None
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
+
+
+class MoveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who leads a view wants chunks to be copied, so that the next one can have them elsewhere.
+
+    Attributes:
+        epoch: of the view.
+        layout: who is to hold what in the next one.
+    """
+
+    epoch: Number
+    layout: Layout
 
 
 def complete_requests(requests: Iterable[JoinRequest], ranks: int) -> frozenset[Member]:
@@ -282,7 +304,7 @@ def complete_requests(requests: Iterable[JoinRequest], ranks: int) -> frozenset[
         requests: of one epoch, one for each rank that asks.
         ranks: of a server.
     """
-    ready = Counter(Member.parse(each.member) for each in requests if each.state == "synced")
+    ready = Counter(Member.parse(each.member) for each in requests if each.state == "synced" and each.chunk is None)
     return frozenset(member for member, count in ready.items() if count == ranks)
 
 

@@ -8,13 +8,19 @@ made that way until servers are expected to change again:
 """
 
 import math
+from typing import Self
 
 import msgspec
 
+from recycle.duration import parse_duration
+from recycle.errors import UserError
 from recycle.wording import memory_text, seconds_text
 
 LAYER_BYTES, BANDWIDTH = 600_000_000, 10e9
 """Of a layer with its moments, and a second into a server that copies layers while training goes on: guesses."""
+
+
+CLUSTER = 238 * 86_400.0, 5.5 * 86_400.0
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -28,13 +34,27 @@ class Outlook(msgspec.Struct, frozen=True):
     between_failures: float
     to_repair: float = math.inf
 
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read both means, ``FAILURE/REPAIR``, such as 5712h/132h; ``on`` stands for a cluster's, and ``off`` for none.
+
+        Raises:
+            UserError: the text is nothing of that.
+        """
+        if text in ("on", "off"):
+            return cls(*CLUSTER) if text == "on" else None
+        means = [parse_duration(each) for each in text.split("/")]
+        if len(means) != 2 or min(means) <= 0:
+            raise UserError(f"{text!r}: give on, off, or mean times to failure and repair such as 5712h/132h")
+        return cls(*means)
+
     def until_change(self, live: int, dead: int) -> float:
         """Expected seconds until a server dies or comes back: failures and repairs compete."""
         rate = live / self.between_failures + dead / self.to_repair
         return 1 / rate if rate else math.inf
 
 
-OF_A_CLUSTER = Outlook(238 * 86_400.0, 5.5 * 86_400.0)
+OF_A_CLUSTER = Outlook(*CLUSTER)
 """Of 400 servers over 348 days: 4.2 failures in 1,000 days of a server, 5.5 days each (InfiniteHBD, SIGCOMM'25)."""
 
 

@@ -116,7 +116,7 @@ class History:
                 self._furthest[line.epoch] = max(line.step, self._furthest.get(line.epoch, -1))
             case InstantLine(kind="failure", server=str(server)):
                 self._absent.add(server)
-            case InstantLine(kind="fault" | "warning" | "end" | "norm" | "memory") if self._is_new(line):
+            case InstantLine(kind="fault" | "warning" | "end" | "norm" | "memory" | "move") if self._is_new(line):
                 self._instants.append(line)
                 return line
         return None
@@ -167,7 +167,7 @@ class History:
         }
         furthest = max((step for epoch, step in self._furthest.items() if epoch < view.epoch), default=-1)
         # A server that joins or leaves does so between two iterations; otherwise one was in flight.
-        interrupted = any(each.noticed != "itself" for each in deaths) or not (deaths or view.joined)
+        interrupted = any(each.noticed != "itself" for each in deaths) or not (deaths or view.joined or view.moved)
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
         before = self._views[max(epoch for epoch in self._views if epoch < view.epoch)]

@@ -11,7 +11,9 @@ FORMAT = "recycle run"
 VERSION = 1
 
 LaneName = Literal["compute", "communication"]
-InstantKind = Literal["failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end", "norm", "memory"]
+InstantKind = Literal[
+    "failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end", "norm", "memory", "move"
+]
 
 
 class RunLine(msgspec.Struct, frozen=True, tag="run", tag_field="type", forbid_unknown_fields=True):
@@ -150,6 +152,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
         period: of its plan, in the job's time.
         retention: of its plan: the fault-free 1F1B period over this one's.
         plan: where its plan comes from.
+        moved: whether servers hold other chunks than in the view before.
     """
 
     epoch: int
@@ -162,6 +165,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
     period: int
     retention: float
     plan: str
+    moved: bool = False
 
 
 class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type", forbid_unknown_fields=True):

@@ -1,12 +1,17 @@
+from typing import Any
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.examples import paper_job, uneven_job
+from harness.examples import paper_job, placed_job, uneven_job
 from recycle.control.decision import Lost, Missing, Survey, common_report, decide, give_up
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
+from recycle.holding import own_layout, units_of, with_own_layout
 from recycle.job import Server
+from recycle.placement import PlacedPipeline, PlacedServer
+from recycle.runtime.recover.restore import find_holders
 
 JOB = paper_job(pipelines=3, stages=2)
 MEMBERS = tuple(Member(server, 0) for server in JOB.servers())
@@ -253,3 +258,85 @@ def test_where_pipelines_are_not_alike_a_chunk_is_lost_with_the_last_who_holds_i
     back = decided("W1_1", newest=("W0_0", "W1_2"))
     assert isinstance(back, Verdict)
     assert (back.step, back.lacking) == (7, ())
+
+
+MOVABLE = with_own_layout(placed_job("consecutive:2", pipelines=2, servers=3))
+HOME = own_layout(MOVABLE)
+GONE = Server(1, 1)
+THERE = tuple(Member(server, 0) for server in MOVABLE.servers() if server != GONE)
+"""Who is left without W1_1, whose chunks 2 and 3 go to W1_0 and W1_2."""
+CHUNKS = {"W1_0": (0, 1, 2), "W1_2": (3, 4, 5)}
+AWAY = (
+    HOME[0],
+    PlacedPipeline(
+        HOME[1].micro_batches,
+        tuple(
+            PlacedServer(CHUNKS.get(str(Server(1, place)), ()), server.limit)
+            for place, server in enumerate(HOME[1].servers)
+        ),
+    ),
+)
+
+
+def movable_report(member: Member, chunks: tuple[int, ...] | None = None, newest: int = 7) -> Report:
+    held = units_of(MOVABLE, member.server) if chunks is None else chunks
+    return msgspec.structs.replace(report(member, newest, newest), chunks=held)
+
+
+def movable_survey(**changes: Any) -> Survey:
+    reports = {each: movable_report(each) for each in THERE}
+    return Survey(View(4, THERE), reports, {}, {})._replace(**changes)
+
+
+def test_chunks_move_as_the_leader_wishes_where_nothing_else_has_happened() -> None:
+    verdict = decide(MOVABLE, movable_survey(wish=AWAY))
+    assert isinstance(verdict, Verdict)
+    # Who has got its copy before the pause holds more than its place.
+    copied = dict.fromkeys(THERE, None) | {THERE[3]: (0, 1, 2)}
+    assert (verdict.layout, verdict.lacking) == (AWAY, ())
+    assert verdict.held == {"W1_0#0": (0, 1), "W1_2#0": (4, 5)}
+    reports = {each: movable_report(each, chunks) for each, chunks in copied.items()}
+    verdict = decide(MOVABLE, movable_survey(wish=AWAY, reports=reports))
+    assert isinstance(verdict, Verdict)
+    assert verdict.held == {"W1_2#0": (4, 5)}
+
+
+def test_nothing_moves_where_somebody_has_died_or_is_ahead() -> None:
+    died = movable_survey(wish=AWAY, deaths={THERE[0]: death(THERE[0])})
+    ahead = movable_survey(wish=AWAY, reports={each: movable_report(each) for each in THERE[1:]})
+    ahead = ahead._replace(reports={**ahead.reports, THERE[0]: movable_report(THERE[0], newest=8)})
+    for survey in (died, ahead):
+        verdict = decide(MOVABLE, survey)
+        assert isinstance(verdict, Verdict)
+        assert verdict.layout is None
+
+
+def test_who_comes_back_without_chunks_gets_its_own_ones_but_not_in_a_recovery() -> None:
+    back = Member(GONE, 1)
+    joiners = {back: msgspec.structs.replace(report(back, NOTHING, NOTHING), chunks=())}
+    reports = {each: movable_report(each, CHUNKS.get(str(each.server))) for each in THERE}
+    survey = movable_survey(reports=reports, joiners=joiners, layout=AWAY)
+    verdict = decide(MOVABLE, survey)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.layout, verdict.joined, verdict.lacking) == (None, ("W1_1#1",), ("W1_1#1",))
+    assert verdict.held == {"W1_0#0": (0, 1, 2), "W1_2#0": (3, 4, 5)}
+    holders = find_holders(verdict, MOVABLE, GONE)
+    # Those who hold its chunks and are to give them away are asked for them as well.
+    assert holders[2] == {THERE[1]: True, THERE[3]: True, back: False}
+    waits = decide(MOVABLE, survey._replace(deaths={THERE[0]: death(THERE[0])}))
+    assert isinstance(waits, Verdict)
+    assert (waits.layout, waits.joined) == (AWAY, ())
+
+
+def test_a_chunk_counts_where_it_is_held_and_not_where_its_place_is() -> None:
+    # The view with the new layout could not be built: W1_0 has its new chunk, W1_2 has not, and W0_1 has died.
+    lost = Member(Server(0, 1), 0)
+    reports = {each: movable_report(each) for each in THERE if each != lost}
+    reports[Member(Server(1, 0), 0)] = movable_report(Member(Server(1, 0), 0), (0, 1, 2))
+    survey = movable_survey(reports=reports, deaths={lost: death(lost)}, layout=AWAY)
+    # Nobody has chunk 3 any more.
+    assert decide(MOVABLE, survey) == Lost((), checkpoint=False)
+    aside = movable_report(Member(Server(1, 2), 0), (3, 4, 5))
+    verdict = decide(MOVABLE, survey._replace(reports={**reports, Member(Server(1, 2), 0): aside}))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.layout, verdict.held) == (AWAY, {})

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.placing.decision import Move, Outlook, decide, learnt_outlook
+from recycle.errors import UserError
+from recycle.placing.decision import OF_A_CLUSTER, Move, Outlook, decide, learnt_outlook
 
 MOVE = Move(now=10.0, then=8.0, copied=6 * 10**9, busiest=3 * 10**9, bandwidth=1e9, pause=2.0)
 
@@ -67,3 +68,12 @@ def test_a_history_teaches_what_it_has_seen():
     learnt = learnt_outlook(settings, 600.0, 8, 4, 0.5, 3)
     assert (learnt.between_failures, learnt.to_repair) == (1200.0, 100.0)
     assert learnt_outlook(settings, 600.0, 8, 4, 0.5, 0).to_repair == 50.0
+
+
+def test_an_outlook_is_a_clusters_or_two_means_or_none():
+    assert Outlook.parse("on") == OF_A_CLUSTER
+    assert Outlook.parse("off") is None
+    assert Outlook.parse("2h/30m") == Outlook(7200.0, 1800.0)
+    for wrong in ("2h", "2h/0s", "2h/1h/1h", "often"):
+        with pytest.raises(UserError):
+            Outlook.parse(wrong)

@@ -2,12 +2,17 @@ import json
 
 import pytest
 
-from harness.examples import paper_plan
+from harness.examples import QUICK, paper_plan, placed_job
 from recycle.errors import JobError
+from recycle.holding import with_own_layout
 from recycle.job import Server
 from recycle.placing.decision import OF_A_CLUSTER, Outlook
+from recycle.plan.checker import check_plan
 from recycle.plan.document import save_plan
-from recycle.planner.moving import weigh_move
+from recycle.plan.mode import Mode
+from recycle.plan.moves import Seen, Situation
+from recycle.planner.make import make_plan
+from recycle.planner.moving import ChunkMover, weigh_move
 
 TWO = (Server(0, 3), Server(1, 3))
 
@@ -50,3 +55,28 @@ def test_an_explanation_ends_with_the_decision(run, tmp_path):
     )
     report = json.loads(run("explain", tmp_path / "plan.json", "--json")[1])
     assert report["placement"]["moves"] is True
+
+
+def situation_of(plan, home):
+    return Situation(plan, home, 1.0, 10**6, Seen())
+
+
+def test_in_a_run_chunks_of_the_dead_move_within_their_pipeline_and_all_micro_batches_stay():
+    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=4, micro_batches=12, limit=24))
+    first, around = (make_plan(home, dead, Mode(), QUICK) for dead in ((), (Server(1, 2),)))
+    mover = ChunkMover(first, OF_A_CLUSTER)
+    proposal = mover.weigh(situation_of(around, home))
+    assert proposal.line.startswith("move layers, which gains ")
+    job = proposal.plan.job
+    assert proposal.plan.period < around.period
+    assert proposal.plan.baseline == first.baseline
+    assert sum(job.loads) == sum(home.loads)
+    assert [each.chunks for each in job.layout[1].servers] == [(0, 1), (2, 3, 4), (), (5, 6, 7)]
+    assert job.placements[0] == home.placements[0]
+    assert check_plan(proposal.plan) == ()
+    # There is nothing better than what it has proposed, nor than home where nobody is dead.
+    again = mover.weigh(situation_of(proposal.plan, home))
+    assert again is None or again.plan is None
+    assert mover.weigh(situation_of(first, home)) is None
+    hurried = ChunkMover(first, Outlook(0.5)).weigh(situation_of(around, home))
+    assert hurried.plan is None

@@ -22,6 +22,7 @@ from recycle.megatron.gpt.arriving import join_run
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
+from recycle.runtime.recover.plans import Planning
 from tests.survival.emulated import Once
 from tests.survival.trained import DURATIONS, MODEL, Trained, fault, make
 
@@ -103,7 +104,7 @@ def test_the_command_brings_a_server_back(tmp_path, reference, text, waits):
     ]
     assert processes[0].wait(30) == 0
     with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
-        join_run(run.run, None, make, "127.0.0.1")
+        join_run(run.run, None, Planning(make), "127.0.0.1")
 
 
 def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
@@ -115,7 +116,7 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
 
         def attempt(run, server=None):
             with pytest.raises(UserError) as error:
-                join_run(run, server, make, "127.0.0.1")
+                join_run(run, server, Planning(make), "127.0.0.1")
             refused.append(str(error.value))
 
         attempt(run)

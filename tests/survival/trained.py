@@ -16,6 +16,7 @@ from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
+from recycle.plan.moves import Mover
 from recycle.planner.make import make_plan
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.runtime.launch.supervisor import FIRED
@@ -44,6 +45,7 @@ class Trained:
     """A run of the model, to its end or to its error."""
 
     make = staticmethod(make)
+    mover: Mover | None = None
 
     def __init__(self, folder, *faults, on_event=lambda _: None, iterations=ITERATIONS, **options):
         self.run = self.describe(folder, iterations=iterations, **options)
@@ -55,7 +57,7 @@ class Trained:
             on_event(event)
 
         try:
-            train(self.run, watch, self.make, Faults(faults))
+            train(self.run, watch, self.make, Faults(faults), mover=self.mover)
         except RunFailed as error:
             self.error = str(error)
         path = folder / FIRED

@@ -17,7 +17,6 @@ from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import serve_member
-from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
@@ -29,12 +28,12 @@ from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.setting import RunAccess
 from recycle.runtime.launch.signals import EndSignals, tell_to_leave
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.recover.plans import Maker
+from recycle.runtime.recover.plans import Planning
 
 
 def attend_run(
     folder: Path,
-    make_maker: Callable[[Plan], Maker],
+    make_planning: Callable[[Run], Planning],
     meeting: RollCall,
     say: Callable[[str], None],
     seat: Seat | None = None,
@@ -44,7 +43,7 @@ def attend_run(
 
     Args:
         folder: of the run, as the first process sees it as well.
-        make_maker: gives what makes a plan when servers fail, for which no catalogue has one, from the first plan.
+        make_planning: gives what plans when servers fail, for which no catalogue has a plan.
         meeting: with the other processes.
         say: tells the user something.
         seat: where this process can have its host's keeper; None where nothing is kept.
@@ -67,7 +66,7 @@ def attend_run(
     place, number = divmod(meeting.start.rank, run.ranks)
     server = View.of(run.plan).servers[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
-    make = make_maker(run.plan)
+    planning = make_planning(run)
     if meeting.is_late:
         raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
     if seat is not None:
@@ -77,7 +76,7 @@ def attend_run(
         lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
 
         def serve(life: Member) -> int:
-            return serve_member(run, text, make, Faults(), life, access, workers.append)
+            return serve_member(run, text, planning, Faults(), life, access, workers.append)
 
         status = serve_again(serve, Member(server, 0), lives, Restarts(run.restarts), say)
         workers.clear()
@@ -91,13 +90,13 @@ def attend_run(
     return status
 
 
-def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
+def join_run(run: Run, server: Server | None, planning: Planning, host: str) -> int:
     """Join a run that is going on, as a replacement of a dead server.
 
     Args:
         run: as its folder describes it.
         server: whose place to take; None for any.
-        make: makes a plan when servers fail, for which no catalogue has one.
+        planning: what plans when servers fail, for which no catalogue has a plan.
         host: the address of this machine.
 
     Returns:
@@ -135,7 +134,7 @@ def join_run(run: Run, server: Server | None, make: Maker, host: str) -> int:
     access = RunAccess(endpoint, (door.host, door.watch))
     status = serve_all_ranks(
         run.ranks,
-        lambda rank, began: serve_member(run, text, make, Faults(), member, access._replace(rank=rank), began),
+        lambda rank, began: serve_member(run, text, planning, Faults(), member, access._replace(rank=rank), began),
     )
     if run.redundancy is not None:
         dismiss_after(endpoint)

@@ -4,7 +4,7 @@ import torch
 
 from recycle.control.view import ServerRank
 from recycle.errors import RunFailed, UserError
-from recycle.holding import live_holders, placed
+from recycle.holding import live_holders
 from recycle.job import Server
 from recycle.megatron.gpt.recut import Cut, read_recut, shard
 from recycle.megatron.gpt.run import Run
@@ -49,7 +49,6 @@ class Checkpointing:
         self._run = run
         self._settings = run.settings | {"text": text}
         self._server = server
-        self._stages = placed(run.plan.job, server).chunks
         self._cut = Cut(run.model.layers, len(run.plan.job.stages))
         self._rank = rank
         self._training = training
@@ -64,7 +63,8 @@ class Checkpointing:
         """
         folder = folder_of(self._run.checkpoints, step)
         written = self._cut._replace(stages=read_manifest(folder, self._settings).settings[STAGES])
-        states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in self._stages]
+        stages = self._training.chunks
+        states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in stages]
         self._training.take(step, folder, states)
 
     def durable(self) -> int | None:
@@ -94,11 +94,12 @@ class Checkpointing:
         if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())):
             return
         failures = torch.zeros(1)
-        live = live_holders(self._run.plan.job, frozenset(view.servers))
-        writers = [live[stage][0] for stage in self._stages]
+        stages = self._training.chunks
+        live = live_holders(self._training.job, frozenset(view.servers))
+        writers = [live[stage][0] for stage in stages]
         # Where the optimizer is in shards, all stages of a server have the same writer.
         states = self._training.stage_states(network, writers[0])
-        pairs = zip(writers, self._stages, states, strict=True)
+        pairs = zip(writers, stages, states, strict=True)
         mine = [(stage, state) for writer, stage, state in pairs if writer == self._server]
         try:
             for stage, state in mine:

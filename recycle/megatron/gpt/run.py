@@ -12,6 +12,7 @@ from recycle.control.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.placement import placement_text
+from recycle.placing.decision import Outlook
 from recycle.plan.batch import Batch
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
@@ -56,6 +57,7 @@ class Run(msgspec.Struct, frozen=True):
         distributed: whether each peer of a stage holds some shards of the optimizer's state, and steps those.
         device: what servers compute on.
         nccl: whether NCCL carries the tensors of GPUs; otherwise they go through host memory.
+        outlook: how long servers stay as they are, where chunks move between servers; None where they do not.
     """
 
     plan: Plan
@@ -82,6 +84,7 @@ class Run(msgspec.Struct, frozen=True):
     device: DeviceKind = "cpu"
     nccl: bool = False
     sequence_parallel: bool = False
+    outlook: Outlook | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -209,6 +212,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: DeviceKind
     nccl: bool
     sequence_parallel: bool
+    outlook: Outlook | None
 
 
 def _path(kind: type, value: str) -> Path:

@@ -13,6 +13,7 @@ from recycle.holding import placed
 from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.forward import forward_step
+from recycle.megatron.gpt.held_chunks import HeldChunks
 from recycle.megatron.gpt.model import build_stage, transformer_config
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.text import TokenText
@@ -76,8 +77,16 @@ class GptServer:
         self._collectives = RankCollectives(rank)
         groups = join_server(server, run.plan.job.depth, self._collectives)
         chunks = placed(run.plan.job, server).chunks
-        stages = [make_stage(run, each, text, groups, device) for each in chunks]
-        self.training = StageTraining(stages, chunks, make_update(run, stages, chunks, keep), self.recorder)
+
+        def stage(chunk: int) -> MegatronStage:
+            return make_stage(run, chunk, text, groups, device)
+
+        def update(stages: Sequence[MegatronStage], chunks: Sequence[int]) -> TorchUpdate:
+            return make_update(run, stages, chunks, keep)
+
+        stages = [stage(each) for each in chunks]
+        self.training = StageTraining(stages, chunks, update(stages, chunks), self.recorder)
+        self._held = HeldChunks(self.training, stage, update)
         self.checkpoints = Checkpointing(run, text.fingerprint, server, rank, self.training, reporter)
 
     @property
@@ -92,7 +101,7 @@ class GptServer:
             # which it is let in.
             followed=training if shards is None and even else None,
             shards=shards,
-            part=None if even else training.part,
+            chunks=None if even else self._held,
             rank=self._rank,
             transport=self._run.transport,
         )
@@ -121,7 +130,9 @@ class GptServer:
         """See Connectable."""
         self.network = network
         self._collectives.connect(network)
-        waiting = self._run.waiting if plan.dead == self._run.plan.dead else None
+        first = self._run.plan
+        waiting = self._run.waiting if (plan.job, plan.dead) == (first.job, first.dead) else None
+        self._held.complete()
         self.training.connect(plan, network, hooks, notices, waiting)
         if self.training.newest == 0:
             self.training.tie_embeddings()
@@ -153,6 +164,7 @@ class GptServer:
             self.training.run(self.training.newest)
         try:
             self.training.run(step)
+            self._held.let_go()
         finally:
             if self.training.newest > step:
                 # Also where this server was interrupted before it had let go of all transfers: the others may go on

@@ -9,7 +9,6 @@ import msgspec
 import torch
 
 from recycle.control.agent import run_agent
-from recycle.control.joinfile import JOIN_FILE
 from recycle.control.view import Member, ServerRank, View
 from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile
@@ -18,10 +17,12 @@ from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
+from recycle.megatron.gpt.resuming import begins_anew, find_newest, refuse_to_overwrite
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import TokenText
 from recycle.plan.catalogue import Catalogue
+from recycle.plan.moves import Mover
 from recycle.record.history import next_epoch
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, SilentReporter
@@ -40,16 +41,23 @@ from recycle.runtime.launch.supervisor import FIRED, Supervisor
 from recycle.runtime.launch.title import set_title, under_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.recover.plans import Maker, Plans
+from recycle.runtime.recover.plans import Maker, Planning, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.runtime.recover.view_reports import first_view, now
-from recycle.runtime.step.checkpoint import adopt, checkpoints, find_damage, read_manifest, set_aside
+from recycle.runtime.step.checkpoint import adopt, checkpoints
 
 Watch = Callable[[Event], None]
 
 
-def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall | None = None) -> None:
+def train(
+    run: Run,
+    watch: Watch,
+    make: Maker,
+    faults: Faults,
+    meeting: RollCall | None = None,
+    mover: Mover | None = None,
+) -> None:
     """Train with a process per live server: forked here, or started apart, of which this is the first.
 
     Args:
@@ -58,12 +66,13 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         make: makes a plan when servers fail, for which no catalogue has one.
         faults: what goes wrong on purpose.
         meeting: with the other processes; None where all are forked here.
+        mover: decides whether chunks move; None where they do not.
 
     Raises:
         UserError: something that was asked for cannot be done.
         RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
     """
-    run = msgspec.structs.replace(run, resume_from=None) if _begins(run) else run
+    run = msgspec.structs.replace(run, resume_from=None) if begins_anew(run) else run
     require_means(run.model, run.device)
     transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel, run.sequence_parallel)
     if run.model.exact and run.model.tied and len(run.plan.job.stages) == 1:
@@ -80,12 +89,12 @@ def train(run: Run, watch: Watch, make: Maker, faults: Faults, meeting: RollCall
         if run.resume_from is not None and not checkpoints(run.checkpoints):
             run.checkpoints.mkdir(parents=True, exist_ok=True)
             adopt(run.resume_from, run.checkpoints)
-        _refuse_to_overwrite(run)
+        refuse_to_overwrite(run)
         run.folder.mkdir(parents=True, exist_ok=True)
         run.save()
-    newest = _newest(run, text.fingerprint, watch) if run.goes_on else None
+    newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
     if run.protected:
-        _train_protected(run, view, text, newest, watch, make, faults, meeting)
+        _train_protected(run, view, text, newest, watch, Planning(make, mover), faults, meeting)
         return
     if faults.entries:
         raise RunError("faults: nothing survives them here; leave them out, or leave --unprotected out")
@@ -119,7 +128,7 @@ def _train_protected(
     text: TokenText,
     newest: int | None,
     watch: Watch,
-    make: Maker,
+    planning: Planning,
     faults: Faults,
     meeting: RollCall | None,
 ) -> None:
@@ -140,13 +149,13 @@ def _train_protected(
         ranks=run.ranks,
         cluster=run.cluster,
     )
-    Supervisor(setting, partial(serve_member, run, text, make, faults), watch).run()
+    Supervisor(setting, partial(serve_member, run, text, planning, faults), watch).run()
 
 
 def serve_member(
     run: Run,
     text: TokenText,
-    make: Maker,
+    planning: Planning,
     faults: Faults,
     member: Member,
     door: RunAccess,
@@ -157,7 +166,7 @@ def serve_member(
     Args:
         run: what to do.
         text: that it trains on.
-        make: makes a plan when servers fail, for which no catalogue has one.
+        planning: what plans when servers fail, for which no catalogue has a plan.
         faults: what goes wrong on purpose.
         member: which life of which server this is.
         door: how it reaches the run.
@@ -167,13 +176,13 @@ def serve_member(
         The worker's exit status, as the agent's function gives it.
     """
     set_title(f"agent of {door.rank.of(member.server)}")
-    work = partial(_work, run, text, make, faults, member, door)
+    work = partial(_work, run, text, planning, faults, member, door)
     endpoint = door.endpoint
     relay = under_title("relay", endpoint.relay)
     return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, relay)
 
 
-def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member, door: RunAccess) -> int:
+def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member: Member, door: RunAccess) -> int:
     """A worker's process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
@@ -213,7 +222,7 @@ def _work(run: Run, text: TokenText, make: Maker, faults: Faults, member: Member
             trained.trainee._replace(kept=keeping),
             door.endpoint,
             run.durations,
-            Plans(run.plan, catalogue, make),
+            Plans(run.plan, catalogue, planning.make, planning.mover),
             reporter,
             hooks,
         )
@@ -253,37 +262,3 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
             "set clip"
         ) from error
     network.barrier()
-
-
-def _begins(run: Run) -> bool:
-    """Whether it is to go on from its own folder, and there is nothing in it yet."""
-    own = run.resume_from is not None and run.resume_from.resolve() == run.folder.resolve()
-    kept = run.redundancy is not None and (run.folder / JOIN_FILE).exists()
-    return own and not kept and not checkpoints(run.checkpoints)
-
-
-def _newest(run: Run, fingerprint: str, watch: Watch) -> int | None:
-    found = checkpoints(run.checkpoints)
-    if not found and run.redundancy is not None:
-        return None  # what keepers have is known when servers ask them
-    if not found:
-        raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
-    damaged = {}
-    while found and (damage := find_damage(found[-1])):
-        damaged[found.pop()] = damage
-    if not found:
-        raise RunError(f"resume: no checkpoint in {run.checkpoints} is whole: {'; '.join(damaged.values())}")
-    manifest = read_manifest(found[-1], run.settings | {"text": fingerprint})
-    for folder, damage in damaged.items():
-        text = f"{damage}: the checkpoint is set aside as {set_aside(folder)}, and {found[-1].name} is taken"
-        watch(InstantLine("warning", now(), None, text))
-    if manifest.step >= run.iterations:
-        raise RunError(
-            f"iterations is {run.iterations}, and {found[-1]} has {manifest.step} of them already; ask for more"
-        )
-    return manifest.step
-
-
-def _refuse_to_overwrite(run: Run) -> None:
-    if not run.resume and run.resume_from is None and checkpoints(run.checkpoints):
-        raise RunError(f"{run.folder}: there is a run in it; go on with --resume, or give another folder with --output")

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from recycle.holding import live_holders
-from recycle.job import Server
+from recycle.job import Job, Server
 from recycle.megatron.shared.partial_gradients import PartialGradients
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import Tie, tie_of
@@ -34,21 +34,36 @@ class StageTraining:
         recorder: of its server; gets what is executed.
 
     Attributes:
+        stages: what computes, by chunk.
         update: see above.
+        recorder: see above.
     """
 
     def __init__(
         self, stages: Sequence[MegatronStage], chunks: Sequence[int], update: TorchUpdate, recorder: Recorder
     ) -> None:
-        self.update = update
-        self._stages = stages
-        # Named by their chunks, so that servers that share some of them call those by the same names.
-        self._whole = {
-            chunk: torch.nn.ModuleDict({str(chunk): stage.model}) for chunk, stage in zip(chunks, stages, strict=True)
-        }
-        self._recorder = recorder
+        self.recorder = recorder
         self._worker: Worker | None = None
         self._tie: Tie | None = None
+        self._plan: Plan | None = None
+        self.replace(dict(zip(chunks, stages, strict=True)), update)
+
+    def replace(self, stages: Mapping[int, MegatronStage], update: TorchUpdate) -> None:
+        """Train other stages from now on; it has to be connected before the next iteration.
+
+        Args:
+            stages: what computes, by chunk, rising.
+            update: what reduces and steps them.
+        """
+        self.stages, self.update = stages, update
+        self._stages = list(stages.values())
+        # Named by their chunks, so that servers that share some of them call those by the same names.
+        self._whole = {chunk: torch.nn.ModuleDict({str(chunk): stage.model}) for chunk, stage in stages.items()}
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """That the server holds, rising."""
+        return tuple(self.stages)
 
     # Its versions.
 
@@ -87,13 +102,18 @@ class StageTraining:
         """See Versioned."""
         return stage_state(self._named(), self.update.optimizer)
 
-    def part(self, unit: int) -> Mapping[str, torch.Tensor]:
-        """See Trainee."""
-        return stage_state(self.update.named(self._whole[unit]), self.update.optimizer)
+    def named(self, chunk: int) -> Mapping[str, torch.Tensor]:
+        """What a version of a chunk consists of, but for the optimizer's state."""
+        return self.update.named(self._whole[chunk])
+
+    def part(self, chunk: int) -> Mapping[str, torch.Tensor]:
+        """The newest version of a chunk, by name."""
+        return stage_state(self.named(chunk), self.update.optimizer)
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Versioned."""
-        give_state(state, self._named(), self.update.optimizer)
+        """See Versioned; where some chunks are here already, the state may be that of the others alone."""
+        named = {name: tensor for name, tensor in self._named().items() if f"parameter/{name}" in state}
+        give_state(state, named, self.update.optimizer)
         self.update.adopt(step)
 
     def listen(self, listener: Listener | None) -> None:
@@ -163,6 +183,7 @@ class StageTraining:
         Raises:
             ViewBroken: somebody is gone.
         """
+        self._plan = plan
         live = live_holders(plan.job, frozenset(network.view.servers))
         models = [stage.model for stage in self._stages]
         self._tie = tie = tie_of(models, network, live[0], live[-1])
@@ -179,7 +200,7 @@ class StageTraining:
         per_token = self._stages[-1].config.calculate_per_token_loss
         tokens = TokenTotal(network, live[-1], last and last.group, self._stages[-1].take_tokens) if per_token else None
         self.update.connect(network, peers, finish, tokens)
-        self._worker = Worker(plan, self._stages, self.update, network, self._recorder, hooks, notices, waiting)
+        self._worker = Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, waiting)
 
     def tie_embeddings(self) -> None:
         """Where the last stage's head is the first stage's embedding, give it to both; before the first step."""
@@ -205,10 +226,15 @@ class StageTraining:
         return self._connected.evaluate()
 
     @property
+    def job(self) -> Job:
+        """What is trained, with who holds what in the present view."""
+        assert self._plan is not None, "it is in no view"
+        return self._plan.job
+
+    @property
     def _connected(self) -> Worker:
         assert self._worker is not None, "it is in no view"
         return self._worker
 
     def _named(self) -> Mapping[str, torch.Tensor]:
-        named = (self.update.named(each) for each in self._whole.values())
-        return {name: tensor for each in named for name, tensor in each.items()}
+        return {name: tensor for chunk in self._whole for name, tensor in self.named(chunk).items()}

@@ -44,7 +44,8 @@ def alone(job: Job, pipeline: int, joined: bool) -> Job:
         micro_batches=mine.micro_batches,
         stages=tuple(stages[number] for number in range(len(runs))),
         latency=tuple(job.latency[run.stop - 1] for run in runs[:-1]),
-        placement=tuple(of_server),
+        # Who has given all its chunks to others is no server of this job.
+        placement=tuple(filter(None, of_server)),
         layout=msgspec.UNSET,
     )
 

@@ -1,13 +1,18 @@
 """Admission: what members do for those who join, and what who joins does to be admitted."""
 
-from recycle.control.messages import Verdict, complete_requests
+from contextlib import suppress
+
+from recycle.control.errors import StoreLost
+from recycle.control.messages import MoveOrder, Verdict, complete_requests
 from recycle.control.view import SOLE, Member, ServerRank, View
+from recycle.job import Job
 from recycle.runtime.errors import ViewBroken
+from recycle.runtime.join.copying import Copying, has_copies
 from recycle.runtime.join.following import Joining
 from recycle.runtime.join.serving import Serving
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.store_connection import StoreConnection
-from recycle.runtime.step.trainee import Followable
+from recycle.runtime.step.trainee import Followable, Movable
 
 
 class AdmissionPause(ViewBroken):
@@ -23,6 +28,7 @@ class Admission:
         store: where members meet.
         alarm_watch: knows who asks to be let in.
         rank: of the server.
+        chunks: of its training, where they can be copied to others; None where they cannot.
     """
 
     def __init__(
@@ -32,12 +38,14 @@ class Admission:
         store: StoreConnection,
         alarm_watch: AlarmWatch,
         rank: ServerRank = SOLE,
+        chunks: Movable | None = None,
     ) -> None:
         endpoint, durations = store.endpoint, store.durations
         self._ranks = rank.size
         self._store = store
         self._alarm_watch = alarm_watch
         self._serving = None if followed is None else Serving(member, followed, endpoint, durations, rank.number)
+        self._copying = Copying(member, chunks, endpoint, durations)
         self._joining = Joining(member, followed, endpoint, durations, rank.number)
 
     # A member, while it trains.
@@ -47,20 +55,41 @@ class Admission:
         """Whether somebody is ready, so that all should pause to let it in."""
         return bool(complete_requests(self._alarm_watch.requests, self._ranks))
 
-    def serve(self, view: View) -> None:
-        """Begin to serve who asks for it; between two iterations."""
+    def order(self, order: MoveOrder) -> None:
+        """Have all members copy chunks, so that they can move.
+
+        Raises:
+            StoreLost: there is no store.
+        """
+        self._store.board.joining.order_move(order)
+
+    def has_copied(self, job: Job, order: MoveOrder, view: View) -> bool:
+        """Whether all have what they were to copy, or have given it up."""
+        return has_copies(job, order, view, self._alarm_watch.copied)
+
+    def serve(self, view: View, job: Job) -> None:
+        """Begin to serve who asks for it, and to copy what was ordered; between two iterations.
+
+        Args:
+            view: of the member.
+            job: what is trained, with who holds what in it.
+        """
         if self._serving is not None:
             self._serving.look(view, self._alarm_watch.requests)
+        with suppress(StoreLost):
+            self._copying.look(job, view, self._alarm_watch.order, self._store.board)
 
     def finish(self) -> None:
         """All members pause here, so who is served gets what it lacks."""
         if self._serving is not None:
             self._serving.finish()
+        self._copying.finish()
 
     def abort(self) -> None:
-        """Serve nobody any more."""
+        """Serve nobody any more, and copy nothing."""
         if self._serving is not None:
             self._serving.abort()
+        self._copying.abort()
 
     # A member, in a pause or a recovery.
 

@@ -11,7 +11,7 @@ from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.messages import Alarm, JoinRequest
+from recycle.control.messages import Alarm, JoinRequest, MoveOrder
 from recycle.control.store import Store
 from recycle.control.view import Member
 from recycle.plan.instruction import Instruction
@@ -53,6 +53,8 @@ class AlarmWatch:
         cause: of that alarm.
         store_lost: whether the store does not answer.
         requests: that were made in the present epoch by those who are alive, for places that are vacant.
+        order: for copies of chunks in the present epoch; None for none.
+        copied: what members have said of their copies in that epoch.
     """
 
     def __init__(self, door: StoreAccess, durations: Durations, tidy: Callable[[Board], None], ranks: int = 1) -> None:
@@ -60,6 +62,8 @@ class AlarmWatch:
         self.cause = ""
         self.store_lost = False
         self.requests: tuple[JoinRequest, ...] = ()
+        self.order: MoveOrder | None = None
+        self.copied: tuple[JoinRequest, ...] = ()
         self._door = door
         self._durations = durations
         self._tidy = tidy
@@ -100,7 +104,8 @@ class AlarmWatch:
             if epoch != self._epoch:
                 self._epoch = epoch
                 self.noticed, self.cause, self._halted = 0.0, "", False
-                self.requests = ()
+                self.requests = self.copied = ()
+                self.order = None
             self._network = network
             self._changed.notify_all()
 
@@ -145,9 +150,12 @@ class AlarmWatch:
         """See Hooks."""
 
     def _look_for_joiners(self, board: Board, epoch: int) -> None:
+        order = self.order or board.joining.move(epoch)
         asked, read = self._asked
         known, joins = asked == epoch and board.joining.asked(epoch, read) == read, self._joins
         if known and not joins:
+            with self._changed:
+                self.order = order if epoch == self._epoch else None
             return
         if not known:
             read, joins = board.joining.read_requests(epoch)
@@ -162,6 +170,8 @@ class AlarmWatch:
         awaited = {str(each) for each in joiners if each not in silent}
         with self._changed:
             if epoch == self._epoch:
+                self.order = order
+                self.copied = tuple(each for each in self._joins if each.chunk is not None)
                 self.requests = tuple(each for each in self._joins if each.member in awaited)
 
     def _watch(self) -> None:

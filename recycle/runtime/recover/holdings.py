@@ -64,6 +64,13 @@ class Holdings:
         return self.shards if shards is None or self.oldest == self.newest else _unless_all(shards.before, shards.count)
 
     @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """Of which it holds the newest version, where servers that hold one may hold different others."""
+        if self._trainee.chunks is None:
+            return None
+        return () if self.empty else self._trainee.chunks.held
+
+    @property
     def done(self) -> bool:
         """Whether training has come to its end here."""
         return self._trainee.connection.done

@@ -1,18 +1,32 @@
 """The source of plans: the run's first plan, a catalogue, or a planner that is put in from above and asked now."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from recycle.control.messages import CataloguePlan, ChosenPlan, FirstPlan, PublishedPlan
 from recycle.control.view import Member
 from recycle.errors import NoPlanError
-from recycle.job import DeadServers, Server
+from recycle.job import DeadServers, Job, Server
 from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import decode_plan, encode_plan
+from recycle.plan.moves import Mover
 from recycle.plan.plan import Plan
 
 FIRST = FirstPlan()
 
 Maker = Callable[[DeadServers], Plan]
+
+
+class Planning(NamedTuple):
+    """What plans while a run goes on; it is put in from above.
+
+    Attributes:
+        make: makes a plan in bounded time, for which no catalogue has one.
+        mover: decides whether chunks move, and plans where they have; None where they do not.
+    """
+
+    make: Maker
+    mover: Mover | None = None
 
 
 class Plans:
@@ -22,24 +36,37 @@ class Plans:
         first: the plan that the run starts with.
         catalogue: plans made before the run; None for none.
         make: makes a plan in bounded time where there is none.
+        mover: decides whether chunks move, and plans where they have; None where they do not.
+
+    Attributes:
+        mover: see above.
+        ready: a plan that was made already, for the next view.
     """
 
-    def __init__(self, first: Plan, catalogue: Catalogue | None, make: Maker) -> None:
+    def __init__(self, first: Plan, catalogue: Catalogue | None, make: Maker, mover: Mover | None = None) -> None:
+        self.mover = mover
+        self.ready: Plan | None = None
         self._first = first
         self._catalogue = catalogue
         self._make = make
         self._found: Found | None = None
 
-    def choose(self, dead: DeadServers, author: Member) -> tuple[ChosenPlan, bytes]:
+    def choose(self, dead: DeadServers, author: Member, moved: Job | None = None) -> tuple[ChosenPlan, bytes]:
         """Choose for all: where the plan for these dead servers is, and its text if that has to be published.
 
         Args:
             dead: the dead servers.
             author: who chooses.
+            moved: what is trained, where chunks have moved.
 
         Raises:
             NoPlanError: there is none, and none can be made.
         """
+        if moved is not None:
+            assert self.mover is not None, "nobody has moved anything"
+            if self.ready is not None and (self.ready.job, self.ready.dead) == (moved, dead):
+                return PublishedPlan(str(author)), encode_plan(self.ready)
+            return PublishedPlan(str(author)), encode_plan(self.mover.plan(moved, dead))
         if dead == self._first.dead:
             return FIRST, b""
         if self._catalogue is not None:

@@ -7,8 +7,9 @@ from datetime import timedelta
 from recycle.control.events import BuildFailed, Built, Died, Event
 from recycle.control.messages import Verdict
 from recycle.control.view import SOLE, Member, ServerRank, View
-from recycle.holding import units
+from recycle.holding import units, units_of
 from recycle.job import Server
+from recycle.plan.plan import Plan
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
@@ -117,6 +118,7 @@ class Rebuilding:
 
     Attributes:
         verdict: the last one whose view was built; None before the first.
+        plan: of that view.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Rebuilding:
         reports: ViewReports,
     ) -> None:
         self.verdict: Verdict | None = None
+        self.plan: Plan | None = None
         self._member = member
         self._groups = groups
         self._store = store
@@ -172,13 +175,14 @@ class Rebuilding:
             holders = find_holders(verdict, plan.job, self._member.server)
             network = self._groups.build(view, plan.partners(self._member.server))
             reports.times.rebuilt = time.monotonic()
-            self._holdings.restore(network, Restoration(verdict.step, verdict.restore, holders))
+            mine = units_of(plan.job, self._member.server)
+            self._holdings.restore(network, Restoration(verdict.step, verdict.restore, holders, mine))
             self._notices = NoticeExchange(network, len(units(plan.job)))
             self._connection.connect(plan, network, self._hooks, self._notices)
             self._groups.settle()
         except ViewBroken as error:
             return [BuildFailed(f"build/{view.epoch}", view.epoch, str(error))]
         reports.times.restored = time.monotonic()
-        self.verdict = verdict
+        self.verdict, self.plan = verdict, plan
         reports.tell_view(plan)
         return [Built(f"built/{view.epoch}", view.epoch)]

@@ -32,6 +32,8 @@ from recycle.control.events import (
 )
 from recycle.control.machine import Machine, State
 from recycle.control.view import Member, View
+from recycle.holding import Layout
+from recycle.job import Job
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
@@ -90,6 +92,11 @@ class Recovery:
         return self._machine.view
 
     @property
+    def job(self) -> Job:
+        """What is trained, with who holds what in the view."""
+        return self._machine.job
+
+    @property
     def is_unprotected(self) -> bool:
         """Whether the member trains without a store."""
         return self._machine.state is State.UNPROTECTED
@@ -120,15 +127,18 @@ class Recovery:
         self._halt()
         self._gather()
 
-    def pause(self) -> None:
+    def pause(self, layout: Layout | None = None) -> None:
         """All members halt before the same iteration, so that joiners can be admitted: get to the next view.
+
+        Args:
+            layout: who is to hold what in it, if this member leads and has found something better.
 
         Raises:
             StoreLost: there is no store.
         """
         self._admission.finish()
         epoch = self.view.epoch
-        self.tell(Paused(self.new_id(), epoch, self.step))
+        self.tell(Paused(self.new_id(), epoch, self.step, layout))
         if self._machine.leads:
             # Before this member says that it has halted: who is let in has to say what it holds.
             for event in self._gathering.hear_out(self.view, self._expected):
@@ -205,6 +215,7 @@ class Recovery:
             holdings.closed,
             holdings.shards,
             holdings.older_shards,
+            holdings.chunks,
         )
         self.tell(halted)
 

@@ -15,15 +15,25 @@ from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Trainee
 
 Holders = Mapping[int, Mapping[Member, bool]]
-"""Of each unit of a server: who holds it, and whether that one has the version that a view begins with."""
+"""Of each unit of a server: who is to hold it or does, and whether that one has the version that a view begins with."""
 
 
 def find_holders(verdict: Verdict, job: Job, server: Server) -> Holders:
-    """Who holds what a server holds, as they reported before a view."""
+    """Who holds what a server holds or is to hold, as they reported before a view.
+
+    Args:
+        verdict: that begins the view.
+        job: with who holds what in it.
+        server: of the view.
+    """
     members = verdict.view.members
+    wanted = {each: units_of(job, each.server) for each in members}
+    lacking = frozenset(verdict.lacking)
+    has = {each: () if str(each) in lacking else verdict.held.get(str(each), units) for each, units in wanted.items()}
+    me = verdict.view.member(server)
     return {
-        unit: {each: str(each) not in verdict.lacking for each in members if unit in units_of(job, each.server)}
-        for unit in units_of(job, server)
+        unit: {each: unit in has[each] for each in members if unit in wanted[each] or unit in has[each]}
+        for unit in sorted({*wanted[me], *has[me]})
     }
 
 
@@ -34,11 +44,13 @@ class Restoration(NamedTuple):
         step: the version.
         source: memory, of members or of keepers, or the checkpoint of this step.
         holders: who of each unit has the version itself; if nobody has, keepers have it.
+        units: what the member holds in the view.
     """
 
     step: int
     source: Literal["memory", "checkpoint"]
     holders: Holders
+    units: tuple[int, ...]
 
 
 def restore_state(trainee: Trainee, member: Member, network: Network, restoration: Restoration) -> None:
@@ -53,15 +65,17 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
     Raises:
         ViewBroken: somebody is gone, or a copy is not as it was.
     """
-    step, source, holders = restoration
+    step, source, holders, units = restoration
     versions = trainee.versions
-    if source == "checkpoint":
-        assert trainee.durable is not None, f"nobody has said that there is a checkpoint of step {step}"
-        trainee.durable.load(step)
-    elif all(each[member] for each in holders.values()):
+    if source == "memory" and any(each.get(member, False) for each in holders.values()):
         if versions.newest > step:
             versions.undo()
         assert versions.newest == step, f"{member} is at {versions.newest}, and said that it has {step}"
+    if trainee.chunks is not None:
+        trainee.chunks.hold(units)
+    if source == "checkpoint":
+        assert trainee.durable is not None, f"nobody has said that there is a checkpoint of step {step}"
+        trainee.durable.load(step)
     step = versions.enter(network, step)
     if source == "checkpoint":
         return
@@ -78,7 +92,7 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
         for sender, receiver in _pairs(members):
             if sender == member:
                 # The state is at rest here, so a peer that lacks it can have it.
-                state = versions.state() if trainee.part is None else trainee.part(unit)
+                state = versions.state() if trainee.chunks is None else trainee.chunks.part(unit)
                 send_state(network.link(receiver.server), step, state)
             elif receiver == member:
                 received, state = receive_state(network.link(sender.server))

@@ -7,6 +7,7 @@ and frees the main thread from whatever it waits in.
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -15,9 +16,9 @@ from recycle.control.beats import Heartbeat
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
-from recycle.control.messages import Death
+from recycle.control.messages import Death, MoveOrder
 from recycle.control.view import Member
-from recycle.holding import units, units_of
+from recycle.holding import Layout, units, units_of
 from recycle.job import Job
 from recycle.record.reporting import Reporter
 from recycle.runtime.errors import NotFinite, ViewBroken
@@ -29,6 +30,7 @@ from recycle.runtime.recover.admission import Admission, AdmissionPause
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.moving import Moving
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.rebuilding import Groups, Rebuilding
 from recycle.runtime.recover.recovery import Recovery
@@ -72,7 +74,6 @@ class Survivor:
         hooks: Sequence[Hooks] = (),
     ) -> None:
         self._member = member
-        self._job = job
         self._trainee = trainee
         self._rank = rank = trainee.rank
         self._store = store = StoreConnection(endpoint, durations)
@@ -80,7 +81,7 @@ class Survivor:
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._gathering.tidy, rank.size)
         self._reports = reports = ViewReports(member, reporter)
         self._groups = Groups(member, store, watch, rank, trainee.transport)
-        self._admission = Admission(member, trainee.followed, store, watch, rank)
+        self._admission = Admission(member, trainee.followed, store, watch, rank, trainee.chunks)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
         self._rebuilding = Rebuilding(
             member, self._groups, store, holdings, view_plans, trainee.connection, (*hooks, watch), reports
@@ -96,6 +97,8 @@ class Survivor:
             reports,
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
+        self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size)
+        self._plans = plans
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
         self._spoiled: set[int] = set()
@@ -116,6 +119,7 @@ class Survivor:
         self._heartbeat = Heartbeat(self._member, self._store.endpoint.token, beat, self._rank)
         self._alarm_watch.start()
         self._recovery.enter()
+        self._follow_view()
 
     def recover(self, error: ViewBroken) -> None:
         """Get from a view that cannot go on to the next one; ``end`` says whether there is one.
@@ -134,11 +138,13 @@ class Survivor:
             if recovery.is_unprotected:
                 self._store_loss.give_up(error)
             elif isinstance(error, AdmissionPause):
-                recovery.pause()
+                self._plans.ready = self._moving.plan
+                recovery.pause(self._wish)
             else:
                 recovery.fail(cause)
         except StoreLost:
             self._store_loss.give_up(error)
+        self._follow_view()
 
     def outwait(self, members: Iterable[Member]) -> None:
         """Wait until nothing of dead members runs any more: with one rank, the others of its server only end by and by.
@@ -189,14 +195,19 @@ class Survivor:
         """An iteration is made; the first one after a recovery is told of."""
         self.tell_recovery()
         self._recovery.step += 1
+        if self._moving.look() and (order := self._order) is not None:
+            with suppress(StoreLost):
+                self._admission.order(order)
 
     def exchange_notices(self) -> Notices:
         """Between two iterations: look after the store, and say what all should know; gives what all said."""
         self._store_loss.look()
         notices = self._rebuilding.notices
-        mine = units_of(self._job, self._member.server)
-        leaving = tuple(int(unit in mine) for unit in units(self._job)) if self._told_to_leave else ()
-        notices.say = Notices(int(self._admission.is_asked_for), int(self._recovery.is_unprotected), leaving)
+        job = self._recovery.job
+        mine = units_of(job, self._member.server)
+        leaving = tuple(int(unit in mine) for unit in units(job)) if self._told_to_leave else ()
+        asks = self._admission.is_asked_for or self._wish is not None
+        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), leaving)
         return notices.heard
 
     def tell_to_leave(self, cause: str) -> None:
@@ -223,7 +234,7 @@ class Survivor:
         if not self.is_parting:
             return False
         heard, view = self._rebuilding.notices.heard, self._recovery.view
-        held = Counter(unit for server in view.servers for unit in units_of(self._job, server))
+        held = Counter(unit for server in view.servers for unit in units_of(self._recovery.job, server))
         return heard.unprotected > 0 or any(count == held[unit] for unit, count in enumerate(heard.leaving))
 
     @property
@@ -256,7 +267,34 @@ class Survivor:
 
     def serve(self) -> None:
         """Between two iterations: begin to serve a joiner that asks for it."""
-        self._admission.serve(self._recovery.view)
+        self._admission.serve(self._recovery.view, self._recovery.job)
+
+    def _follow_view(self) -> None:
+        """A view has begun, unless this process has to end."""
+        verdict, plan = self._rebuilding.verdict, self._rebuilding.plan
+        if self.end is None and verdict is not None and plan is not None:
+            self._moving.begin(verdict, plan)
+
+    @property
+    def _order(self) -> MoveOrder | None:
+        """For copies, if this member leads and has found better places for the chunks."""
+        layout = self._moving.layout
+        return None if layout is None else MoveOrder(self._recovery.view.epoch, layout)
+
+    @property
+    def _wish(self) -> Layout | None:
+        """Who is to hold what in the next view, if this member leads, and everybody has got its copies."""
+        recovery, order = self._recovery, self._order
+        if order is None or not self._admission.has_copied(recovery.job, order, recovery.view):
+            return None
+        return order.layout
+
+    def _chunk_size(self) -> int:
+        """Bytes of a chunk with its optimizer's state: the mean of those here."""
+        chunks = self._trainee.chunks
+        assert chunks is not None, "nothing moves where servers hold alike"
+        sizes = [sum(each.nbytes for each in chunks.part(chunk).values()) for chunk in chunks.held]
+        return sum(sizes) // len(sizes)
 
     def _judge(self, error: NotFinite) -> None:
         """A value that is not finite may have come from a broken machine; if it comes again, it is the training's."""

@@ -3,8 +3,9 @@
 import msgspec
 
 from recycle.control.messages import PublishedPlan, Verdict
-from recycle.control.view import Member, View
+from recycle.control.view import Member
 from recycle.errors import UserError
+from recycle.holding import with_layout
 from recycle.job import DeadServers, Job
 from recycle.plan.plan import Plan
 from recycle.runtime.recover.plans import Plans
@@ -36,7 +37,8 @@ class ViewPlans:
         if verdict.stop:
             return verdict
         try:
-            chosen, text = self._plans.choose(self._dead(verdict.view), self._member)
+            moved = None if verdict.layout is None else with_layout(self._job, verdict.layout)
+            chosen, text = self._plans.choose(self._dead(verdict), self._member, moved)
         except UserError as error:
             return msgspec.structs.replace(verdict, stop=str(error))
         if text:
@@ -63,7 +65,8 @@ class ViewPlans:
             text: of its plan.
         """
         assert verdict.plan is not None, f"the verdict of epoch {verdict.epoch} names no plan"
-        return self._plans.find(verdict.plan, self._dead(verdict.view), self._member.server, text)
+        return self._plans.find(verdict.plan, self._dead(verdict), self._member.server, text)
 
-    def _dead(self, view: View) -> DeadServers:
-        return self._job.dead_servers(set(self._job.servers()) - set(view.servers))
+    def _dead(self, verdict: Verdict) -> DeadServers:
+        job = with_layout(self._job, verdict.layout)
+        return job.dead_servers(set(job.servers()) - set(verdict.view.servers))

@@ -5,6 +5,7 @@ import time
 from recycle.control.clock import clock_name
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
+from recycle.holding import Layout
 from recycle.plan.plan import Plan
 from recycle.record.recorder import NANOSECONDS, Recorder
 from recycle.record.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
@@ -46,6 +47,7 @@ class ViewReports:
         self._server = str(member.server)
         self._reporter = reporter
         self._verdicts: list[Verdict] = []
+        self._layout: Layout | None = None
 
     def notice(self, when: float) -> None:
         """The view is over; ``when`` is 0 where that was noticed just now."""
@@ -63,6 +65,7 @@ class ViewReports:
         """
         verdicts, self._verdicts = self._verdicts, []
         verdict = verdicts[-1]
+        moved, self._layout = verdict.layout != self._layout, verdict.layout
         if self._member not in verdict.view.members[:TELLERS]:
             return
         for each in verdicts:
@@ -79,11 +82,12 @@ class ViewReports:
                 [str(each) for each in verdict.view.servers],
                 [str(Member.parse(name).server) for name in joined],
                 verdict.step,
-                causes or self.cause,
+                causes or ("layers have moved" if moved and not verdict.joined else self.cause),
                 verdict.restore,
                 plan.period,
                 plan.retention,
                 str(verdict.plan),
+                moved,
             )
         )
 
@@ -115,6 +119,10 @@ class ViewReports:
                 now(),
             )
         )
+
+    def tell_move(self, line: str) -> None:
+        """Whether chunks move."""
+        self._reporter.tell(InstantLine("move", now(), None, line))
 
     def warn(self, text: str) -> None:
         """Something that the user should know."""

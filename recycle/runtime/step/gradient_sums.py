@@ -100,9 +100,13 @@ class GradientSums:
             return [math.inf for _ in stages]
         return [square(each) if fits else 0.0 for each in stages]
 
-    def parts(self) -> tuple[torch.Tensor, ...]:
-        """What a step is made from, for who follows it: the reduced gradients and the bounds."""
-        return (*self._reduced.buffers, torch.tensor(self.bounds, dtype=torch.int64))
+    def parts(self, which: slice = slice(None)) -> tuple[torch.Tensor, ...]:
+        """What a step is made from, for who follows it: the reduced gradients and the bounds.
+
+        Args:
+            which: of the main parameters, which follow each other.
+        """
+        return (*self._reduced.part(which), torch.tensor(self.bounds[which], dtype=torch.int64))
 
     def take(self, parts: Sequence[torch.Tensor]) -> None:
         """Take what a peer's ``parts`` gave."""

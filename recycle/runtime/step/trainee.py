@@ -98,6 +98,33 @@ class KeptShards(Sharded, Protocol):
         """Take what ``pieces`` gives of a shard of the newest version."""
 
 
+class Movable(Protocol):
+    """The chunks of a server, of which others can get copies, and which may be others in the next view."""
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Those of which the newest version is here, rising: what the last view had not, if it was never trained in."""
+
+    def part(self, chunk: int) -> Mapping[str, torch.Tensor]:
+        """The newest version of one of them, by name."""
+
+    @property
+    def newest(self) -> int:
+        """The present version."""
+
+    def listen(self, listeners: Sequence[tuple[int, Listener]]) -> None:
+        """Tell some of every step of a chunk each from now on."""
+
+    def start_copy(self, chunk: int) -> Followable:
+        """Room for a copy of a chunk of others, that follows apart from the training."""
+
+    def take_copy(self, chunk: int) -> None:
+        """The copy that was started last is at the newest version, so that the chunk is held."""
+
+    def hold(self, chunks: Sequence[int]) -> None:
+        """Train these from the next view on; what is new has no version until the versions have adopted one."""
+
+
 class Durable(Protocol):
     """Checkpoints, where training makes its own."""
 
@@ -183,8 +210,8 @@ class Trainee(NamedTuple):
         admits: whether its state is, just now, all that somebody needs who is let in.
         kept: copies in memory; None where there are none.
         shards: of its optimizer; None where each server holds all of its stage.
-        part: the newest version of one of its chunks, by name, where servers that hold one may hold different others;
-            None where all peers of a server hold the same.
+        chunks: of the server, where servers that hold one may hold different others; None where all peers of a server
+            hold the same.
         rank: which of its server's ranks this is the training of.
         transport: what carries its tensors.
     """
@@ -195,7 +222,7 @@ class Trainee(NamedTuple):
     followed: Followable | None = None
     kept: Kept | None = None
     shards: Sharded | None = None
-    part: Callable[[int], Mapping[str, torch.Tensor]] | None = None
+    chunks: Movable | None = None
     rank: ServerRank = SOLE
     admits: Callable[[], bool] = lambda: True
     transport: TransportKind = "gloo"

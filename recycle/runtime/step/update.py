@@ -242,6 +242,10 @@ class TorchUpdate:
         assert self._validation is not None
         return self._correct(self._validation.hear(guessed=True))
 
+    def parts_of(self, stage: int) -> tuple[torch.Tensor, ...]:
+        """What the step that is being told of is made from at one of the stages, by its place among the server's."""
+        return self.sums.parts(self.main.of_stage(stage))
+
     def follow(self, parts: Sequence[torch.Tensor]) -> None:
         """Make the step of a peer whose listener got these."""
         *sums, steps = parts
@@ -259,13 +263,16 @@ class TorchUpdate:
             self._validation.forget(self.versions.newest)
 
     def _share_out(self, peers: Sequence[ChunkPeers]) -> Iterator[Share]:
-        """Which gradients are summed over whom: all at once, where all stages have the same peers."""
+        """Which gradients are summed over whom: all at once, where all stages have the same peers.
+
+        Others among the peers may hold more chunks, so that all of them sum the same pieces.
+        """
         for each in peers:
             if len(peers) == 1:
                 yield Share(each.group, slice(None))
                 continue
-            for chunk in each.chunks:
-                yield Share(each.group, self.main.of_stage(self._stages.index(chunk)))
+            first, last = (self.main.of_stage(self._stages.index(chunk)) for chunk in (each.chunks[0], each.chunks[-1]))
+            yield Share(each.group, slice(first.start, last.stop))
 
     def _correct(self, verdict: GradientVerdict) -> Redo:
         """Make the last step what it should have been."""

@@ -1,0 +1,169 @@
+"""Layers that move in a real run, with deaths in the middle of moves: is every parameter what it is without failures?
+
+Usage: python -m benchmarks.moves [--shape 3x4] [--layers 8] [--rounds 20] [--seed 0]
+
+In each round a server is killed, who leads decides that its layers move, and at a random moment of the move, or right
+after it, another server is killed. Then both join again one after the other, by which layers move back. Sums are exact.
+In the end the run is told to end, the same iterations are trained with nobody killed, and every parameter and moment is
+compared. Of the pauses in which layers moved it says how long they were, in iterations of the view before.
+"""
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+import torch
+
+from benchmarks.interrupted import until_interrupted
+from benchmarks.returns import worker_of
+from benchmarks.shapes import add_shape
+from harness.started import TRAIN, Started, newest_view, wait_until
+from recycle.megatron.gpt.recut import shard
+from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
+from recycle.runtime.step.checkpoint import checkpoints, read_stage
+
+ENDLESS = 1_000_000
+PATIENCE = 120.0
+MODEL = "hidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nclip = 1.0\ndropout = 0.1\n"
+DECIDED = "move layers, which gains"
+
+
+class Rounds:
+    """Rounds of deaths and returns.
+
+    Args:
+        run: that goes on.
+        folder: of it.
+        servers: of the job.
+        source: of random choices.
+    """
+
+    def __init__(self, run: Started, folder: Path, servers: list[str], source: random.Random) -> None:
+        self._run = run
+        self._folder = folder
+        self._servers = servers
+        self._source = source
+        self._joined: list[Started] = []
+
+    def play(self) -> str:
+        """Kill two, and have them join; says what has happened."""
+        first, second = self._source.sample(self._servers, 2)
+        said = self._run.output.count(DECIDED)
+        self._kill(first)
+        wait_until(lambda: self._run.output.count(DECIDED) > said, PATIENCE)
+        time.sleep(self._source.random())
+        moved = newest_view(self._folder).moved
+        self._kill(second)
+        wait_until(lambda: self._layout_stands(), PATIENCE)
+        for server in (first, second):
+            self._join(server)
+        return f"{first} died, its layers {'had moved' if moved else 'were on their way'} when {second} died"
+
+    def _kill(self, server: str) -> None:
+        epoch = newest_view(self._folder).epoch
+        os.kill(worker_of(server, self._run.process.pid), signal.SIGKILL)
+        wait_until(lambda: (view := newest_view(self._folder)).epoch > epoch and server not in view.servers, PATIENCE)
+
+    def _layout_stands(self) -> bool:
+        """Whether layers have moved after the second death, or are left where they are."""
+        view = newest_view(self._folder)
+        return view.moved or self._run.output.rfind("re-route on") > self._run.output.rfind(" died: ")
+
+    def _join(self, server: str) -> None:
+        joining = Started([*TRAIN, "join", str(self._folder), "--server", server])
+        self._joined.append(joining)
+        wait_until(lambda: self._lives(server) or joining.process.poll() is not None, PATIENCE)
+        assert self._lives(server), joining.output
+
+    def _lives(self, server: str) -> bool:
+        return server in newest_view(self._folder).servers
+
+    def end(self) -> None:
+        """End those that have joined, if the run has not."""
+        for each in self._joined:
+            each.kill()
+
+
+def pauses(folder: Path) -> list[tuple[float, float]]:
+    """Of each view that began with moved layers, the milliseconds of its pause and of an iteration before it."""
+    views: dict[int, ViewLine] = {}
+    lengths: dict[int, list[float]] = defaultdict(list)
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for path in (folder / "events").glob("*.jsonl"):
+        for text in path.read_bytes().rpartition(b"\n")[0].splitlines():
+            match msgspec.json.decode(text, type=Line):
+                case ViewLine() as line:
+                    views[line.epoch] = line
+                case RecoveryLine() as line:
+                    lengths[line.epoch].append((line.resumed - line.noticed) / 1000)
+                case IterationLine() as line:
+                    seconds[line.epoch].append(line.seconds)
+    moved = [epoch for epoch, view in views.items() if view.moved and not view.joined and lengths[epoch]]
+    return [(max(lengths[each]), 1000 * statistics.median(seconds[each - 1])) for each in sorted(moved)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    add_shape(parser)
+    arguments = parser.parse_args()
+    pipelines, stages = arguments.shape
+    servers = [f"W{pipeline}_{stage}" for pipeline in range(pipelines) for stage in range(stages)]
+    print(f"{pipelines} x {stages} servers, {arguments.layers} layers, load {os.getloadavg()[0]:.1f}", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, undisturbed = Path(temporary) / "run", Path(temporary) / "undisturbed"
+        model = Path(temporary) / "model.toml"
+        model.write_text(f"layers = {arguments.layers}\n{MODEL}")
+        shape = ("-D", str(pipelines), "-P", str(stages), "-M", "4", "--limit", str(4 * arguments.layers))
+        cut = ("--placement", f"consecutive:{arguments.layers // stages}", "--optimizer-cost", "1")
+        words = [*TRAIN, "train", *shape, *cut, "--model", str(model), "--exact", "--silence", "9s", "--hang", "60s"]
+        run = Started(
+            [*words, "--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder)]
+        )
+        rounds = Rounds(run, folder, servers, random.Random(arguments.seed))
+        made = 0
+        try:
+            run.wait_for("iteration 2/")
+            with until_interrupted():
+                for number in range(arguments.rounds):
+                    said = rounds.play()
+                    made += 1
+                    print(f"{number + 1} of {arguments.rounds}: {said}", file=sys.stderr, flush=True)
+            run.process.send_signal(signal.SIGTERM)
+            status = run.ended(PATIENCE)
+        finally:
+            run.kill()
+            rounds.end()
+        stood = pauses(folder)
+        (*_, last) = checkpoints(folder / "checkpoints")
+        step = int(last.name.removeprefix("step-"))
+        again = Started([*words, "--iterations", str(step), "-o", str(undisturbed)])
+        assert again.ended(3600) == 0, again.output
+        (*_, other) = checkpoints(undisturbed / "checkpoints")
+        states = [[read_stage(each, shard(chunk, 0)) for chunk in range(arguments.layers)] for each in (last, other)]
+    same = all(
+        mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+        for mine, theirs in zip(*states, strict=True)
+    )
+    ratios = [pause / iteration for pause, iteration in stood]
+    print(f"{made} rounds, {len(stood)} moves in {step} iterations; status {status}")
+    if ratios:
+        worst = max(pause for pause, _ in stood)
+        middle = statistics.median(ratios)
+        print(f"pauses of {middle:.1f} iterations in the median, {max(ratios):.1f} at worst, {worst:.0f} ms")
+    print(f"every parameter and moment is equal to the bit: {same}; load {os.getloadavg()[0]:.1f}")
+    return int(not same or status != 128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

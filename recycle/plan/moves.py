@@ -1,0 +1,64 @@
+"""Moves: what is asked, while a run goes on, of who decides whether chunks move; and what comes of it."""
+
+from typing import NamedTuple, Protocol
+
+from recycle.job import DeadServers, Job
+from recycle.plan.plan import Plan
+
+
+class Seen(NamedTuple):
+    """What a run has seen so far.
+
+    Attributes:
+        seconds: since it began here.
+        live: live servers, times the seconds for which they were.
+        dead: the same of dead ones.
+        failures: deaths.
+        repairs: servers that came back.
+    """
+
+    seconds: float = 0.0
+    live: float = 0.0
+    dead: float = 0.0
+    failures: int = 0
+    repairs: int = 0
+
+
+class Situation(NamedTuple):
+    """What is known where it is decided whether chunks move.
+
+    Attributes:
+        plan: of the present view, with who holds what in it.
+        home: what is trained, with who holds what where nobody is dead.
+        seconds: that an iteration takes now.
+        chunk: bytes of a chunk with its optimizer's state, about.
+        seen: what the run has seen.
+    """
+
+    plan: Plan
+    home: Job
+    seconds: float
+    chunk: int
+    seen: Seen
+
+
+class Proposal(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        line: the decision, with its numbers.
+        plan: the one to change to, with who holds what by it; None if nothing moves.
+    """
+
+    line: str
+    plan: Plan | None
+
+
+class Mover(Protocol):
+    """Decides whether chunks move; it is put in from above."""
+
+    def weigh(self, situation: Situation) -> Proposal | None:
+        """Decide; None where there is nothing to decide."""
+
+    def plan(self, job: Job, dead: DeadServers) -> Plan:
+        """Plan where chunks have moved, in a time for which training can stand still."""

@@ -1,0 +1,120 @@
+"""Layers of dead servers move to others of their pipeline while training goes on, and back, and no bit changes."""
+
+import os
+import signal
+import time
+
+import msgspec
+import pytest
+
+from harness.examples import QUICK, placed_job
+from recycle.control.durations import Durations
+from recycle.faults.menu import Kind
+from recycle.holding import with_own_layout
+from recycle.megatron.gpt.held_chunks import HeldChunks
+from recycle.megatron.gpt.recut import shard
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.server import GptServer
+from recycle.placing.decision import OF_A_CLUSTER
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.planner.moving import ChunkMover
+from recycle.runtime.step.checkpoint import checkpoints, read_stage
+from tests.survival.trained import MODEL, Trained, fault, short_text
+
+pytestmark = pytest.mark.timeout(150)
+JOB = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=4, limit=8))
+ITERATIONS = 60
+# A busy machine must not make anybody else look dead.
+PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
+
+
+def make(dead):
+    return make_plan(JOB, dead, Mode(), QUICK)
+
+
+class Moved(Trained):
+    """Runs of three pipelines of two servers, which hold two of the model's four layers each."""
+
+    make = staticmethod(make)
+    mover = ChunkMover(make(()), OF_A_CLUSTER)
+
+    @staticmethod
+    def describe(folder, iterations, **options):
+        model = msgspec.structs.replace(MODEL, layers=4, exact=True)
+        return Run(make(()), model, iterations, folder, durations=PATIENT, outlook=OF_A_CLUSTER, **options)
+
+    def parameters(self):
+        """All that the last checkpoint holds of each chunk."""
+        (*_, newest) = checkpoints(self.run.checkpoints)
+        assert newest.name == f"step-{self.run.iterations:08d}"
+        return [read_stage(newest, shard(chunk, 0)) for chunk in range(len(JOB.stages))]
+
+    def require_equal(self, reference):
+        """Nothing differs from what a run that nothing befell has trained, in any bit."""
+        assert self.error == "", self.story
+        assert self.losses() == reference.losses(), self.story
+        for mine, other in zip(self.parameters(), reference.parameters(), strict=True):
+            assert mine.keys() == other.keys()
+            assert all(bool((mine[name] == other[name]).all()) for name in mine), self.story
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_text():
+    with short_text():
+        yield
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, _short_text):
+    return Moved(tmp_path_factory.mktemp("reference") / "run", iterations=ITERATIONS)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Iterations in which W1_1 alone is missing take their time, so that layers have moved before it is back."""
+    iterate = GptServer.iterate
+
+    def slowly(server, step):
+        if step >= 16 and len(server.view.servers) == len(JOB.servers()) - 1:
+            time.sleep(0.3)
+        iterate(server, step)
+
+    monkeypatch.setattr(GptServer, "iterate", slowly)
+
+
+def test_layers_move_after_a_death_and_back_at_the_return(tmp_path, reference, patient, monkeypatch):
+    hold = HeldChunks.hold
+
+    def told(chunks, wanted):
+        if wanted == (0, 1, 2, 3):
+            (tmp_path / "W1_0").write_text(str(chunks.held))
+        hold(chunks, wanted)
+
+    monkeypatch.setattr(HeldChunks, "hold", told)
+    faults = fault(Kind.KILL, "W1_1", 3), fault(Kind.JOIN, "W1_1", 34)
+    run = Moved(tmp_path / "run", *faults, iterations=ITERATIONS)
+    run.require_equal(reference)
+    assert [(len(each.servers), each.moved) for each in run.views] == [(6, False), (5, False), (5, True), (6, True)]
+    # All that W1_0 was to hold it had before the pause.
+    assert (tmp_path / "W1_0").read_text() == "(0, 1, 2, 3)"
+    rerouted, moved = (each.period for each in run.views[1:3])
+    assert moved < rerouted
+    assert run.views[3].period == run.views[0].period
+    assert any(text.startswith("move layers, which gains") for text in run.texts("move")), run.story
+
+
+def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference, patient, monkeypatch):
+    hold = HeldChunks.hold
+
+    def hold_or_die(chunks, wanted):
+        if wanted == (0, 1, 2, 3):
+            os.kill(os.getpid(), signal.SIGKILL)
+        hold(chunks, wanted)
+
+    monkeypatch.setattr(HeldChunks, "hold", hold_or_die)
+    # W1_0 dies where it is to take up the chunks of W1_1, which it has copies of.
+    run = Moved(tmp_path / "run", fault(Kind.KILL, "W1_1", 3), iterations=ITERATIONS)
+    run.require_equal(reference)
+    assert [len(each.servers) for each in run.views][:3] == [6, 5, 4], run.story
+    assert "W1_0" not in run.views[-1].servers
