@@ -5,10 +5,26 @@ them. Peers that do the work of dead servers would have too much. So after each 
 pipelines.
 """
 
+from collections.abc import Mapping
+
 import torch
 from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker as reported
 
 from recycle.runtime.net.network import Group
+
+
+def take_over(losses: Mapping[str, torch.Tensor]) -> None:
+    """Go on with what a peer's layers have reported since the last line that was printed.
+
+    Megatron makes a place for a loss when a layer reports it, and on all ranks when it prints a line; peers sum what
+    they have a place for, so all need the same ones.
+
+    Args:
+        losses: of each layer, by name.
+    """
+    for name, values in losses.items():
+        unknown = {"reduce_group": None, "avg_group": None, "reduce_group_has_dp": False}
+        reported().setdefault(name, unknown)["values"] = values.clone()
 
 
 class AuxiliaryLosses:

@@ -13,13 +13,14 @@ import numpy
 import torch
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
+from recycle.megatron.flag.auxiliary_losses import reported, take_over
 from recycle.megatron.flag.script_data import Bookmark, ScriptData
 from recycle.runtime.errors import ConnectionLost
 
 COUNTERS = ("consumed_train_samples", "consumed_valid_samples", "skipped_train_samples")
 """Megatron's arguments that change while training goes on."""
 
-PROGRESS, TOTAL, RANDOM, TRACKER = "progress", "total/", "random/", "tracker/"
+PROGRESS, TOTAL, REPORTED, RANDOM, TRACKER = "progress", "total/", "reported/", "random/", "tracker/"
 """How the parts are called under which the state travels."""
 
 
@@ -104,6 +105,7 @@ class TrainingCode:
             f"{RANDOM}cuda": torch.cuda.get_rng_state(),
             **{f"{TRACKER}{name}": each for name, each in get_cuda_rng_tracker().get_states().items()},
             **{f"{TOTAL}{name}": each for name, each in self._totals.items() if isinstance(each, torch.Tensor)},
+            **{f"{REPORTED}{name}": each["values"] for name, each in reported().items()},
         }
         if scaler:
             tensors["scale"] = scaler["scale"]
@@ -131,6 +133,7 @@ class TrainingCode:
         self.scheduler.step(0)
         self._data.open_at(progress.bookmarks)
         self._brought = {**progress.counts, **_named(state, TOTAL)}
+        take_over(_named(state, REPORTED))
         if "scale" in state:
             self._grad_scaler.load_state_dict({**progress.scale, "scale": state["scale"]})
         random.setstate(progress.python_random)
