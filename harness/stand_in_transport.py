@@ -50,7 +50,7 @@ class StandInFunctions:
 
 
 class StandInMark:
-    """A place after an operation; see Mark."""
+    """A place after an operation; see DeviceMark."""
 
     def __init__(self, communicator: Communicator, place: int) -> None:
         self._communicator, self._place = communicator, place
@@ -60,7 +60,7 @@ class StandInMark:
 
 
 class StandInLane:
-    """See Lane: the stand-in has its own order, and its tensors are always there."""
+    """See DeviceLane: the stand-in has its own order, and its tensors are always there."""
 
     number = 0
 

@@ -20,7 +20,7 @@ Holding = Mapping[Server, Run]
 """The layers that each live server holds."""
 
 
-class Copy(NamedTuple):
+class LayerCopy(NamedTuple):
     """Layers that a server gets.
 
     Attributes:
@@ -47,7 +47,7 @@ class Transition(msgspec.Struct, frozen=True):
     """
 
     places: tuple[tuple[Server, ...], ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[LayerCopy, ...]
     size: int
     busiest: int
     unused: tuple[Server, ...]
@@ -83,7 +83,7 @@ def least_copies(model: Model, holding: Holding, pipelines: Mapping[Server, int]
     taken = [servers[place] for place in _assign(ranked)]
     places = _grouped(fleet, taken)
     sent = dict.fromkeys(servers, 0)
-    copies: list[Copy] = []
+    copies: list[LayerCopy] = []
     received: dict[Server, int] = {}
     for server, run in zip(taken, runs, strict=True):
         for piece in _missing(run, holding[server]):
@@ -142,16 +142,16 @@ def _missing(run: Run, held: Run) -> list[Run]:
     return [piece for piece in ((run[0], first), (end, run[1])) if piece[0] < piece[1]]
 
 
-def _sources(model: Model, holding: Holding, sent: dict[Server, int], piece: Run, target: Server) -> list[Copy]:
+def _sources(model: Model, holding: Holding, sent: dict[Server, int], piece: Run, target: Server) -> list[LayerCopy]:
     """Copies of some layers, each part from the holder of its first layer that has the least to send."""
-    copies: list[Copy] = []
+    copies: list[LayerCopy] = []
     first, end = piece
     while first < end:
         holders = [server for server, (begin, stop) in holding.items() if begin <= first < stop]
         source = min(holders, key=lambda server: (sent[server], server))
         part = (first, min(end, holding[source][1]))
         sent[source] += model.size(part)
-        copies.append(Copy(part, source, target))
+        copies.append(LayerCopy(part, source, target))
         first = part[1]
     return copies
 

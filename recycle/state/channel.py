@@ -129,7 +129,7 @@ class Dismiss(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="dism
 Request = Offer | Ask | Fetch | Drop | Write | Release | Dismiss
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeeperAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Done, or why not.
 
     Attributes:

@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
-from recycle.state.channel import Address, Answer, Ask, Channel, Commit, Dismiss, Drop, Fetch, Offer, Release, Write
+from recycle.state.channel import (
+    Address,
+    Ask,
+    Channel,
+    Commit,
+    Dismiss,
+    Drop,
+    Fetch,
+    KeeperAnswer,
+    Offer,
+    Release,
+    Write,
+)
 from recycle.state.checksum import Checksum, cut_chunks, digest_of
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
@@ -57,7 +69,7 @@ class KeeperClient:
         channel = self._take_idle() or Channel.open(self._address, self._token)
         try:
             channel.send(Offer(part, size, head))
-            _require_done(channel.receive(Answer))
+            _require_done(channel.receive(KeeperAnswer))
             return Delivery(channel, channel.receive_segment(size) if channel.is_local else None, self._keep_idle)
         except KeeperLost:
             channel.close()
@@ -77,7 +89,7 @@ class KeeperClient:
         channel = Channel.open(self._address, self._token)
         try:
             channel.send(Fetch(part))
-            answer = channel.receive(Answer)
+            answer = channel.receive(KeeperAnswer)
             _require_done(answer)
             segment = channel.receive_segment(answer.size) if channel.is_local else None
             chunks = [*cut_chunks(make_room(answer.head))]
@@ -152,7 +164,7 @@ class KeeperClient:
         channel = Channel.open(self._address, self._token)
         try:
             channel.send(Ask())
-            _require_done(channel.receive(Answer))
+            _require_done(channel.receive(KeeperAnswer))
         except KeeperLost:
             channel.close()
             raise
@@ -180,11 +192,11 @@ class KeeperClient:
                 return
         channel.close()
 
-    def _ask(self, request: Ask | Drop | Write | Release | Dismiss) -> Answer:
+    def _ask(self, request: Ask | Drop | Write | Release | Dismiss) -> KeeperAnswer:
         channel = Channel.open(self._address, self._token)
         try:
             channel.send(request)
-            answer = channel.receive(Answer)
+            answer = channel.receive(KeeperAnswer)
             _require_done(answer)
             return answer
         finally:
@@ -238,7 +250,7 @@ class Delivery:
             if self._lost is not None:
                 raise self._lost
             self._channel.send(Commit(checksum))
-            _require_done(self._channel.receive(Answer))
+            _require_done(self._channel.receive(KeeperAnswer))
         except KeeperLost:
             self.give_up()
             raise
@@ -310,6 +322,6 @@ def _size(chunk: Sequence[memoryview]) -> int:
     return sum(map(len, chunk))
 
 
-def _require_done(answer: Answer) -> None:
+def _require_done(answer: KeeperAnswer) -> None:
     if answer.refusal:
         raise Refused(answer.refusal)

@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, assert_never
 
 from recycle.state.channel import (
-    Answer,
     Ask,
     Channel,
     Commit,
     Dismiss,
     Drop,
     Fetch,
+    KeeperAnswer,
     Offer,
     Release,
     Request,
@@ -163,7 +163,7 @@ class Keeper:
                     try:
                         self._fulfil(request, channel)
                     except Refused as refused:
-                        channel.send(Answer(str(refused)))
+                        channel.send(KeeperAnswer(str(refused)))
                     request = channel.receive(Request)  # type: ignore[arg-type]
 
     @contextmanager
@@ -183,26 +183,26 @@ class Keeper:
             case Offer():
                 self._take(request, channel)
             case Ask():
-                channel.send(Answer(sizes=tuple(self._shelf.sizes.items()), port=self._port))
+                channel.send(KeeperAnswer(sizes=tuple(self._shelf.sizes.items()), port=self._port))
             case Fetch(part):
                 content = self._shelf.find(part)
                 if content is None:
                     raise Refused(f"{part} is not there any more")
-                channel.send(Answer(head=content.head, checksum=content.checksum, size=content.segment.size))
+                channel.send(KeeperAnswer(head=content.head, checksum=content.checksum, size=content.segment.size))
                 _give(content.segment, channel)
             case Drop(part):
                 self._shelf.drop(part)
-                channel.send(Answer())
+                channel.send(KeeperAnswer())
             case Write():
                 if self._scribe is None:
                     raise Refused("this keeper writes nothing to disk")
                 warnings = self._scribe.write(request)
-                channel.send(Answer(written=warnings is not None, warnings=tuple(warnings or ())))
+                channel.send(KeeperAnswer(written=warnings is not None, warnings=tuple(warnings or ())))
             case Release(version):
                 self._shelf.release(version)
-                channel.send(Answer())
+                channel.send(KeeperAnswer())
             case Dismiss():
-                channel.send(Answer())
+                channel.send(KeeperAnswer())
                 with self._lock:
                     self._dismissed = True
             case _:
@@ -212,14 +212,14 @@ class Keeper:
         """A part comes, unless its trainer is gone before it has said that it is right."""
         segment = self._shelf.make_room(offer.part, offer.size)
         try:
-            channel.send(Answer())
+            channel.send(KeeperAnswer())
             _take_into(segment, channel)
             checksum = channel.receive(Commit).checksum
         except KeeperLost:
             self._shelf.forget(segment)
             raise
         self._shelf.place(offer.part, Content(offer.head, segment, checksum))
-        channel.send(Answer())
+        channel.send(KeeperAnswer())
 
 
 def _take_into(segment: Segment, channel: Channel) -> None:

@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     end: int
 
 
-class Move(NamedTuple):
+class ShardMove(NamedTuple):
     """A shard that a peer gets from another one; peers are named by their pipelines."""
 
     shard: int
@@ -97,14 +97,14 @@ def assign_shards(count: int, live: Collection[int], copies: int = HOLDERS) -> t
     return tuple(map(tuple, holders))
 
 
-def find_moves(held: Mapping[int, Collection[int]], holders: Sequence[Collection[int]]) -> tuple[Move, ...]:
+def find_moves(held: Mapping[int, Collection[int]], holders: Sequence[Collection[int]]) -> tuple[ShardMove, ...]:
     """What has to move so that every shard is where it belongs; senders share the work.
 
     Args:
         held: which shards each live peer holds, all of the same version; every shard is held by somebody.
         holders: who is to hold each shard.
     """
-    moves: list[Move] = []
+    moves: list[ShardMove] = []
     sent: Counter[int] = Counter()
     for shard, wanted in enumerate(holders):
         sources = [peer for peer in sorted(held) if shard in held[peer]]
@@ -113,5 +113,5 @@ def find_moves(held: Mapping[int, Collection[int]], holders: Sequence[Collection
             if receiver not in sources:
                 sender = min(sources, key=lambda peer: (sent[peer], peer))
                 sent[sender] += 1
-                moves.append(Move(shard, sender, receiver))
+                moves.append(ShardMove(shard, sender, receiver))
     return tuple(moves)

@@ -13,6 +13,11 @@ from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_t
 from recycle.runtime.net.network import Group
 
 
+def hand_over() -> dict[str, torch.Tensor]:
+    """What this rank's layers have reported since the last line that was printed: of each layer, by name."""
+    return {name: each["values"] for name, each in reported().items()}
+
+
 def take_over(losses: Mapping[str, torch.Tensor]) -> None:
     """Go on with what a peer's layers have reported since the last line that was printed.
 

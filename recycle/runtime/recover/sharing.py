@@ -9,7 +9,7 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import receive_state, send_state
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Sharded
-from recycle.state.shards import Move, assign_shards, find_moves
+from recycle.state.shards import ShardMove, assign_shards, find_moves
 
 
 def share_out(shards: Sharded, network: Network, bring: Callable[[Sequence[int]], None]) -> None:
@@ -61,7 +61,7 @@ def gather(shards: Sharded, network: Network, receiver: Server) -> Mapping[int, 
     found = {}
     for shard, holders in enumerate(assign_shards(shards.count, _pipelines(network))):
         if receiver.pipeline not in holders:
-            state = _carry_out(Move(shard, holders[0], receiver.pipeline), shards, network)
+            state = _carry_out(ShardMove(shard, holders[0], receiver.pipeline), shards, network)
             if state is not None:
                 found[shard] = state
     return found
@@ -71,7 +71,7 @@ def _pipelines(network: Network) -> list[int]:
     return [each.pipeline for each in network.view.peers(network.server.stage)]
 
 
-def _carry_out(move: Move, shards: Sharded, network: Network) -> Mapping[str, torch.Tensor] | None:
+def _carry_out(move: ShardMove, shards: Sharded, network: Network) -> Mapping[str, torch.Tensor] | None:
     """This server's part in a move: gives what it has received."""
     me, stage = network.server.pipeline, network.server.stage
     if me == move.sender:

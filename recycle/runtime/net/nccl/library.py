@@ -21,14 +21,14 @@ ABORT = 5.0
 """Seconds that giving up may take before what is left of it is left alone."""
 
 
-class Mark(Protocol):
+class DeviceMark(Protocol):
     """A place in a stream."""
 
     def query(self) -> bool:
         """Whether everything before it is done; it waits for nothing."""
 
 
-class Lane(Protocol):
+class DeviceLane(Protocol):
     """A stream of one communicator."""
 
     @property
@@ -42,12 +42,12 @@ class Lane(Protocol):
             tensor: what comes next is about.
         """
 
-    def mark(self) -> Mark:
+    def mark(self) -> DeviceMark:
         """A place after all that was put in so far."""
 
 
 class CudaLane:
-    """A Lane of a GPU.
+    """A lane of a GPU: a stream.
 
     Args:
         device: which.
@@ -58,16 +58,16 @@ class CudaLane:
 
     @property
     def number(self) -> int:
-        """See Lane."""
+        """See DeviceLane."""
         return int(self._stream.cuda_stream)
 
     def follow(self, tensor: torch.Tensor) -> None:
-        """See Lane."""
+        """See DeviceLane."""
         self._stream.wait_stream(torch.cuda.current_stream())
         tensor.record_stream(self._stream)
 
-    def mark(self) -> Mark:
-        """See Lane."""
+    def mark(self) -> DeviceMark:
+        """See DeviceLane."""
         return self._stream.record_event()  # type: ignore[no-any-return]
 
 
@@ -83,7 +83,12 @@ class NcclCommunicator:
     """
 
     def __init__(
-        self, functions: Functions, handle: Handle, rank: int, lane: Lane, settle: Callable[[Callable[[], bool]], None]
+        self,
+        functions: Functions,
+        handle: Handle,
+        rank: int,
+        lane: DeviceLane,
+        settle: Callable[[Callable[[], bool]], None],
     ) -> None:
         self.aborted = False
         self.handle = handle
@@ -91,7 +96,7 @@ class NcclCommunicator:
         self._rank = rank
         self._lane = lane
         self._settle = settle
-        self._under_way: dict[int, Mark] = {}
+        self._under_way: dict[int, DeviceMark] = {}
         self._given = 0
         # Nobody may use a communicator while it is aborted, nor afterwards.
         self.in_use = threading.Lock()
@@ -154,7 +159,7 @@ class NcclLibrary:
         patience: timedelta,
         check: Callable[[], None],
         functions: Functions | None = None,
-        make_lane: Callable[[torch.device], Lane] = CudaLane,
+        make_lane: Callable[[torch.device], DeviceLane] = CudaLane,
     ) -> None:
         self.device = device
         self.one_queue = True
