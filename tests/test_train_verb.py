@@ -52,7 +52,7 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
     assert shown.exit_code == 0
     assert "W1_0 x dead" in shown.output
     # Who was about to join it hears why it has to leave.
-    monkeypatch.setattr("recycle.megatron.gpt.training.join_run", lambda *_: FENCED)
+    monkeypatch.setattr("recycle.megatron.gpt.arriving.join_run", lambda *_: FENCED)
     with pytest.raises(RunFailed, match=LATE):
         call("join", tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "step-00000002").rename(tmp_path / "aside")
