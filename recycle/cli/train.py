@@ -53,7 +53,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     show_default=True,
     help="Ranks per server; it dies with any of them.",
 )
-@click.option("--sequence-parallel", is_flag=True, help="Divide sequences among a server's ranks where layers are not.")
+@click.option("--sequence-parallel", is_flag=True, help="Divide sequences where layers are not divided.")
 @click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
 @click.option(
     "--distributed-optimizer",
