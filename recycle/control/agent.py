@@ -82,7 +82,7 @@ def run_agent(
     ends = [exited]
     while not agent.wait(ends):
         agent.look_around()
-        if agent.is_outlived() or agent.is_late():
+        if agent.is_outlived(worker) or agent.is_late():
             os.kill(worker, signal.SIGKILL)
         if len(ends) == 1 and lifeline.is_held:
             ends.append(lifeline.watch())
@@ -130,6 +130,10 @@ def _adopted() -> set[int]:
     """Become the parent of what children leave behind; gives the children that there are."""
     ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1)
     return _children()
+
+
+def _is_stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _children() -> set[int]:
@@ -216,9 +220,15 @@ class _Agent:
         except StoreLost:
             self._board = None
 
-    def is_outlived(self) -> bool:
-        """Whether the others gave the worker up so long ago that it would have left if it could."""
-        if time.monotonic() < self._asks:
+    def is_outlived(self, worker: int) -> bool:
+        """Whether the others gave the worker up so long ago that it would have left if it could.
+
+        One that is stopped cannot, and the run may end, and the store with it, before the next time to ask.
+
+        Args:
+            worker: its process.
+        """
+        if time.monotonic() < self._asks and not _is_stopped(worker):
             return False
         self._asks = time.monotonic() + self._durations.answer
         was_given_up = self._is_given_up
