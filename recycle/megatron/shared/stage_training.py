@@ -56,7 +56,6 @@ class StageTraining:
             update: what reduces and steps them.
         """
         self.stages, self.update = stages, update
-        self._stages = list(stages.values())
         # Named by their chunks, so that servers that share some of them call those by the same names.
         self._whole = {chunk: torch.nn.ModuleDict({str(chunk): stage.model}) for chunk, stage in stages.items()}
 
@@ -230,6 +229,10 @@ class StageTraining:
         """What is trained, with who holds what in the present view."""
         assert self._plan is not None, "it is in no view"
         return self._plan.job
+
+    @property
+    def _stages(self) -> list[MegatronStage]:
+        return list(self.stages.values())
 
     @property
     def _connected(self) -> Worker:

@@ -97,7 +97,7 @@ class Copying:
             self._begun = True
             for copy in find_copies(job, order, view):
                 self._begin(copy, view.epoch, self._chunks)
-            self._chunks.listen([(chunk, service) for chunk, service in self._services])
+            self._chunks.listen(self._services)
         for chunk, (request, follower) in self._followers.items():
             if follower.wait(0) and chunk not in self._told:
                 # It has ended early, so this chunk comes in the pause.
