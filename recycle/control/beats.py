@@ -51,7 +51,9 @@ class Watchlist(Generic[_T]):
     """Notices whose signs of life have stopped.
 
     It accuses nobody of a pause of its own: where it was itself not called for more than half the limit, because its
-    process was stopped or the store hung, it begins anew.
+    process was stopped or the store hung, all have half the limit from then on, and after a pause longer than the limit
+    all of it. A store that chooses a new leader is back sooner, so that its pause hardly delays the notice of a host
+    that was lost together with the old one.
 
     Args:
         silence: the limit, in seconds.
@@ -72,8 +74,7 @@ class Watchlist(Generic[_T]):
         Returns:
             Those who have been silent for longer than the limit, and since when.
         """
-        if now - self._called > self._silence / 2:
-            self._last.clear()
+        self._forgive(now - self._called, now)
         self._called = now
         seen = {}
         for each, count in beats.items():
@@ -81,3 +82,8 @@ class Watchlist(Generic[_T]):
             seen[each] = last if last is not None and last[0] == count else (count, now)
         self._last = seen
         return {each: since for each, (_, since) in seen.items() if now - since > self._silence}
+
+    def _forgive(self, pause: float, now: float) -> None:
+        if pause > self._silence / 2:
+            earliest = now if pause > self._silence else now - self._silence / 2
+            self._last = {each: (count, max(since, earliest)) for each, (count, since) in self._last.items()}

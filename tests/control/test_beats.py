@@ -34,6 +34,17 @@ def test_after_a_pause_of_its_own_it_accuses_nobody() -> None:
     assert watchlist.observe(23.1, {A: 1}) == {A: 20.0}
 
 
+def test_after_a_pause_shorter_than_the_limit_all_have_half_of_it() -> None:
+    watchlist = Watchlist[Member](silence=3.0)
+    for tick in range(5):
+        watchlist.observe(tick / 4, {A: tick, B: 1})
+    # The store has chosen a new leader.
+    assert watchlist.observe(3.5, {A: 5, B: 1}) == {}
+    assert watchlist.observe(4.25, {A: 6, B: 1}) == {}
+    assert watchlist.observe(5.0, {A: 7, B: 1}) == {}
+    assert watchlist.observe(5.25, {A: 8, B: 1}) == {B: 2.0}
+
+
 def test_who_is_watched_anew_has_the_whole_limit() -> None:
     watchlist = Watchlist[Member](silence=1.0)
     for tick in range(8):
