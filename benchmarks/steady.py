@@ -3,9 +3,10 @@
 Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 10] [--store embedded|etcd]
 
 The hosts have 8 servers each. What one agent of each does in a beat is done with the real speaker over a connection of
-its own. So is what the 8 workers ask every two seconds, when a wait for a call is over: whether there is an alarm. The
-waits themselves are counted and not made. Beats follow each other at once; what they take is laid over the time that
-they would last.
+its own. So is what the 8 workers ask every two seconds, when a wait for a call is over: whether there is an alarm. With
+etcd it is what their relay makes of that: the first one's question, that of all others, and a reading of the bells.
+The waits themselves are counted in the run's own store, and not made. Beats follow each other at once; what they take
+is laid over the time that they would last.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from recycle.control.view import View
 from recycle.runtime.recover.alarm_watch import CALM
 
 DURATIONS = Durations()
+RELAYED = 2
+"""Requests that a relay makes of what all ask at once."""
 
 
 def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
@@ -49,22 +52,31 @@ def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
             for store in stores:
                 store.clear()
         for board, speaker, own in zip(boards, speakers, hosts, strict=True):
-            for place, member in enumerate(own):
+            for member in own:
                 speaker.note(Sign(str(member), 1, "agent", beat))
                 speaker.note(Sign(str(member), 1, "worker", beat))
-                if (beat + place) % CALM == 0:
-                    board.failures.alarm(0)
+            if beat % CALM == 0:
+                look_for_alarm(board, relayed=served.has_relays)
             speaker.look(board, beat * DURATIONS.beat)
     used = served.processor() - before
     seconds = beats * DURATIONS.beat
-    waits = HOST / (CALM * DURATIONS.beat)
+    waits = 0 if served.has_relays else HOST / (CALM * DURATIONS.beat)
     return sum(store.requests for store in stores) / len(stores) / seconds + waits, used / seconds
+
+
+def look_for_alarm(board: Board, *, relayed: bool) -> None:
+    """What the workers of a host ask when a wait for a call is over, all at the same moment."""
+    for _ in range(RELAYED if relayed else HOST):
+        board.failures.alarm(0)
+    if relayed:
+        # All keys below one name, as bells are read.
+        board.joining.asked(0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[256, 1024, 4096])
-    parser.add_argument("--beats", type=int, default=10)
+    parser.add_argument("--beats", type=int, default=12, help="a multiple of 4")
     parser.add_argument("--store", choices=STORES, default=STORES[0])
     arguments = parser.parse_args()
     print(f"members | requests per host and second | cores of the store ({DURATIONS.beat:g} s between two beats)")

@@ -1,7 +1,7 @@
 """Which host each member is on, and the hosts' signs of life, as they are kept in the store."""
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from recycle.control import keys
 from recycle.control.participant import Participant
@@ -10,6 +10,18 @@ from recycle.control.view import Member
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+
+
+class Glance(NamedTuple):
+    """What one who speaks for a host sees.
+
+    Attributes:
+        epoch: the number of the newest verdict, as it was announced last.
+        counts: what other hosts have counted; 0 for one that has given no sign.
+    """
+
+    epoch: int | None
+    counts: dict[str, int]
 
 
 class BeatBoard:
@@ -30,14 +42,20 @@ class BeatBoard:
         """Which host each one is on, without those of whom nobody has said it."""
         return self._read({each: keys.home(each) for each in participants}, str)
 
-    def give(self, host: str, count: int) -> None:
-        """Give a host's sign of life.
+    def glance(self, host: str, count: int, hosts: Sequence[str] = ()) -> Glance:
+        """Give a host's sign of life, and look at what changes though nothing fails, in one request where it can be.
 
         Args:
-            host: whose.
+            host: whose sign.
             count: another one than at the last time.
+            hosts: whose signs are looked at.
         """
-        self._sealed.write(keys.beat(host), count)
+        sealed, given = self._sealed, keys.beat(host)
+        wanted = [keys.EPOCH, *map(keys.beat, hosts)]
+        epoch, *counts = sealed.plain.exchange({given: sealed.seal(given, count)}, wanted)
+        pairs = zip(hosts, counts, strict=True)
+        read = {each: sealed.find(keys.beat(each), found, int) or 0 for each, found in pairs}
+        return Glance(sealed.find(keys.EPOCH, epoch, int), read)
 
     def of_hosts(self, hosts: Iterable[str]) -> dict[str, int]:
         """What each host has counted; 0 for one that has given no sign."""

@@ -80,6 +80,10 @@ class FailureBoard:
         """Declare a member dead; gives what was said first."""
         return self._sealed.write_once(keys.death(death.member), death)
 
+    def publish_deaths(self, deaths: Sequence[Death]) -> list[Death]:
+        """The same for some members, of whom many may have died at once."""
+        return self._sealed.write_all_once({keys.death(each.member): each for each in deaths})
+
     def tell_deaths(self, epoch: int, *deaths: Death) -> None:
         """Tell who leads in an epoch that members are dead; if one of them was the leader, all who wait for it."""
         self.log(epoch).append(*deaths)

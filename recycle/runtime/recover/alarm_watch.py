@@ -201,7 +201,9 @@ class AlarmWatch:
             # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
             self._called = True
             return failures.wait_alarm(epoch, beat)
-        called, alarm = failures.wait_call(epoch, CALM * beat)
+        # The workers of a host look at the same moment, so that their relay can ask for all of them at once.
+        left = CALM * beat - time.monotonic() % (CALM * beat)
+        called, alarm = failures.wait_call(epoch, left if left > beat else left + CALM * beat)
         if alarm is None:
             alarm = failures.alarm(epoch)
         if called and alarm is None:
