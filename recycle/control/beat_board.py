@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from recycle.control import keys
+from recycle.control.messages import Alarm
 from recycle.control.participant import Participant
 from recycle.control.sealed_store import SealedStore
 from recycle.control.view import Member
@@ -18,10 +19,12 @@ class Glance(NamedTuple):
     Attributes:
         epoch: the number of the newest verdict, as it was announced last.
         counts: what other hosts have counted; 0 for one that has given no sign.
+        uncalled: an alarm to which nobody has called the members: who raised it may have died before it could.
     """
 
     epoch: int | None
     counts: dict[str, int]
+    uncalled: Alarm | None
 
 
 class BeatBoard:
@@ -42,20 +45,23 @@ class BeatBoard:
         """Which host each one is on, without those of whom nobody has said it."""
         return self._read({each: keys.home(each) for each in participants}, str)
 
-    def glance(self, host: str, count: int, hosts: Sequence[str] = ()) -> Glance:
+    def glance(self, host: str, count: int, hosts: Sequence[str] = (), epoch: int = -1) -> Glance:
         """Give a host's sign of life, and look at what changes though nothing fails, in one request where it can be.
 
         Args:
             host: whose sign.
             count: another one than at the last time.
             hosts: whose signs are looked at.
+            epoch: whose alarm is looked for.
         """
         sealed, given = self._sealed, keys.beat(host)
-        wanted = [keys.EPOCH, *map(keys.beat, hosts)]
-        epoch, *counts = sealed.plain.exchange({given: sealed.seal(given, count)}, wanted)
+        alarm = keys.alarm(epoch)
+        wanted = [keys.EPOCH, keys.call(epoch), alarm, *map(keys.beat, hosts)]
+        newest, called, raised, *counts = sealed.plain.exchange({given: sealed.seal(given, count)}, wanted)
         pairs = zip(hosts, counts, strict=True)
         read = {each: sealed.find(keys.beat(each), found, int) or 0 for each, found in pairs}
-        return Glance(sealed.find(keys.EPOCH, epoch, int), read)
+        uncalled = sealed.find(alarm, raised, Alarm) if called is None else None
+        return Glance(sealed.find(keys.EPOCH, newest, int), read, uncalled)
 
     def of_hosts(self, hosts: Iterable[str]) -> dict[str, int]:
         """What each host has counted; 0 for one that has given no sign."""

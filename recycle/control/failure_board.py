@@ -40,6 +40,10 @@ class FailureBoard:
         self._sealed.plain.set_many({**_bells(epoch, deaths), call: self._sealed.seal(call, raised)})
         return raised
 
+    def call_to(self, alarm: Alarm) -> None:
+        """Call all members to an alarm, in the place of who has raised it."""
+        self._sealed.write(keys.call(alarm.epoch), alarm)
+
     def alarm(self, epoch: int) -> Alarm | None:
         """The alarm of an epoch, if one was raised."""
         return self._sealed.read(keys.alarm(epoch), Alarm)

@@ -121,7 +121,10 @@ class Speaker:
             self._board, self._epoch, self._begun = board, None, None
             self._settled.clear()
         # Not a count: who speaks for the host next would have to go on with it.
-        glance = board.beats.glance(self._host, int(now * 1000), watched(self._ring, self._host, self._gone))
+        hosts = watched(self._ring, self._host, self._gone)
+        glance = board.beats.glance(self._host, int(now * 1000), hosts, self._view.epoch)
+        if glance.uncalled is not None:
+            board.failures.call_to(glance.uncalled)
         for giver in {each.giver for each in self._agents} - self._settled:
             board.beats.settle(giver, self._host)
             self._settled.add(giver)
