@@ -17,7 +17,9 @@ import random
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -38,6 +40,30 @@ FLAG_APART = 25
 """The same under the flag, where an iteration takes three seconds as long as a server is away."""
 
 ALLOWED = 1e-5
+
+
+class Told:
+    """Says of each kill how long all have not been there.
+
+    Args:
+        kills: how many there will be.
+    """
+
+    def __init__(self, kills: int) -> None:
+        self._kills = kills
+        self._victim = ""
+        self._since = 0.0
+
+    def lost(self, victim: str) -> None:
+        """Somebody was killed."""
+        self._victim, self._since = victim, time.monotonic()
+
+    def back(self, kills: int) -> None:
+        """All are there, after so many kills."""
+        if self._victim:
+            seconds = time.monotonic() - self._since
+            print(f"{kills} of {self._kills}: whole {seconds:.1f} s after the kill of {self._victim}", file=sys.stderr)
+            self._victim = ""
 
 
 class Killer:
@@ -65,12 +91,15 @@ class Killer:
         self._source = random.Random(seed)
         self._view: ViewLine | None = None
         self._next = FIRST
+        self._told = Told(kills)
 
     def watch(self, event: Event) -> None:
         """Take note of what happens in the run, and kill."""
         if isinstance(event, ViewLine):
             self._view = event
             self._next = max(self._next, event.step + FIRST)
+            if len(event.servers) == self._servers:
+                self._told.back(len(self.killed))
         elif isinstance(event, DeathLine):
             self.deaths[event.server, event.incarnation] = event.reason
         elif isinstance(event, IterationLine):
@@ -89,6 +118,7 @@ class Killer:
             os.kill(pid, signal.SIGKILL)
             self.killed.append(title)
             self._next = step + APART
+            self._told.lost(title)
 
 
 def find_own(title: str) -> int | None:
@@ -138,8 +168,9 @@ def kill_under_flag(kills: int, seed: int, pipelines: int, ranks: int, optimizer
             ranks=total,
             iterations=iterations,
             script="paced_gpt.py",
-            watch=kill_in_turn(victims, slow),
+            watch=kill_in_turn(victims, slow, say=partial(print, file=sys.stderr, flush=True)),
         )
+        print("a run of stock Megatron, to compare", file=sys.stderr, flush=True)
         whole = train(dataset, *size, ranks=servers, iterations=iterations)
     deaths = broken.output.count("was killed by signal 9 (SIGKILL); training goes on")
     back = broken.output.count(f"training goes on with {servers} servers")

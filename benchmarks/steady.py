@@ -3,14 +3,19 @@
 Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 10] [--store embedded|etcd]
 
 The hosts have 8 servers each. What one agent of each does in a beat is done with the real speaker over a connection of
-its own. So is what the 8 workers ask every two seconds, when a wait for a call is over: whether there is an alarm. The
-waits themselves are counted and not made. Beats follow each other at once; what they take is laid over the time that
-they would last.
+its own. So is what the 8 workers ask every eight seconds, in every fourth wait for a call: is there an alarm?
+With etcd it is what their relay makes of that, the first one's question and that of all others, and every two seconds a
+reading of the bells. The waits themselves are counted in the run's own store, and not made. Hosts look one after the
+other, each at its time in a beat; where the machine cannot keep up, what they ask is laid over the time that it should
+have taken.
 """
 
 import argparse
+import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from benchmarks.membership import HOST
 from benchmarks.stores import STORES, Served, served
@@ -23,9 +28,14 @@ from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.speaker import Speaker
 from recycle.control.view import View
-from recycle.runtime.recover.alarm_watch import CALM
+from recycle.runtime.recover.alarm_watch import CALM, RARELY
 
 DURATIONS = Durations()
+RELAYED = 2
+"""Requests that a relay makes of what all ask at once."""
+
+THREADS = 8
+"""For all hosts; none looks twice at the same time."""
 
 
 def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
@@ -41,30 +51,42 @@ def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
         for member in own:
             board.beats.settle(Participant(member), f"host {number}")
     speakers = [Speaker(HostSocket(TOKEN), f"host {number}", DURATIONS) for number in range(len(hosts))]
-    before = 0.0
-    # In the first three, all get to know each other.
-    for beat in range(beats + 3):
-        if beat == 3:
-            before = served.processor()
-            for store in stores:
-                store.clear()
-        for board, speaker, own in zip(boards, speakers, hosts, strict=True):
-            for place, member in enumerate(own):
-                speaker.note(Sign(str(member), 1, "agent", beat))
-                speaker.note(Sign(str(member), 1, "worker", beat))
-                if (beat + place) % CALM == 0:
-                    board.failures.alarm(0)
-            speaker.look(board, beat * DURATIONS.beat)
+    speaking = list(zip(boards, speakers, hosts, strict=True))
+
+    def look(beat: int, number: int) -> None:
+        board, speaker, own = speaking[number]
+        # Hosts are not in step with each other.
+        time.sleep(max(0.0, begin + (beat + number / len(hosts)) * DURATIONS.beat - time.monotonic()))
+        for member in own:
+            speaker.note(Sign(str(member), 1, "agent", beat))
+            speaker.note(Sign(str(member), 1, "worker", beat))
+        if (beat + number) % (CALM * RARELY) == 0:
+            for _ in range(RELAYED if served.has_relays else HOST):
+                board.failures.alarm(0)
+        if served.has_relays and (beat + number) % CALM == 0:
+            # All keys below one name, as bells are read.
+            board.joining.asked(0)
+        speaker.look(board, beat * DURATIONS.beat)
+
+    before, begin = 0.0, time.monotonic()
+    with ThreadPoolExecutor(THREADS) as pool:
+        # In the first three, all get to know each other.
+        for beat in range(beats + 3):
+            if beat == 3:
+                before = served.processor()
+                for store in stores:
+                    store.clear()
+            list(pool.map(partial(look, beat), range(len(hosts))))
     used = served.processor() - before
     seconds = beats * DURATIONS.beat
-    waits = HOST / (CALM * DURATIONS.beat)
+    waits = 0 if served.has_relays else HOST / (CALM * DURATIONS.beat)
     return sum(store.requests for store in stores) / len(stores) / seconds + waits, used / seconds
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[256, 1024, 4096])
-    parser.add_argument("--beats", type=int, default=10)
+    parser.add_argument("--beats", type=int, default=16, help="a multiple of 16")
     parser.add_argument("--store", choices=STORES, default=STORES[0])
     arguments = parser.parse_args()
     print(f"members | requests per host and second | cores of the store ({DURATIONS.beat:g} s between two beats)")
@@ -72,6 +94,7 @@ def main() -> int:
         with served(arguments.store) as store:
             requests, cores = measure(count, arguments.beats, store)
         print(f"{count:7} | {requests:28.1f} | {cores:.2f}", flush=True)
+    print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 
 

@@ -85,6 +85,20 @@ class CountingStore:
         self._count(key, found)
         return found
 
+    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
+        """See Store."""
+        self.requests += 1
+        found = self._store.keep_first(values)
+        self.read += sum(map(len, found))
+        return found
+
+    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        self.requests += 1
+        found = self._store.exchange(values, keys)
+        self.read += sum(len(each or b"") for each in found)
+        return found
+
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
         found = self._store.wait(key, timeout)

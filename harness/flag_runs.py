@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,28 +130,32 @@ def kill(moments):
     return watch
 
 
-def kill_in_turn(ranks, slow, apart=3):
+def kill_in_turn(ranks, slow, apart=3, say=lambda text: None):
     """Kill workers that come back: each next one when the one before is back.
 
     Args:
         ranks: whose.
         slow: the file that paced_gpt.py looks for; it is there as long as somebody is away.
         apart: iterations that all are there before one is killed.
+        say: is told of each that it is back.
     """
-    left, away, since = list(ranks), 0, 0
+    left, away, since, back, killed = list(ranks), 0, 0, 0, 0.0
 
     def watch(launcher, output):
-        nonlocal away, since
+        nonlocal away, since, back, killed
         done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
         if output.count(" among them again") < away:
             since = done
             return
+        if back < away:
+            back, seconds = away, time.monotonic() - killed
+            say(f"{away} of {len(ranks)}: rank {ranks[away - 1]} is back {seconds:.1f} s after its kill")
         slow.unlink(missing_ok=True)
         if left and done >= since + apart:
             slow.touch()
             (worker,) = children(agents(launcher.pid)[left.pop(0)])
             os.kill(worker, signal.SIGKILL)
-            away, since = away + 1, done
+            away, since, killed = away + 1, done, time.monotonic()
 
     return watch
 

@@ -52,6 +52,17 @@ class MemoryStore:
                 values[key] = desired
             return values.get(key, b"")
 
+    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
+        """See Store."""
+        with self._changing() as stored:
+            return [stored.setdefault(key, value) for key, value in values.items()]
+
+    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        with self._changing() as stored:
+            stored.update(values)
+            return [stored.get(key) for key in keys]
+
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
         contents = self._contents

@@ -259,11 +259,14 @@ def command(
         job.require_standard(asked)
     elif racks:
         raise UserError("--racks: it says where --keep-in-memory keeps the state; give that, or leave it out")
-    host = choose_address(address, start)
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within)
     )
-    meeting = None if start is None else meet(start, host, start_within, cluster)
+    meeting = None if start is None else meet(start, start_within, cluster)
+    with nullcontext() if meeting is None else meeting.telling_others():
+        host = choose_address(address, start)
+    if meeting is not None:
+        meeting.address = host
     if meeting is not None and meeting.start.rank > 0 and protected:
         attend(output, meeting, keeps=redundancy is not None, goes_on=resume or resume_from is not None)
         return
@@ -322,7 +325,7 @@ def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 
-def meet(start: "Start", address: str, patience: float, cluster: EtcdCluster | None) -> "RollCall":
+def meet(start: "Start", patience: float, cluster: EtcdCluster | None) -> "RollCall":
     """This process's part in the meeting of those that were started with it.
 
     Raises:
@@ -332,7 +335,7 @@ def meet(start: "Start", address: str, patience: float, cluster: EtcdCluster | N
     from recycle.runtime.launch.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    return RollCall(start, address, patience, cluster)
+    return RollCall(start, patience, cluster)
 
 
 def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> None:

@@ -1,15 +1,30 @@
 """Which host each member is on, and the hosts' signs of life, as they are kept in the store."""
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from recycle.control import keys
+from recycle.control.messages import Alarm
 from recycle.control.participant import Participant
 from recycle.control.sealed_store import SealedStore
 from recycle.control.view import Member
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+
+
+class Glance(NamedTuple):
+    """What one who speaks for a host sees.
+
+    Attributes:
+        epoch: the number of the newest verdict, as it was announced last.
+        counts: what other hosts have counted; 0 for one that has given no sign.
+        uncalled: an alarm to which nobody has called the members: who raised it may have died before it could.
+    """
+
+    epoch: int | None
+    counts: dict[str, int]
+    uncalled: Alarm | None
 
 
 class BeatBoard:
@@ -30,14 +45,23 @@ class BeatBoard:
         """Which host each one is on, without those of whom nobody has said it."""
         return self._read({each: keys.home(each) for each in participants}, str)
 
-    def give(self, host: str, count: int) -> None:
-        """Give a host's sign of life.
+    def glance(self, host: str, count: int, hosts: Sequence[str] = (), epoch: int = -1) -> Glance:
+        """Give a host's sign of life, and look at what changes though nothing fails, in one request where it can be.
 
         Args:
-            host: whose.
+            host: whose sign.
             count: another one than at the last time.
+            hosts: whose signs are looked at.
+            epoch: whose alarm is looked for.
         """
-        self._sealed.write(keys.beat(host), count)
+        sealed, given = self._sealed, keys.beat(host)
+        alarm = keys.alarm(epoch)
+        wanted = [keys.EPOCH, keys.call(epoch), alarm, *map(keys.beat, hosts)]
+        newest, called, raised, *counts = sealed.plain.exchange({given: sealed.seal(given, count)}, wanted)
+        pairs = zip(hosts, counts, strict=True)
+        read = {each: sealed.find(keys.beat(each), found, int) or 0 for each, found in pairs}
+        uncalled = sealed.find(alarm, raised, Alarm) if called is None else None
+        return Glance(sealed.find(keys.EPOCH, newest, int), read, uncalled)
 
     def of_hosts(self, hosts: Iterable[str]) -> dict[str, int]:
         """What each host has counted; 0 for one that has given no sign."""

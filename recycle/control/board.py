@@ -68,7 +68,7 @@ class Board:
             deaths: of whom, and how; of a host's members at once, so that they are missed in one change of the view.
             source: who says so.
         """
-        told = {Member.parse(each.member): each for each in map(self.failures.publish_death, deaths)}
+        told = {Member.parse(each.member): each for each in self.failures.publish_deaths(deaths)}
         # A verdict that still names them may be made at this moment, by somebody who has not seen the deaths. So they
         # are told in every epoch until the newest view is one that has heard them or does not need them.
         begun = self.verdicts.begun()

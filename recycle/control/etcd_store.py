@@ -53,6 +53,7 @@ class EtcdStore:
         self._watch: tuple[Mapping[str, str], Watch] | None = None
         self._bells: Bells | None = None
         self._mark = _text(cluster.mark.encode())
+        self._open = {"key": self._mark, "result": "GREATER", "target": "CREATE", "create_revision": "0"}
         self._require_open(self._gateway.call("kv/range", {"key": self._mark}))
 
     def set(self, key: str, value: bytes) -> None:
@@ -88,11 +89,10 @@ class EtcdStore:
         there = (
             {"target": "VALUE", "value": _text(expected)} if expected else {"target": "CREATE", "create_revision": "0"}
         )
-        open_ = {"key": self._mark, "result": "GREATER", "target": "CREATE", "create_revision": "0"}
         answer = self._gateway.call(
             "kv/txn",
             {
-                "compare": [{"key": name, "result": "EQUAL", **there}, *([open_] if self._cluster.scope else [])],
+                "compare": [{"key": name, "result": "EQUAL", **there}, *([self._open] if self._cluster.scope else [])],
                 "success": [{"request_put": {"key": name, "value": _text(desired)}}],
                 "failure": [{"request_range": {"key": each}} for each in (name, self._mark)],
             },
@@ -102,6 +102,43 @@ class EtcdStore:
         found, mark = (each["response_range"] for each in answer["responses"])
         self._require_open(mark)
         return _value(found) or b""
+
+    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
+        """See Store."""
+        found: list[bytes] = []
+        # Each is a condition of its own, and as an operation within another one it counts twice.
+        for batch in _batches(list(values), BATCH // 2):
+            tries = [{"request_txn": self._keep_first(self._name(key), values[key])} for key in batch]
+            answer = self._gateway.call(
+                "kv/txn",
+                {
+                    "compare": [self._open] if self._cluster.scope else [],
+                    "success": tries,
+                    "failure": [{"request_range": {"key": self._mark}}],
+                },
+            )
+            if not answer.get("succeeded"):
+                self._require_open(answer["responses"][0]["response_range"])
+            for key, each in zip(batch, answer["responses"], strict=True):
+                told = each["response_txn"]
+                kept = values[key] if told.get("succeeded") else _value(told["responses"][0]["response_range"])
+                found.append(kept or b"")
+        return found
+
+    def _keep_first(self, name: str, value: bytes) -> Json:
+        return {
+            "compare": [{"key": name, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
+            "success": [{"request_put": {"key": name, "value": _text(value)}}],
+            "failure": [{"request_range": {"key": name}}],
+        }
+
+    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        assert len(values) + len(keys) <= BATCH, "what is asked again and again is little"
+        puts = [{"request_put": {"key": self._name(key), "value": _text(value)}} for key, value in values.items()]
+        reads = [{"request_range": {"key": self._name(key)}} for key in keys]
+        answer = self._gateway.call("kv/txn", {"success": [*puts, *reads]})
+        return [_value(each["response_range"]) for each in answer["responses"][len(puts) :]]
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
@@ -289,7 +326,7 @@ def _count(found: Json) -> int:
     return int(found["kvs"][0]["version"]) if "kvs" in found else 0
 
 
-def _batches(keys: Sequence[str]) -> Iterator[list[str]]:
+def _batches(keys: Sequence[str], size: int = BATCH) -> Iterator[list[str]]:
     rest = iter(keys)
-    while batch := list(islice(rest, BATCH)):
+    while batch := list(islice(rest, size)):
         yield batch

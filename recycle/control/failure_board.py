@@ -40,6 +40,10 @@ class FailureBoard:
         self._sealed.plain.set_many({**_bells(epoch, deaths), call: self._sealed.seal(call, raised)})
         return raised
 
+    def call_to(self, alarm: Alarm) -> None:
+        """Call all members to an alarm, in the place of who has raised it."""
+        self._sealed.write(keys.call(alarm.epoch), alarm)
+
     def alarm(self, epoch: int) -> Alarm | None:
         """The alarm of an epoch, if one was raised."""
         return self._sealed.read(keys.alarm(epoch), Alarm)
@@ -79,6 +83,10 @@ class FailureBoard:
     def publish_death(self, death: Death) -> Death:
         """Declare a member dead; gives what was said first."""
         return self._sealed.write_once(keys.death(death.member), death)
+
+    def publish_deaths(self, deaths: Sequence[Death]) -> list[Death]:
+        """The same for some members, of whom many may have died at once."""
+        return self._sealed.write_all_once({keys.death(each.member): each for each in deaths})
 
     def tell_deaths(self, epoch: int, *deaths: Death) -> None:
         """Tell who leads in an epoch that members are dead; if one of them was the leader, all who wait for it."""

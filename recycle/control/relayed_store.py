@@ -84,6 +84,15 @@ class RelayedStore:
         assert isinstance(found, bytes)
         return found
 
+    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
+        """See Store."""
+        return [self.compare_set(key, b"", value) for key, value in values.items()]
+
+    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        self.set_many(values)
+        return self.get_many(keys)
+
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
         found = self._ask(WaitKey(key, timeout), lambda store: store.wait(key, timeout), timeout)

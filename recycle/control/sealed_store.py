@@ -4,6 +4,7 @@ Whoever reaches the store can write to it. What lacks the run's seal counts as n
 """
 
 import logging
+from collections.abc import Mapping
 from typing import TypeVar
 
 from recycle.control.errors import ControlError
@@ -52,6 +53,15 @@ class SealedStore:
             if found is not None:
                 return found
             expected = stored
+
+    def write_all_once(self, contents: Mapping[str, _T]) -> list[_T]:
+        """The same for some keys, in one request where the store can."""
+        stored = self.plain.keep_first({key: self.seal(key, each) for key, each in contents.items()})
+        pairs = zip(contents.items(), stored, strict=True)
+        # What a stranger has stored is written over.
+        return [
+            self.find(key, sealed, type(content)) or self.write_once(key, content) for (key, content), sealed in pairs
+        ]
 
     def seal(self, key: str, content: object) -> bytes:
         """See ``messages.seal``."""

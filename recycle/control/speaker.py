@@ -121,21 +121,23 @@ class Speaker:
             self._board, self._epoch, self._begun = board, None, None
             self._settled.clear()
         # Not a count: who speaks for the host next would have to go on with it.
-        board.beats.give(self._host, int(now * 1000))
+        hosts = watched(self._ring, self._host, self._gone)
+        glance = board.beats.glance(self._host, int(now * 1000), hosts, self._view.epoch)
+        if glance.uncalled is not None:
+            board.failures.call_to(glance.uncalled)
         for giver in {each.giver for each in self._agents} - self._settled:
             board.beats.settle(giver, self._host)
             self._settled.add(giver)
-        self._follow(board, now)
+        self._follow(board, now, glance.epoch)
         self._look_here(board, now)
-        self._look_elsewhere(board, now)
+        self._look_elsewhere(board, now, glance.counts)
 
     @property
     def _view(self) -> View:
         return View(-1, ()) if self._begun is None else self._begun.view
 
-    def _follow(self, board: Board, now: float) -> None:
+    def _follow(self, board: Board, now: float, epoch: int | None) -> None:
         """Know the newest view, and the host of each of its members."""
-        epoch = board.verdicts.number()
         if self._begun is None or epoch != self._epoch:
             self._epoch = epoch
             self._begun = board.verdicts.newest() or board.verdicts.opening()
@@ -171,9 +173,12 @@ class Speaker:
             self._excused.add(sender.giver)
             self._declare_dead(board, [sender.giver], now, since)
 
-    def _look_elsewhere(self, board: Board, now: float) -> None:
+    def _look_elsewhere(self, board: Board, now: float, counts: Mapping[str, int]) -> None:
         begun = isinstance(self._begun, Verdict)
-        counts = board.beats.of_hosts(watched(self._ring, self._host, self._gone))
+        hosts = watched(self._ring, self._host, self._gone)
+        if set(hosts) != counts.keys():
+            # The view has changed since they were looked at.
+            counts = board.beats.of_hosts(hosts)
         # While a run starts, some may still be on their way.
         silent = self._silent_hosts.observe(now, {each: count for each, count in counts.items() if count or begun})
         for host, since in silent.items():

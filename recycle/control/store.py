@@ -47,6 +47,17 @@ class Store(Protocol):
             What is there afterwards; empty if nothing is.
         """
 
+    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
+        """Store each value where nothing is; gives what is there afterwards. In one request where the store can."""
+
+    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
+        """Store some values, and read some keys after that. In one request where the store can.
+
+        Args:
+            values: what is stored, by key; at least one.
+            keys: what is read.
+        """
+
     def wait(self, key: str, timeout: float) -> bytes | None:
         """Wait until a key exists; gives its value, or None if it does not. The connection is busy for that long.
 

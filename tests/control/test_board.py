@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
+from harness.bare_members import CountingStore
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
 from recycle.control.board import Board
@@ -82,6 +83,21 @@ def test_the_deaths_of_a_host_are_all_told_before_the_alarm_is_raised(store: Sto
     board.declare_dead(deaths, "host h")
     assert told == deaths
     assert [board.failures.death(each) for each in (A, B, C)] == [deaths[0], None, deaths[1]]
+
+
+def test_the_deaths_of_a_host_take_no_more_requests_than_one_and_the_first_reason_stays(store: Store) -> None:
+    everybody = [Member(Server(0, stage), 0) for stage in range(8)]
+    asked = []
+    for epoch, dead in enumerate(([A], everybody)):
+        counting = CountingStore(store.clone())
+        board = Board(counting, TOKEN)
+        board.verdicts.propose(verdict(epoch, 0, *everybody))
+        counting.clear()
+        board.declare_dead([Death(str(each), f"died in {epoch}", "heartbeat", 1.0) for each in dead], "host h")
+        asked.append(counting.requests)
+    assert asked[0] == asked[1]
+    found = [board.failures.death(each) for each in everybody]
+    assert [each.reason for each in found if each is not None] == ["died in 0"] + ["died in 1"] * 7
 
 
 def test_who_waits_for_a_leader_that_began_an_epoch_and_died_is_woken(store: Store, board: Board) -> None:
@@ -245,8 +261,8 @@ def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board
 
 
 def test_signs_of_life_are_those_of_the_host_that_a_member_is_on(board: Board) -> None:
-    board.beats.give("one", 1)
-    board.beats.give("one", 2)
+    board.beats.glance("one", 1)
+    board.beats.glance("one", 2)
     for member, host in ((A, "one"), (B, "other")):
         board.beats.settle(Participant(member), host)
     assert board.beats.homes(map(Participant, [A, B, C])) == {Participant(A): "one", Participant(B): "other"}
@@ -256,7 +272,7 @@ def test_signs_of_life_are_those_of_the_host_that_a_member_is_on(board: Board) -
 
 def test_a_member_of_several_ranks_is_as_alive_as_the_host_of_the_least_of_them(board: Board) -> None:
     for host, count in (("one", 5), ("other", 3)):
-        board.beats.give(host, count)
+        board.beats.glance(host, count)
     first, second = Participant.all_of(A, 2)
     board.beats.settle(first, "one")
     assert board.beats.counts([A], 2) == {A: 0}
@@ -363,7 +379,7 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         store.set(f"epoch/{epoch}/tensor/0/all/0", b"an address")
         for member in (gone, *lives):
             board.beats.settle(Participant(member), f"host of {member}")
-            board.beats.give(f"host of {member}", 1)
+            board.beats.glance(f"host of {member}", 1)
             board.failures.publish_report(Report(str(member), epoch, epoch, epoch))
             board.joining.request(JoinRequest("W1_0#1", epoch))
         death = Death(str(gone), "died", "agent", 0.0)

@@ -23,8 +23,9 @@ def test_a_name_is_claimed_once_and_free_again_after_the_run(keys: EtcdCluster) 
     for expected in (b"", b"1"):
         with pytest.raises(StoreLost, match="has ended"):
             held.compare_set("view", expected, b"2")
-    with pytest.raises(StoreLost, match="has ended"):
-        held.clone()
+    for late in (held.clone, lambda: held.keep_first({"death/W0_0#0": b"3"})):
+        with pytest.raises(StoreLost, match="has ended"):
+            late()
     again = HeldClaim(keys, "other", SILENCE)
     assert EtcdStore(again.cluster).get("a") is None
     again.release()

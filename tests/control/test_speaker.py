@@ -5,10 +5,12 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from harness.memory_store import MemoryStore
+from recycle.control import keys
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.messages import Opening, Verdict
+from recycle.control.messages import Alarm, Opening, Verdict
 from recycle.control.participant import Participant
+from recycle.control.sealed_store import SealedStore
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.speaker import Speaker, ring, watched
 from recycle.control.view import Member, View
@@ -204,11 +206,19 @@ def test_in_another_store_everybody_says_again_where_it_is(begun: Run) -> None:
 def test_what_a_beat_asks_of_the_store_does_not_depend_on_how_many_there_are(begun: Run) -> None:
     counted: list[str] = []
     store = begun.hosts[0].board._sealed.plain
-    for name in ("set", "get", "get_many", "compare_set", "add"):
+    for name in ("set", "set_many", "get", "get_many", "compare_set", "add", "exchange"):
         own = getattr(store, name)
         setattr(store, name, lambda *given, name=name, own=own: (counted.append(name), own(*given))[1])
     begun.hosts[0].beat(begun.now + BEAT)
-    assert sorted(counted) == ["get", "get_many", "set"]
+    assert counted == ["exchange"]
+
+
+def test_members_are_called_to_an_alarm_whose_raiser_died_before_it_could_call(begun: Run, store: MemoryStore) -> None:
+    board = Board(store.clone(), TOKEN)
+    SealedStore(store, TOKEN).write_once(keys.alarm(0), Alarm(0, "W0_0#0", "it is broken"))
+    assert board.failures.wait_call(0, 0.0) == (False, None)
+    begun.go_on(BEAT)
+    assert board.failures.wait_call(0, 0.0) == (True, Alarm(0, "W0_0#0", "it is broken"))
 
 
 def test_every_host_is_watched_by_the_two_before_that_live() -> None:

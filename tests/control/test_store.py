@@ -76,6 +76,20 @@ def test_some_keys_are_set_at_once(store: Store) -> None:
     assert store.get_many(["a", "b"]) == [b"2", b""]
 
 
+def test_of_what_is_kept_the_first_stays(store: Store) -> None:
+    store.set("b", b"first")
+    assert store.keep_first({"a": BYTES, "b": b"2"}) == [BYTES, b"first"]
+    assert store.clone().keep_first({"b": b"3", "a": b"3", "c": b"3"}) == [b"first", BYTES, b"3"]
+    assert store.get_many(["a", "b", "c"]) == [BYTES, b"first", b"3"]
+
+
+def test_what_is_exchanged_is_stored_before_it_is_read(store: Store) -> None:
+    store.set("a", b"1")
+    assert store.exchange({"a": b"2", "b": b""}, ["c", "b", "a"]) == [None, b"", b"2"]
+    assert store.exchange({"c": b"3"}, []) == []
+    assert store.get_many(["a", "b", "c"]) == [b"2", b"", b"3"]
+
+
 def test_who_looks_for_a_missing_key_ends_nobodys_wait_for_it(store: Store) -> None:
     other, found = store.clone(), threading.Event()
 
@@ -150,6 +164,8 @@ def each_request(store: Store) -> list:
         lambda: store.get("a"),
         lambda: store.compare_set("a", b"", b"1"),
         lambda: store.set_many({"a": b"1"}),
+        lambda: store.keep_first({"a": b"1"}),
+        lambda: store.exchange({"a": b"1"}, ["a"]),
         lambda: store.wait("b", 1),
         lambda: store.hear("b/c", 1),
         lambda: store.add("n", 1),
@@ -171,7 +187,7 @@ def test_a_lost_memory_store_says_so_to_every_request() -> None:
             request()
 
 
-@pytest.mark.parametrize("number", range(11))
+@pytest.mark.parametrize("number", range(13))
 def test_a_lost_torch_store_says_so_to_the_first_request(number: int, served_apart) -> None:
     store, kill = served_apart
     store.set("a", b"1")

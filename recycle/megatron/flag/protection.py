@@ -7,7 +7,6 @@ ends everything when one of its processes fails, sees no failure as long as the 
 import atexit
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
@@ -15,19 +14,16 @@ from typing import NamedTuple
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
-from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.joinfile import new_token
 from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
-from recycle.runtime.errors import RunError
 from recycle.runtime.launch.claiming import claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.lives import MISSED, Lives, serve_again
-from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.meeting import RollCall, no_run
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
@@ -139,7 +135,7 @@ class Protection(NamedTuple):
             lives = Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end)
             status = serve_again(
                 live,
-                lives.first(server, MISSED * DURATIONS.silence),
+                lives.first(server, MISSED * DURATIONS.silence, _say),
                 lives,
                 Restarts(restarts, "start the job again from a checkpoint to have it back"),
                 _say,
@@ -176,12 +172,16 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         return problem
     keys = ExitStack()
     cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
-    # Torch binds to the first of these interfaces as well.
-    interface = environment.get(INTERFACES, "").partition(",")[0]
-    address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
-    hosted = None if start.served else HostedStore(start)
-    endpoint = _endpoint(start, cluster, address)
-    meeting = RollCall(start, endpoint.address, PATIENCE, cluster)
+    meeting = RollCall(start, PATIENCE, cluster)
+    # The first process makes the store before it can fail, so that the others hear of it.
+    hosted = HostedStore(start) if start.rank == 0 and not start.served else None
+    with _told(start), meeting.telling_others(hosted=hosted is not None):
+        # Torch binds to the first of these interfaces as well.
+        interface = environment.get(INTERFACES, "").partition(",")[0]
+        meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
+        if start.rank > 0 and not start.served:
+            hosted = HostedStore(start)
+        endpoint = meeting.endpoint(meeting.agree_on_token())
     servers = servers_of(line.shape, line.pipelines_last)
     return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size)
 
@@ -206,33 +206,13 @@ def risk(protection: Protection, environment: Mapping[str, str]) -> str:
     )
 
 
-def _endpoint(start: Start, cluster: EtcdCluster | None, address: str) -> Endpoint:
-    """A corner of the store, in which the first rank has left the token."""
-    endpoint = Endpoint(start.host, start.port, "", address, f"{start.prefix}/members", cluster)
-    found, deadline = None, time.monotonic() + PATIENCE
-    with _told(start):
-        store = endpoint.connect()
-        if start.rank == 0:
-            store.set("token", new_token().encode())
-        # In short waits, between which a signal is heard.
-        while found is None and time.monotonic() < deadline:
-            found = store.wait("token", 1.0)
-    if found is None:
-        raise _no_run(start)
-    return endpoint._replace(token=found.decode())
-
-
 @contextmanager
 def _told(start: Start) -> Iterator[None]:
     """Where the store is lost before there is a run, its host has ended."""
     try:
         yield
     except StoreLost as error:
-        raise _no_run(start) from error
-
-
-def _no_run(start: Start) -> RunError:
-    return RunError(f"the first process, on {start.host}, has begun no run: see what it says, and start all again")
+        raise no_run(start) from error
 
 
 def _finished(work: Callable[[], None]) -> int:

@@ -22,9 +22,10 @@ from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from, settle
 from recycle.runtime.launch.lives import Lives, serve_again
-from recycle.runtime.launch.meeting import RollCall, require_same, shared_token
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
+from recycle.runtime.launch.same_run import require_same, shared_token
 from recycle.runtime.launch.setting import RunAccess
 from recycle.runtime.launch.signals import EndSignals, tell_to_leave
 from recycle.runtime.net.endpoint import Endpoint

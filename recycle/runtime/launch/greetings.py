@@ -31,6 +31,8 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         address: where others reach it.
         release: what must be the same for all, by name.
         keeper: what it offers for its host's keeper.
+        identity: nobody else's.
+        count: how many processes it was told that there are.
     """
 
     host: str
@@ -38,6 +40,8 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str
     release: dict[str, str]
     keeper: KeeperOffer = KeeperOffer()
+    identity: str = ""
+    count: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,12 +52,14 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         watch: where the first process listens.
         release: what must be the same for all, by name.
         refusal: why there is no run; empty if there is one.
+        count: how many processes were told that they are in it.
     """
 
     digest: str
     watch: tuple[str, int]
     release: dict[str, str]
     refusal: str = ""
+    count: int = 0
 
 
 def release() -> dict[str, str]:
@@ -68,6 +74,8 @@ def why_not(hellos: Sequence[Hello]) -> str:
         difference = differs(hello.release, first.release)
         if difference:
             return other_release(difference, hello.host, first.host)
+        if hello.count != first.count:
+            return other_count(hello.count, hello.host, first.count, first.host)
     loopback = {each.host for each in hellos if each.address.startswith("127.")}
     others = {each.host for each in hellos} - loopback
     if loopback and others:
@@ -82,6 +90,14 @@ def why_not(hellos: Sequence[Hello]) -> str:
 def other_release(difference: str, host: str, first: str) -> str:
     """What a user is told where a host differs from the first one."""
     return f"{host}: {difference} on {first}: install the same release on all hosts"
+
+
+def other_count(count: int, host: str, firsts: int, first: str) -> str:
+    """What a user is told where a process was told of more or fewer processes than the first one."""
+    return (
+        f"{host}: a process was told that there are {count}, and the first one, on {first}, that there are {firsts}: "
+        "start all with the same number, and where these are two jobs, give each a MASTER_PORT of its own"
+    )
 
 
 def lonely_stages(stages: Sequence[Collection[int]], hosts: Sequence[str]) -> dict[int, str]:

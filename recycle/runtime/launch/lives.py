@@ -37,25 +37,30 @@ class Lives:
         self._beat = beat
         self._told_to_end = told_to_end
 
-    def first(self, server: Server, patience: float) -> Member:
+    def first(self, server: Server, patience: float, say: Callable[[str], None]) -> Member:
         """The life with which a server begins here: a new one where a run goes on without it, as on a replaced host.
 
         Args:
             server: which.
             patience: seconds for which it may still be missed by nobody.
+            say: tells the user that this is waited for.
 
         Raises:
             RunError: it is alive elsewhere, or has several ranks.
             StoreLost: there is no store.
         """
-        board, deadline = self._board(), time.monotonic() + patience
+        board, deadline, said = self._board(), time.monotonic() + patience, False
         while (begun := board.verdicts.begun()) is not None and server in begun.view.servers:
             if board.failures.death(begun.view.member(server)) is not None:
                 break
             if time.monotonic() > deadline:
                 raise RunError(
-                    f"{server} is alive: the run goes on with it elsewhere; end it there before it is replaced"
+                    f"{server} is alive: the run goes on with it elsewhere; end it there before it is replaced, and "
+                    "give another job a MASTER_PORT of its own"
                 )
+            if not said:
+                said = True
+                say(f"a run goes on there; looking for {patience:g} s whether it has lost {server}")
             time.sleep(self._beat)
         if begun is None:
             return Member(server, 0)

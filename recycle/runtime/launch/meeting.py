@@ -1,25 +1,24 @@
 """The meeting of processes that were started apart: they compare what they are before a run, and take leave after."""
 
+import secrets
 import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import msgspec
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import _barrier_nonblocking
 
-from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
-from recycle.control.joinfile import JOIN_FILE, JoinFile, digest_of
+from recycle.control.joinfile import digest_of, new_token
 from recycle.control.messages import differs
 from recycle.control.store import Store
-from recycle.control.tcp_store import TorchStore
+from recycle.control.tcp_store import LOOPBACK, TorchStore
 from recycle.errors import UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.greetings import (
@@ -27,6 +26,7 @@ from recycle.runtime.launch.greetings import (
     KeeperOffer,
     Welcome,
     lonely_stages,
+    other_count,
     other_release,
     release,
     why_not,
@@ -41,30 +41,41 @@ FAREWELL, GRACE = 3.0, 1.0
 """Seconds that the first process waits at the end for those who came to it, and for all others: these were lost before,
 and who still runs looks for the end twice in that time."""
 
+TOLD = 10.0
+"""Seconds for which the first process waits for those who are on their way, where there is no run: its store may end
+with it."""
+
+TELLING = 20.0
+"""Seconds for which a process that cannot take part looks for somebody to tell."""
+
+
+class Refused(RunError):
+    """This process cannot take part, as others know that have said so."""
+
 
 class RollCall:
     """One process's part in it.
 
     Args:
         start: how it was started.
-        address: where others reach this machine.
         patience: how long to wait for the others, in seconds.
         cluster: where the processes meet in etcd; None for the store at the first of them.
 
     Attributes:
         start: as above.
-        address: as above.
+        address: where others reach this machine, as it is chosen.
         cluster: as above.
         keeper: what this process offers for its host's keeper.
         hellos: of all processes, by rank, once they have come.
         is_late: whether the run had begun before this process came, as on a host that takes the place of another one.
     """
 
-    def __init__(self, start: Start, address: str, patience: float, cluster: EtcdCluster | None = None) -> None:
+    def __init__(self, start: Start, patience: float, cluster: EtcdCluster | None = None) -> None:
         self.start = start
-        self.address = address
+        self.address = LOOPBACK
         self.cluster = cluster
         self._patience = patience
+        self._identity = secrets.token_hex(8)
         self._store: Store | None = None
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
@@ -120,23 +131,28 @@ class RollCall:
             token: the run's.
             watch: where this process listens.
         """
-        self._write("admission", Welcome(digest_of(token), watch, release()))
+        self._write("admission", Welcome(digest_of(token), watch, release(), count=self.start.count))
 
-    @contextmanager
-    def telling_others(self) -> Iterator[None]:
-        """If an error ends this process before there is a run, tell it to all others that wait for one."""
-        try:
-            yield
-        except UserError as error:
-            # Where this process has to make the store first, there may be none.
-            if self.start.served or self.cluster is not None:
-                self.refuse(str(error))
-            raise
+    def refuse(self, reason: str, *, patient: bool = True) -> None:
+        """Tell all others that there is no run.
 
-    def refuse(self, reason: str) -> None:
-        """Tell all others that there is no run."""
+        Args:
+            reason: why.
+            patient: whether those who have not come yet are waited for.
+        """
         with suppress(ControlError, StoreLost):
             self._write("admission", Welcome("", ("", 0), release(), reason))
+            self._await_told(patient=patient)
+
+    def _await_told(self, *, patient: bool) -> None:
+        """Wait a moment until the others have heard that there is no run."""
+        others, deadline = range(1, self.start.count), time.monotonic() + TOLD
+        while time.monotonic() < deadline:
+            told = self._reach().get_many([f"{key}/{rank}" for rank in others for key in ("hello", "left")])
+            pairs = zip(told[::2], told[1::2], strict=True)
+            if all(left is not None or (came is None and not patient) for came, left in pairs):
+                return
+            time.sleep(LOOK)
 
     def dismiss(self, expected: Collection[int]) -> None:
         """After the end of the run, wait a moment for the others; nobody waits for hosts that are dead.
@@ -180,12 +196,9 @@ class RollCall:
                 f"process {rank} of {self.start.count} has not come within {self._patience:g} s: see what its host "
                 "says, and start all again"
             )
-            self.refuse(refusal)
+            self.refuse(refusal, patient=False)
             raise RunError(refusal)
-        try:
-            return msgspec.json.decode(found, type=Hello)
-        except msgspec.DecodeError:
-            return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})
+        return _read_hello(found, rank)
 
     # The others.
 
@@ -196,9 +209,11 @@ class RollCall:
             RunError: there is no run.
             ControlError: nobody answers.
         """
-        self.is_late = self._reach().get("admission") is not None
-        self.greet()
-        found = self._wait("admission")
+        found = self._reach().get("admission")
+        self.is_late = found is not None and not self._read(found).refusal
+        if found is None:
+            self.greet()
+            found = self._wait("admission")
         if found is None:
             raise RunError(
                 f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
@@ -206,10 +221,14 @@ class RollCall:
             )
         admission = self._read(found)
         if admission.refusal:
-            raise RunError(admission.refusal)
-        difference = differs(release(), admission.release)
-        if difference:
-            raise RunError(other_release(difference, socket.gethostname(), self.start.host))
+            raise self._refused(admission.refusal)
+        host, first = socket.gethostname(), self.start.host
+        if difference := differs(release(), admission.release):
+            raise RunError(other_release(difference, host, first))
+        if admission.count != self.start.count:
+            raise RunError(other_count(self.start.count, host, admission.count, first))
+        if self.is_late:
+            self.greet()
         return admission
 
     def _read(self, found: bytes) -> Welcome:
@@ -235,9 +254,68 @@ class RollCall:
     # All.
 
     def greet(self) -> None:
-        """Say what this process is, and where."""
-        hello = Hello(socket.gethostname(), self.start.node, self.address, release(), self.keeper)
-        self._write(f"hello/{self.start.rank}", hello)
+        """Say what this process is, and where.
+
+        Raises:
+            RunError: another one has come in its place.
+        """
+        start, identity = self.start, self._identity
+        hello = Hello(
+            socket.gethostname(), start.node, self.address, release(), self.keeper, identity, self.start.count
+        )
+        key, said = f"hello/{start.rank}", msgspec.json.encode(hello)
+        found = self._reach().compare_set(key, b"", said)
+        if found == said:
+            return
+        other = _read_hello(found, start.rank)
+        # Of a run that goes on it may be one that has died.
+        if other.identity != identity and not self.is_late:
+            raise Refused(
+                f"process {start.rank} has come already, on {other.host}: where that is another job's, give this one a "
+                "MASTER_PORT of its own; where it has ended, start all again"
+            )
+        self._reach().set(key, said)
+
+    def agree_on_token(self) -> str:
+        """The run's token, which the first process tells here where they share no folder.
+
+        Raises:
+            RunError: there is no run.
+        """
+        if self.start.rank == 0:
+            token = new_token()
+            self._reach().set("token", token.encode())
+            return token
+        found = self._wait("token")
+        if found is None:
+            raise no_run(self.start)
+        return found.decode()
+
+    @contextmanager
+    def telling_others(self, *, hosted: bool = False) -> Iterator[None]:
+        """If an error ends this process before there is a run, tell it to all others that wait for one.
+
+        Args:
+            hosted: whether the first process has made the store already.
+        """
+        start = self.start
+        try:
+            yield
+        except Refused:
+            raise
+        except UserError as error:
+            if start.rank > 0:
+                self._withdraw(str(error))
+            # Where this process has to make the store first, there may be none.
+            elif hosted or start.served or self.cluster is not None:
+                self.refuse(str(error))
+            raise
+
+    def _withdraw(self, reason: str) -> None:
+        told = f"process {self.start.rank}, on {socket.gethostname()}, takes no part: {reason}"
+        with suppress(ControlError, StoreLost):
+            self._reach(min(TELLING, self._patience)).compare_set("withdrawn", b"", told.encode())
+            self.leave(1)
 
     def _write(self, key: str, content: object) -> None:
         self._reach().set(key, msgspec.json.encode(content))
@@ -246,17 +324,50 @@ class RollCall:
         store, deadline = self._reach(), time.monotonic() + self._patience
         # In short waits, between which a signal is heard.
         while store.wait(key, min(1.0, self._patience)) is None:
+            self._heed(store)
             if time.monotonic() > deadline:
                 return None
         return store.get(key)
 
-    def _reach(self) -> Store:
+    def _heed(self, store: Store) -> None:
+        """Look whether somebody has said that there is no run."""
+        withdrawn, admission = store.get_many(["withdrawn", "admission"])
+        if withdrawn is not None:
+            refusal = withdrawn.decode(errors="replace")
+        else:
+            refusal = "" if admission is None else self._read(admission).refusal
+        if not refusal:
+            return
+        if self.start.rank == 0:
+            self.refuse(refusal)
+        raise self._refused(refusal)
+
+    def _refused(self, reason: str) -> Refused:
+        """What ends this process, of which those who wait for it need to know that it has heard it."""
+        if not self.is_late:
+            self.leave(1)
+        return Refused(reason)
+
+    def _reach(self, patience: float | None = None) -> Store:
         start, prefix = self.start, f"{self.start.prefix}/start"
+        patience = self._patience if patience is None else patience
         if self._store is None and self.cluster is not None:
             self._store = EtcdStore(self.cluster, prefix, near=self.address)
         elif self._store is None:
-            self._store = await_store(lambda: TorchStore(start.host, start.port, prefix=prefix), start, self._patience)
+            self._store = await_store(lambda: TorchStore(start.host, start.port, prefix=prefix), start, patience)
         return self._store
+
+
+def _read_hello(found: bytes, rank: int) -> Hello:
+    try:
+        return msgspec.json.decode(found, type=Hello)
+    except msgspec.DecodeError:
+        return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})
+
+
+def no_run(start: Start) -> RunError:
+    """What is said where the first process has ended before there was a run."""
+    return RunError(f"the first process, on {start.host}, has begun no run: see what it says, and start all again")
 
 
 def await_store(connect: Callable[[], TorchStore], start: Start, patience: float) -> TorchStore:
@@ -276,41 +387,3 @@ def await_store(connect: Callable[[], TorchStore], start: Start, patience: float
                     "first process runs, and whether MASTER_ADDR and MASTER_PORT name its host and a free port there"
                 ) from error
             time.sleep(LOOK)
-
-
-def shared_token(folder: Path, digest: str, first: str) -> str:
-    """The token of the run that the first process has begun, from the folder that all share.
-
-    Args:
-        folder: of the run.
-        digest: of the token.
-        first: the first process's host.
-
-    Raises:
-        RunError: it is another folder.
-    """
-    path = folder / JOIN_FILE
-    token = JoinFile.read(path).token if path.exists() else ""
-    if digest_of(token) != digest:
-        raise RunError(
-            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
-            "that all hosts share"
-        )
-    return token
-
-
-def require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
-    """Compare what this process would train with what the run does.
-
-    Args:
-        fingerprint: what must be the same, by name.
-        endpoint: of the run's store.
-
-    Raises:
-        RunError: they differ.
-    """
-    description = Board(endpoint.connect(), endpoint.token).description()
-    assert description is not None, "who admits has described the run"
-    difference = differs(fingerprint, description.fingerprint)
-    if difference:
-        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")

@@ -21,9 +21,12 @@ from recycle.runtime.net.network import Network
 # Seconds until a thread that is still not free is freed again.
 AGAIN = 0.05
 
-# Beats for which one wait lasts while nobody asks to be let in: the longest that an alarm is overlooked if who raised
-# it could not call.
+# Beats for which one wait lasts while nobody asks to be let in.
 CALM = 4
+
+# After how many of these waits it is looked for an alarm to which nobody has called. Who speaks for a host looks for it
+# in every beat, and calls in the place of who could not.
+RARELY = 4
 
 
 class StoreAccess(Protocol):
@@ -201,8 +204,11 @@ class AlarmWatch:
             # An epoch ends without an alarm only to let joiners in; then this wait has to end by itself, and soon.
             self._called = True
             return failures.wait_alarm(epoch, beat)
-        called, alarm = failures.wait_call(epoch, CALM * beat)
-        if alarm is None:
+        # The workers of a host look at the same moment, so that their relay can ask for all of them at once.
+        turn = CALM * beat
+        left = turn - time.monotonic() % turn
+        called, alarm = failures.wait_call(epoch, left if left > beat else left + turn)
+        if alarm is None and (called or round(time.monotonic() / turn) % RARELY == 0):
             alarm = failures.alarm(epoch)
         if called and alarm is None:
             self._visited = epoch

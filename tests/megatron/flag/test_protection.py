@@ -99,6 +99,7 @@ def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, re
 
 
 def test_ranks_of_other_releases_are_refused_on_all_of_them(environment, monkeypatch):
+    monkeypatch.setattr(meeting, "TOLD", 0.0)
     found = [protection(environment | {"RANK": str(rank)}) for rank in range(4)]
     for each in found[1:3]:
         each.meeting.greet()
@@ -107,6 +108,16 @@ def test_ranks_of_other_releases_are_refused_on_all_of_them(environment, monkeyp
         found[3].meeting.greet()
     for each in found:
         with pytest.raises(UserError, match=r"recycle is '0\.0', and that of the run is .*: install the same release"):
+            each.gather()
+
+
+def test_a_rank_that_cannot_be_reached_is_named_to_all_others(environment, monkeypatch):
+    monkeypatch.setattr(meeting, "TOLD", 0.0)
+    found = [protection(environment | {"RANK": str(rank)}) for rank in range(3)]
+    with pytest.raises(UserError, match="address eth99 cannot be used"):
+        protection(environment | {"RANK": "3", "GLOO_SOCKET_IFNAME": "eth99"})
+    for each in found:
+        with pytest.raises(UserError, match=r"process 3, on .*, takes no part: address eth99 .*; give GLOO_SOCKET"):
             each.gather()
 
 

@@ -96,25 +96,31 @@ def test_who_waits_for_a_rank_that_never_comes_back_ends_with_the_run():
     assert other.incarnations == [0]
 
 
+def nobody(_):
+    """Hears what is said."""
+
+
 def test_before_a_run_has_begun_a_server_begins_its_first_life():
     run = Run()
     run.store = MemoryStore()
-    assert run.lives(ranks=2).first(ONE, 0.0) == FIRST
+    assert run.lives(ranks=2).first(ONE, 0.0, nobody) == FIRST
 
 
 def test_on_a_replaced_host_a_server_begins_a_new_life_once_the_others_miss_it():
     run, lives = Run(), []
-    replaced = threading.Thread(target=lambda: lives.append(run.lives().first(ONE, 60.0)))
+    replaced = threading.Thread(target=lambda: lives.append(run.lives().first(ONE, 60.0, nobody)))
     replaced.start()
     run.board.declare_dead([Death(str(FIRST), "was lost", "heartbeat", 0.0)], "a host")
     replaced.join(20)
     assert lives == [Member(ONE, 1)]
     run.board.verdicts.propose(Verdict(1, BEGUN.members[1:], 0))
-    assert run.lives().first(ONE, 0.0) == Member(ONE, 2)
+    assert run.lives().first(ONE, 0.0, nobody) == Member(ONE, 2)
     with pytest.raises(RunError, match=r"W0_1 has 2 ranks, .* a server of several ranks comes back only where"):
-        run.lives(ranks=2).first(ONE, 0.0)
+        run.lives(ranks=2).first(ONE, 0.0, nobody)
 
 
 def test_a_server_that_is_alive_is_not_begun_again():
+    said = []
     with pytest.raises(RunError, match="W0_1 is alive: the run goes on with it elsewhere"):
-        Run().lives().first(ONE, 0.0)
+        Run().lives().first(ONE, 0.05, said.append)
+    assert len(said) == 1

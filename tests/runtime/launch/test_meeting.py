@@ -27,16 +27,16 @@ def store():
     del server
 
 
-def meeting(port, rank, patience=30.0, served=False):
-    return RollCall(Start(rank, 2, str(rank), "127.0.0.1", port, served), "127.0.0.1", patience)
+def meeting(port, rank, patience=30.0, served=False, count=2):
+    return RollCall(Start(rank, count, str(rank), "127.0.0.1", port, served), patience)
 
 
 class Other:
     """The second process."""
 
-    def __init__(self, port):
+    def __init__(self, port, **start):
         self.admission = self.error = None
-        self._meeting = meeting(port, 1)
+        self._meeting = meeting(port, 1, **start)
         self._thread = threading.Thread(target=self._attend)
         self._thread.start()
 
@@ -75,7 +75,7 @@ def test_nobody_waits_at_the_end_for_who_was_lost_before(store, monkeypatch):
 def test_torchrun_does_not_wait_at_its_end_for_a_host_whose_processes_have_only_greeted(store, monkeypatch):
     monkeypatch.setattr(meetings, "GRACE", 0.0)
     first, lost = (
-        RollCall(Start(rank, 2, str(rank), "127.0.0.1", store, served=True, job="none", nodes=2), "127.0.0.1", 30.0)
+        RollCall(Start(rank, 2, str(rank), "127.0.0.1", store, served=True, job="none", nodes=2), 30.0)
         for rank in range(2)
     )
     lost.greet()
@@ -118,6 +118,35 @@ def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):
         raise UserError("model.toml: cannot be read")
     other.end()
     assert other.error == "model.toml: cannot be read"
+
+
+def test_who_cannot_take_part_is_named_to_all_who_wait(store):
+    other = Other(store, count=3)
+    with pytest.raises(UserError, match="eth9"), meeting(store, 2, count=3).telling_others():
+        raise UserError("address eth9 cannot be used: give another one")
+    with pytest.raises(UserError, match=r"process 2, on .*, takes no part: address eth9 cannot be used: give another"):
+        meeting(store, 0, count=3).receive()
+    other.end()
+    assert other.error.endswith("takes no part: address eth9 cannot be used: give another one")
+
+
+def test_nobody_takes_the_place_of_a_process_that_waits_for_the_run(store):
+    first, other = meeting(store, 0), Other(store)
+    first.receive()
+    for rank in range(2):
+        with pytest.raises(UserError, match=f"process {rank} has come already, on .*: .* MASTER_PORT of its own"):
+            meeting(store, rank).greet()
+    first.admit("token", ("127.0.0.1", 5))
+    other.end()
+    assert other.admission.watch == ("127.0.0.1", 5)
+
+
+def test_a_process_that_was_told_of_others_is_refused(store):
+    other = Other(store, count=3)
+    with pytest.raises(UserError, match=r"told that there are 3, and the first one, on .*, that there are 2: start"):
+        meeting(store, 0).receive()
+    other.end()
+    assert "that there are 2: start all with the same number" in other.error
 
 
 def test_who_does_not_come_is_named(store):

@@ -106,7 +106,7 @@ def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_else
             count += 1
             for member in THEIRS:
                 launched.board.beats.settle(Participant(member), f"host of {member}")
-                launched.board.beats.give(f"host of {member}", count)
+                launched.board.beats.glance(f"host of {member}", count)
 
     thread = threading.Thread(target=give_signs)
     thread.start()
