@@ -25,8 +25,8 @@ ATTEMPT = "attempt-"
 """What the folders begin with that keepers write to; what is whole gets another name."""
 
 BOTH = 2
-"""Checkpoints that are kept at least: when servers fail while one gets its name, some report the one before, to which all
-may have to go back then."""
+"""Checkpoints that are kept at least: when servers fail while one gets its name, some report the one before, to which
+all may have to go back then."""
 
 Tell = Callable[[Literal["warning", "memory"], str], None]
 
@@ -52,7 +52,7 @@ class Target(NamedTuple):
         root: where checkpoints are.
         depth: P.
         pieces: how many each part of a version is made into.
-        keep: how many checkpoints are kept; one more, where that is one, until the next one gets its name.
+        keep: how many checkpoints are kept; two, where that is one.
         shard: gives the folder of a stage in a checkpoint.
         manifest: gives that of a step's checkpoint.
     """
