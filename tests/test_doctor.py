@@ -178,6 +178,18 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
         ("--rampup-batch-size 3 3 100 --iterations-to-skip 7", "--iterations-to-skip: nobody knows how large"),
         ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
+        (
+            "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",
+            "--fp16: the training code itself skips steps",
+        ),
+        (
+            "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact",
+            "--recycle-exact: where a stage is lost",
+        ),
+        (
+            "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 2",
+            "--tensor-model-parallel-size: a keeper's parts are those of servers of one rank",
+        ),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),

@@ -15,7 +15,7 @@ from recycle.megatron.flag.left_out import LEFT_OUT
 from recycle.megatron.flag.option_table import Unread, choose_release, find_unread
 from recycle.megatron.flag.planning import Source
 from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
-from recycle.megatron.flag.refusals import Refusal, not_own, read_only, refusals, unsplit
+from recycle.megatron.flag.refusals import Refusal, not_kept, not_own, read_only, refusals, unsplit
 from recycle.plan.plan import Plan
 from recycle.wording import plural
 
@@ -136,6 +136,8 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str, lacks_
     refused = list(refusals(line.setting, lacks_nccl))
     if owns_steps(line.flags):
         refused += not_own(line.setting, line.flags.exact)
+    if line.flags.redundancy is not None:
+        refused += not_kept(line.setting, line.flags.staggered, line.flags.exact)
     per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST
     servers = servers_of(line.shape, line.pipelines_last)
     return Diagnosis(
@@ -187,6 +189,8 @@ def works(line: CommandLine) -> Iterator[str]:
         yield "stages that step on their own"
     if line.flags.exact:
         yield "exact sums of gradients"
+    if line.flags.redundancy is not None:
+        yield f"the state in memory, {line.flags.redundancy}"
     if settings.hidden_dropout or settings.attention_dropout:
         yield "dropout, with other random numbers than stock: the same whoever is dead"
 

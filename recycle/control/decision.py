@@ -159,9 +159,9 @@ def give_up(job: Job, survey: Survey, lost: Lost) -> Verdict:
 
 def _admitted(job: Job, survey: Survey, survivors: Mapping[Member, Report]) -> dict[Member, Report]:
     """Of those who are ready to take a vacant place: for each server the life that was asked for first."""
-    if any(report.closed for report in survivors.values()):
-        return {}
     present = with_layout(job, survey.layout)
+    if any(report.closed for report in survivors.values()) and not _is_only_kept(present, survivors):
+        return {}
     taken = {each.server for each in survivors}
     admitted: dict[Server, Member] = {}
     for joiner in sorted(survey.joiners):
@@ -169,6 +169,15 @@ def _admitted(job: Job, survey: Survey, survivors: Mapping[Member, Report]) -> d
         if joiner.server not in taken and joiner not in survey.deaths and not waits:
             admitted.setdefault(joiner.server, joiner)
     return {joiner: survey.joiners[joiner] for joiner in admitted.values()}
+
+
+def _is_only_kept(job: Job, survivors: Mapping[Member, Report]) -> bool:
+    """Whether a stage has no live server, and keepers have it: then who joins gets its state from there."""
+    held = {unit for each in survivors for unit in units_of(job, each.server)}
+    of_keepers = [zip(units(job), report.kept, strict=False) for report in survivors.values()]
+    kept = {unit for found in of_keepers for unit, versions in found if versions}
+    lost = set(units(job)) - held
+    return bool(lost) and lost <= kept
 
 
 def _next_layout(job: Job, survey: Survey, joiners: Iterable[Member], live: Collection[Server]) -> Layout | None:

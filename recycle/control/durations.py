@@ -16,6 +16,7 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rebuild: that the construction of one process group may take.
         answer: from an alarm until every member that is alive must have halted and reported.
         transfer: after which a silent partner of a transfer is an error.
+        replacement: that a stage without a live server is waited for, from a failure on; None for as long as it takes.
 
     Raises:
         ControlError: one is not above 0, or two of them are in the wrong order.
@@ -28,11 +29,12 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rebuild: float = 2.0
     answer: float = 30.0
     transfer: float = 120.0
+    replacement: float | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if not 0 < value < float("inf"):
+            if value is not None and not 0 < value < float("inf"):
                 raise ControlError(f"duration {name} is {value:g} s: give a time above 0")
         for name in ("silence", "hang"):
             self._in_order(name, 4 * self.beat, f"four beats of {self.beat:g} s", "one late beat would look like death")

@@ -156,6 +156,16 @@ class Overdue(Event, frozen=True):
     member: Member
 
 
+class Unreplaced(Event, frozen=True):
+    """The time is up in which somebody must have taken up a stage that has no live server.
+
+    Attributes:
+        epoch: in which epoch.
+    """
+
+    epoch: int
+
+
 class Paused(Event, frozen=True):
     """The main thread is at the boundary before which all were asked to halt, so that joiners can be admitted.
 

@@ -37,6 +37,7 @@ from recycle.control.events import (
     Stop,
     StoreBack,
     StoreGone,
+    Unreplaced,
     WaitForJoiners,
     WarnUnprotected,
 )
@@ -104,6 +105,11 @@ class Machine:
     def leads(self) -> bool:
         """Whether this is who proposes the next verdict."""
         return self._rank.is_first and self.leader == self.me
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for somebody who takes up a stage that has no live server."""
+        return bool(self._waits_for)
 
     def handle(self, event: Event) -> Actions:
         """Take notice of an event, and say what is to be done about it."""
@@ -222,6 +228,10 @@ class Machine:
         # In a mere pause, who is still in its iteration owes nothing.
         return (Accuse(event.member),) if self._alarmed and event.member in outcome.members else ()
 
+    def _unreplaced(self, event: Unreplaced) -> Actions:
+        outcome = decide(self._home, self._survey())
+        return (Propose(give_up(self._home, self._survey(), outcome)),) if isinstance(outcome, Lost) else ()
+
     def _consider(self) -> Actions:
         if self.state is not State.GATHERING or not self.leads:
             return ()
@@ -310,6 +320,7 @@ class Machine:
         Reported:    (_o,            _reported,   _reported,   _reported,   _reported,   _o,          _o,      _o),
         JoinReady:   (_o,            _join_ready, _join_ready, _join_ready, _join_ready, _o,          _o,      _o),
         Overdue:     (_o,            _o,          _o,          _overdue,    _o,          _o,          _o,      _o),
+        Unreplaced:  (_o,            _o,          _o,          _unreplaced, _o,          _o,          _o,      _o),
         Decided:     (_decided,      _decided,    _decided,    _decided,    _decided,    _o,          _o,      _o),
         Built:       (_o,            _o,          _o,          _o,          _built,      _o,          _o,      _o),
         BuildFailed: (_o,            _o,          _o,          _o,          _fail,       _o,          _o,      _o),

@@ -15,7 +15,10 @@ from recycle.state.errors import StateError
 from recycle.state.keeper import keeper_address
 from recycle.state.placement import place_copies, survival
 from recycle.state.redundancy import Redundancy
-from recycle.wording import plural
+from recycle.wording import memory_text, plural
+
+LOST = 4
+"""Of how many hosts lost at once it is said what is survived, at most."""
 
 
 class KeeperHome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,6 +163,25 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 racks.setdefault(home.rack, set()).add(place)
         fatal = self._fatal()
         return len(racks), sum(not any(each <= rack for each in fatal) for rack in racks.values())
+
+    def describe(self, whole: int, most: int) -> str:
+        """What keeping costs and survives, in a line.
+
+        Args:
+            whole: the bytes of a version of all stages.
+            most: the bytes that a keeper takes at most.
+        """
+        there, taken = self.redundancy.sent(whole), self.redundancy.taken(whole)
+        sent = f", {memory_text(there, 'B')} of them to other hosts" if there else ""
+        hosts = range(1, min(LOST, len(self.homes)) + 1)
+        survived = ", ".join(f"{self.survival(lost):.1%} of those of {plural(lost, 'host')}" for lost in hosts)
+        racks, left = self.survived_racks()
+        of_racks = f"; that of any one rack in {left} of {racks} cases" if racks else ""
+        return (
+            f"the state is kept in memory ({self.redundancy}): {memory_text(taken, 'B')} are copied in every "
+            f"iteration{sent}, and a keeper takes at most {memory_text(most, 'B')}; survived are the loss of all "
+            f"servers of a stage, and of all losses {survived} at once{of_racks}"
+        )
 
     def _fatal(self) -> set[frozenset[int]]:
         """Hosts whose loss at once loses something: all of a stage's servers, with too many pieces of a part."""

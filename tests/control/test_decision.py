@@ -186,6 +186,24 @@ def test_nobody_is_let_in_while_a_survivor_is_where_its_state_is_not_all_that_th
     assert verdict.view.members == tuple(left)
 
 
+def test_who_takes_up_a_stage_that_only_keepers_have_is_let_in_wherever_the_others_are() -> None:
+    lost = [each for each in MEMBERS if each.server.stage == 1]
+    joiner = Member(lost[0].server, 1)
+    reports = {
+        each: Report(str(each), 4, 8, 8, kept=((7, 8), (6, 7)), closed=True) for each in MEMBERS if each not in lost
+    }
+    survey = Survey(VIEW, reports, {each: death(each) for each in lost}, {})
+    assert decide(JOB, survey) == Lost((1,), checkpoint=False, kept=True)
+    survey = survey._replace(joiners={joiner: Report(str(joiner), 4, NOTHING, NOTHING, kept=((7, 8), (6, 7)))})
+    verdict = decide(JOB, survey)
+    assert isinstance(verdict, Verdict)
+    # The others are ahead of it, and get it from keepers as well.
+    assert (verdict.step, set(verdict.lacking)) == (7, set(verdict.members))
+    assert str(joiner) in verdict.joined
+    alone = {each: msgspec.structs.replace(found, kept=((), ())) for each, found in reports.items()}
+    assert isinstance(decide(JOB, survey._replace(reports=alone)), Lost)
+
+
 SHARDS = st.one_of(st.none(), st.sets(st.integers(0, JOB.pipelines - 1)).map(lambda each: tuple(sorted(each))))
 
 

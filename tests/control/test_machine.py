@@ -26,6 +26,7 @@ from recycle.control.events import (
     Stop,
     StoreBack,
     StoreGone,
+    Unreplaced,
     WaitForJoiners,
     WarnUnprotected,
 )
@@ -236,6 +237,18 @@ def test_a_leader_that_decides_nothing_is_not_waited_for() -> None:
     for member in (A, C, D):
         assert second(Reported, report(member)) == ()
     assert second(Overdue, 0, A) == (Propose(Verdict(1, FIRST.members, 5)),)
+
+
+def test_a_stage_that_nobody_takes_up_in_time_is_the_end() -> None:
+    told = in_state(State.GATHERING)
+    told(Reported, msgspec.structs.replace(report(C), kept=((5,), (5,))))
+    told(Died, Death(str(B), "was killed", "agent", 1.0))
+    assert not told.machine.waits
+    assert told(Died, DEATH) == (WaitForJoiners((1,)),)
+    assert told.machine.waits
+    (proposal,) = told(Unreplaced, 0)
+    assert isinstance(proposal, Propose)
+    assert proposal.verdict.stop.startswith("no live server of stage 1 is left")
 
 
 def test_who_does_not_answer_an_alarm_is_accused() -> None:

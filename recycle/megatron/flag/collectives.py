@@ -10,7 +10,8 @@ server; groups that have other ranks of the same servers do so at the same time.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -18,6 +19,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
+from recycle.megatron.flag.call_results import Key, Result, Value, content_of
 from recycle.megatron.flag.reductions import reduction_of
 from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.shared.rank_collectives import RankCollectives
@@ -30,37 +32,6 @@ Numbers: TypeAlias = tuple[int, ...]
 
 ROUNDED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """What gloo adds up, and whose sums depend on the order."""
-
-
-class Value(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor in bytes."""
-
-    type: str
-    shape: tuple[int, ...]
-    content: bytes
-
-
-class Key(msgspec.Struct, frozen=True, array_like=True):
-    """A call: the same one has the same key on all servers.
-
-    Attributes:
-        version: of the state in which it is made.
-        kind: of its group.
-        number: how many calls of this kind and version went before.
-        across: whether all ranks of the servers make it, so that all planes have the same result.
-    """
-
-    version: int
-    kind: str
-    number: int
-    across: bool
-
-
-class Result(msgspec.Struct, frozen=True, array_like=True):
-    """What a call gave."""
-
-    key: Key
-    values: list[Value]
 
 
 class Seats(NamedTuple):
@@ -128,6 +99,19 @@ class Collectives:
         self._version = version
         self._counts.clear()
         self._known = {key: values for key, values in self._known.items() if key.version >= version}
+
+    def mark(self) -> Counter[tuple[str, bool]]:
+        """How far this server is in the calls of the present version."""
+        return self._counts.copy()
+
+    @contextmanager
+    def again(self, mark: Counter[tuple[str, bool]]) -> Iterator[None]:
+        """Within the block, calls from there on are made again, whose results are known."""
+        present, self._counts = self._counts, mark.copy()
+        try:
+            yield
+        finally:
+            self._counts = present
 
     def connect(self, network: Network, groups: Iterable[tuple[Server, ...]]) -> None:
         """Work in a view from now on; all live servers come here.
@@ -308,7 +292,7 @@ class Collectives:
             place: of this rank in it, and how many it has.
             known: the results.
         """
-        results = [Result(key, [_value(each) for each in values]) for key, values in known.items()]
+        results = [Result(key, [Value.of(each) for each in values]) for key, values in known.items()]
         content = torch.frombuffer(bytearray(msgspec.msgpack.encode(results)), dtype=torch.uint8)
         mine, count = place
         sizes = torch.zeros(count, dtype=torch.int64)
@@ -319,7 +303,7 @@ class Collectives:
         group.sum(table)
         for row, size in zip(table, sizes.tolist(), strict=True):
             for result in msgspec.msgpack.decode(row[:size].numpy().tobytes(), type=list[Result]):
-                self._known.setdefault(result.key, [_tensor(each) for each in result.values])
+                self._known.setdefault(result.key, [each.tensor for each in result.values])
 
 
 class GroupCollectives(NamedTuple):
@@ -379,20 +363,3 @@ def _rank_by_rank(numbers: Numbers, rows: list[torch.Tensor], tensor: torch.Tens
 
 def _first_of(servers: Iterable[Server], stage: int) -> Server | None:
     return next((each for each in servers if each.stage == stage), None)
-
-
-def content_of(tensor: torch.Tensor) -> bytes:
-    """The bits of a tensor."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _value(tensor: torch.Tensor) -> Value:
-    return Value(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content_of(tensor))
-
-
-def _tensor(value: Value) -> torch.Tensor:
-    dtype = getattr(torch, value.type)
-    if not value.content:
-        # Torch refuses an empty buffer.
-        return torch.empty(value.shape, dtype=dtype)
-    return torch.frombuffer(bytearray(value.content), dtype=dtype).reshape(value.shape)

@@ -1,7 +1,8 @@
 """Versions of a stage into which one can come who has nothing: it takes over all that a peer has, at a boundary.
 
 Only before an iteration, when the last step is made and surely right, is the state of a server all that another one
-needs to go on beside it.
+needs to go on beside it. Where the state is kept in memory, what the training code knew there is remembered, so that it
+can be taken over later as well: model and optimizer stay as they are until the iteration ends.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +11,18 @@ from typing import Protocol
 
 import torch
 
+from recycle.runtime.join.handover import pack, unpack
+from recycle.runtime.keep.layout import FIRST
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Versioned
 
 STAGE, CODE = "stage/", "code/"
+
+REMEMBERED = f"{FIRST}code"
+"""The name under which goes what a training code knew."""
+
+ROOM = 1 << 18
+"""Bytes for that: all peers have as many, whatever each of them knows."""
 
 
 class TakenOver(Protocol):
@@ -34,7 +43,6 @@ class Doorway:
         stage: model and optimizer.
         code: what the training code knows.
         arrive: called with the version when one who comes back holds it; None on any other server.
-
     """
 
     def __init__(
@@ -44,6 +52,18 @@ class Doorway:
         self._versions = versions
         self._parts = {STAGE: stage, CODE: code}
         self._step: int | None = None
+        self._remembered: dict[int, torch.Tensor] = {}
+
+    def remember(self, step: int) -> None:
+        """This is before an iteration, which somebody may come to who has nothing, until the next one is done."""
+        before = {each: self._remembered[each] for each in self._remembered if each + 1 == step}
+        self._remembered = before | {step: pack(step, self._parts[CODE].state(step), ROOM)}
+
+    def whole(self) -> Mapping[str, torch.Tensor]:
+        """The present version as it is before its iteration, for who has nothing; it was remembered."""
+        step = self._versions.newest
+        stage = self._parts[STAGE].state(step)
+        return {REMEMBERED: self._remembered[step], **{f"{STAGE}{name}": each for name, each in stage.items()}}
 
     @contextmanager
     def opened(self, step: int) -> Iterator[None]:
@@ -79,19 +99,33 @@ class Doorway:
         return self._versions.enter(network, step)
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """See Versioned; at a boundary it is for somebody who has nothing."""
-        step = self._step
+        """See Versioned; at a boundary it is for somebody who has nothing.
+
+        Elsewhere as well, where the step after it was taken back or is not made, and it is remembered: whoever lacks
+        it has nothing, or another version.
+        """
+        step, versions = self._step, self._versions
+        if step is None and versions.newest == versions.oldest and versions.newest in self._remembered:
+            return self.whole()
         if step is None:
-            return self._versions.state()
+            return versions.state()
         return {f"{kind}{name}": each for kind, part in self._parts.items() for name, each in part.state(step).items()}
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Versioned."""
+        """See Versioned; who has gone on with its training code takes over model and optimizer alone."""
+        arrives = self._arrive is not None
+        parts = {kind: _named(state, kind) for kind in self._parts}
+        if REMEMBERED in state and arrives:
+            parts[CODE] = unpack(step, state[REMEMBERED])
+        for kind, part in self._parts.items():
+            if arrives or (kind == STAGE and parts[STAGE]):
+                part.adopt(step, parts[kind])
         if self._arrive is None:
             self._versions.adopt(step, state)
             return
-        for kind, part in self._parts.items():
-            found = {name.removeprefix(kind): each for name, each in state.items() if name.startswith(kind)}
-            part.adopt(step, found)
         self._arrive(step)
         self._arrive = None
+
+
+def _named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(kind): each for name, each in state.items() if name.startswith(kind)}

@@ -19,13 +19,13 @@ from recycle.megatron.flag.alone import make_lonely_groups
 from recycle.megatron.flag.comeback import Comeback
 from recycle.megatron.flag.ending import Ending
 from recycle.megatron.flag.engine import cannot_delay, delay_where_split
-from recycle.megatron.flag.flags import REFUSED, add_flags, owns_steps, read_flags
+from recycle.megatron.flag.flags import KEEP, REFUSED, add_flags, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Make, Shape, Source
 from recycle.megatron.flag.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.protection import Protection
 from recycle.megatron.flag.recording import Recording, begin_recordings
-from recycle.megatron.flag.refusals import not_own, refusals, unsplit
+from recycle.megatron.flag.refusals import not_kept, not_own, refusals, unsplit
 from recycle.megatron.flag.saving import save_by_the_living
 from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
@@ -100,6 +100,7 @@ class DropIn:
                 recording=self._recording,
                 layout=here.layout,
                 transport=transport,
+                moments=moments_of(arguments),
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
@@ -198,7 +199,8 @@ class DropIn:
         return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up, staggered))
 
     def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
-        return Vote(execution, stages, version, self._set_up.optimizer)
+        repeats = read_flags(self._arguments).redundancy is not None
+        return Vote(execution, stages, version, self._set_up.optimizer, repeats=repeats)
 
     @property
     def _set_up(self) -> TrainingCode:
@@ -320,6 +322,8 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
         UserError: a setting prevents it, or there is none.
     """
     flags = read_flags(arguments)
+    if flags.redundancy is not None and not survives:
+        raise RunError(f"{KEEP} is for runs that survive failures, and this one does not: leave it out")
     if owns_steps(flags) and not survives:
         raise RunError(
             "--recycle-stagger and --recycle-exact are for runs that survive failures, and this one does not: leave "
@@ -329,7 +333,9 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
     def settings(name: str) -> Any:
         return getattr(arguments, name, None)
 
-    for problem in chain(refusals(settings, lacks_nccl()), not_own(settings, flags.exact) if owns_steps(flags) else ()):
+    own = not_own(settings, flags.exact) if owns_steps(flags) else ()
+    kept = () if flags.redundancy is None else not_kept(settings, flags.staggered, flags.exact)
+    for problem in chain(refusals(settings, lacks_nccl()), own, kept):
         raise RunError(str(problem))
     return source().plan(flags.dead)
 
@@ -353,6 +359,13 @@ def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping
         looks,
         bool(arguments.check_for_nan_in_loss_and_grad),
     )
+
+
+def moments_of(arguments: Any) -> int | None:
+    """How many the optimizer has of each parameter, where the state is kept in memory; None where it is not."""
+    if read_flags(arguments).redundancy is None:
+        return None
+    return 2 if arguments.optimizer == "adam" else int(arguments.sgd_momentum > 0)
 
 
 def layout_of(arguments: Any) -> ServerRanks:

@@ -11,9 +11,12 @@ from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Server
 from recycle.runtime.launch.restarts import RESTARTS
+from recycle.state.errors import StateError
+from recycle.state.redundancy import OFF, Redundancy
 
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
+KEEP = "--recycle-keep-in-memory"
 
 REFUSED = UserError.exit_status
 """The exit status where what was asked for cannot be done."""
@@ -32,6 +35,7 @@ class Flags(NamedTuple):
         store: where servers agree on who is alive in etcd; None for the store with which they were started.
         restarts: how often within an hour the server of a crashed worker is started again.
         record: the folder in which the run is recorded; None if it is not.
+        redundancy: how the state is kept in the memory of hosts; None if it is not.
     """
 
     on: bool
@@ -43,6 +47,7 @@ class Flags(NamedTuple):
     store: str | None = None
     restarts: int = RESTARTS
     record: Path | None = None
+    redundancy: Redundancy | None = None
 
 
 def owns_steps(flags: Flags) -> bool:
@@ -86,6 +91,13 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="Where servers write what they do, for recycle watch, show and losses; on several hosts they share it.",
     )
+    group.add_argument(
+        KEEP,
+        default=OFF,
+        metavar="copies=N|parity=K+M|off",
+        help="Each iteration's state in the memory of N hosts, so that it outlives all servers of a stage; or in "
+        "pieces on K+M hosts, of which any K are enough.",
+    )
     return parser
 
 
@@ -106,12 +118,16 @@ def read_flags(values: argparse.Namespace) -> Flags:
         raise UserError(f"--recycle-budget: {error}") from error
     if values.recycle_restarts < 0:
         raise UserError(f"--recycle-restarts {values.recycle_restarts}: give a number from 0")
+    try:
+        redundancy = Redundancy.parse(values.recycle_keep_in_memory)
+    except StateError as error:
+        raise UserError(f"{KEEP} {error}") from error
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
     store = values.recycle_store or os.environ.get(VARIABLE)
     record = None if values.recycle_record is None else Path(values.recycle_record)
     own_steps = values.recycle_stagger, values.recycle_exact
-    return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record)
+    return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record, redundancy)
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

@@ -3,14 +3,14 @@
 So nothing that the training code prints is lost with the server that computed it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
-from recycle.megatron.flag.collectives import content_of
+from recycle.megatron.flag.call_results import content_of
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.network import Network
@@ -29,11 +29,13 @@ class LossTable:
             micro-batches. The first live server also has those of pipelines whose last server is dead.
         totals: what the training code is about to sum over the stage, by what it will put in here, in bytes. More than
             one sum can begin with the same; they are in the order of their names.
+        results: of the last table: it, and those sums by name; empty before the first.
     """
 
     def __init__(self, server: Server, job: Job, ranks: Carrier | None = None) -> None:
         self.rows: list[dict[str, torch.Tensor]] = []
         self.totals: dict[bytes, list[torch.Tensor]] = {}
+        self.results: list[torch.Tensor] = []
         self._server = server
         self._job = job
         self._ranks = ranks
@@ -60,12 +62,8 @@ class LossTable:
             parts = [values[name].detach().cpu().reshape(-1).double() for name in self._like]
             table[micro_batch.home, micro_batch.number] = torch.cat(parts)
         network.peers.sum(table)
-        rows = {
-            server: [self._row(each) for home in _homes(server, peers, self._job) for each in table[home]]
-            for server in peers
-        }
-        self.rows = rows[self._server]
-        self.totals = {}
+        rows = {server: self._rows(server, peers, table) for server in peers}
+        totals = []
         for name in self._like:
             sums = {server: _sum(each[name] for each in rows[server]) for server in peers}
             total = sums[self._server].clone()
@@ -76,7 +74,26 @@ class LossTable:
                 total = _sum(sums.values())
             if self._ranks is not None:
                 total = self._ranks.reduce(total, ReduceOp.SUM)
-            self.totals.setdefault(content_of(sums[self._server]), []).append(total)
+            totals.append(total)
+        self.take(peers, [table, *totals])
+
+    def take(self, peers: tuple[Server, ...], results: Sequence[torch.Tensor]) -> None:
+        """Have the reports of a batch that are known already.
+
+        Args:
+            peers: the live servers of the stage.
+            results: of a table that was exchanged.
+        """
+        assert self._like, "this server has not seen a loss yet"
+        table, *totals = self.results = [*results]
+        self.rows = self._rows(self._server, peers, table)
+        self.totals = {}
+        for name, total in zip(self._like, totals, strict=True):
+            mine = _sum(each[name] for each in self.rows)
+            self.totals.setdefault(content_of(mine), []).append(total)
+
+    def _rows(self, server: Server, peers: tuple[Server, ...], table: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+        return [self._row(each) for home in _homes(server, peers, self._job) for each in table[home]]
 
     def _row(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
         parts = torch.split(values, [each.numel() for each in self._like.values()])

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -13,10 +13,12 @@ from recycle.control.board import Board
 from recycle.control.messages import Opening
 from recycle.control.view import Member, View
 from recycle.job import Job, Server
+from recycle.megatron.flag.call_results import tell_all
 from recycle.megatron.flag.collectives import Collectives, GroupCollectives, hand_over, several
-from recycle.megatron.flag.doorway import Doorway, TakenOver
+from recycle.megatron.flag.doorway import Doorway
 from recycle.megatron.flag.ending import Ending
 from recycle.megatron.flag.gradients import SameParameters
+from recycle.megatron.flag.keeping import KeptVersions, announce, make_keeping
 from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.megatron.flag.protection import DURATIONS, Protection
@@ -24,11 +26,13 @@ from recycle.megatron.flag.rank_calls import RankCalls, SomeRanks
 from recycle.megatron.flag.recording import Recording
 from recycle.megatron.flag.roles import Roles
 from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
+from recycle.megatron.flag.steps import Steps
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
+from recycle.record.recording import InstantLine
 from recycle.record.reporting import ConsoleReporter, Reporter, Reporters
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
@@ -39,48 +43,8 @@ from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
-from recycle.runtime.step.trainee import Sharded, Trainee, Versioned
-
-
-class Steps(Protocol):
-    """How the optimizer's steps are made, and made again."""
-
-    @property
-    def versions(self) -> Versioned:
-        """What recovery chooses the version from with which a view begins."""
-
-    @property
-    def whole(self) -> TakenOver:
-        """Model and optimizer, for one who comes back."""
-
-    @property
-    def shards(self) -> Sharded | None:
-        """Those of a distributed optimizer that are here; None where each server holds all of its stage."""
-
-    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
-        """Work by a plan over a network from now on."""
-
-    def train(self, step: int) -> None:
-        """Get to the version after an iteration, whatever fails meanwhile."""
-
-    def evaluate(self) -> None:
-        """Execute the forward part of the plan on held-out data.
-
-        Raises:
-            ViewBroken: somebody is gone.
-        """
-
-    def settle(self) -> None:
-        """Make sure that the present version is what it will stay; all servers come here."""
-
-    def entered(self) -> None:
-        """A view was entered: all its servers have the present version, and it is right."""
-
-    def arrive(self, version: int) -> None:
-        """This server has come back, and holds this version."""
-
-    def catch_up(self) -> None:
-        """In a new view, get as far as the training code believes that this server is."""
+from recycle.runtime.recover.view_reports import now
+from recycle.runtime.step.trainee import Trainee
 
 
 class ProtectedTraining(NamedTuple):
@@ -97,6 +61,7 @@ class ProtectedTraining(NamedTuple):
         recording: of what happens on this server; None if there is none.
         layout: how the ranks of a server divide its work.
         transport: what carries the tensors of its stages.
+        moments: how many the optimizer has of each parameter, where the state is kept in memory; None where it is not.
     """
 
     plan: Plan
@@ -109,6 +74,7 @@ class ProtectedTraining(NamedTuple):
     recording: Recording | None = None
     layout: ServerRanks = ONE_RANK
     transport: TransportKind = "gloo"
+    moments: int | None = None
 
 
 class ProtectedExecution:
@@ -127,6 +93,7 @@ class ProtectedExecution:
         recorder: what was executed.
         rank_calls: what the ranks of the server do together.
         same_parameters: those of them with which it sums gradients.
+        collectives: what all servers do together.
     """
 
     def __init__(
@@ -149,8 +116,8 @@ class ProtectedExecution:
         self._roles = Roles(server, protection.servers, self._rank)
         self._ranks = ranks = RankCollectives(self._rank)
         layout, number = training.layout, self._rank.number
-        self._collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
-        self.rank_calls = RankCalls(server, ranks, self._collectives)
+        self.collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
+        self.rank_calls = RankCalls(server, ranks, self.collectives)
         same = [several(each) for each in (layout.same_layers(number), layout.same_experts(number))]
         self.same_parameters = SameParameters(*(SomeRanks(ranks, each) if each else None for each in same))
         self._losses = LossTable(server, self.job, self.same_parameters.layers)
@@ -174,12 +141,22 @@ class ProtectedExecution:
         arrive = steps.arrive if arrives else None
         self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive)
         seconds = max(60 * training.minutes, DURATIONS.hang)
-        durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds)
+        durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds, replacement=seconds)
         # The first rank speaks for the server.
         speakers = ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr), training.recording
         reporters: list[Reporter] = [each for each in speakers if each is not None and self._rank.is_first]
+        reporter, kept = Reporters(*reporters), None
+        if training.moments is not None:
+            versions = KeptVersions(steps, doorway)
+            kept = make_keeping(versions, self.server, self.job.depth, lambda: self.network.view, endpoint, reporter)
         trainee = Trainee(
-            doorway, self, shards=steps.shards, rank=self._rank, admits=doorway.admits, transport=training.transport
+            doorway,
+            self,
+            kept=kept,
+            shards=steps.shards,
+            rank=self._rank,
+            admits=doorway.admits,
+            transport=training.transport,
         )
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
@@ -188,7 +165,8 @@ class ProtectedExecution:
             endpoint,
             durations,
             training.plans,
-            Reporters(*reporters),
+            reporter,
+            () if kept is None else (kept,),
         )
         for group in self._groups:
             places = [self._protection.place(each) for each in torch.distributed.get_process_group_ranks(group)]
@@ -197,6 +175,10 @@ class ProtectedExecution:
         if not arrives:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
+            if training.moments is not None:
+                state = steps.whole.state(version)
+                text = announce(state, training.moments, self.server, self.job.pipelines, endpoint)
+                reporter.tell(InstantLine("memory", now(), None, text))
             if torch.distributed.get_rank() == 0:
                 Board(endpoint.connect(), endpoint.token).verdicts.open(
                     Opening.of(View.of(training.plan, training.epoch))
@@ -205,7 +187,7 @@ class ProtectedExecution:
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()
         self._go_on()
-        self._collectives.advance(steps.versions.newest)
+        self.collectives.advance(steps.versions.newest)
         training.code.begin()
         self._roles.play()
 
@@ -215,22 +197,27 @@ class ProtectedExecution:
         The reports are those of the micro-batches of this server's pipeline; the first live server of the last stage
         also has those of pipelines whose last server is dead.
         """
-        self._collectives.totals = {}
+        self.collectives.totals = {}
         if not self._handed_over:
             # Who comes back answered itself as long as the others were here already, and waited for it.
             self._hand_over()
-        self._let_in(step)
+        if self._training.moments is not None and self._doorway is not None:
+            self._doorway.remember(step)
+        self.let_in(step)
         self._ready.train(step)
         assert self._survivor is not None
         self._survivor.tell_recovery()
-        self._collectives.advance(self._ready.versions.newest)
+        self.collectives.advance(self._ready.versions.newest)
         self._roles.go_on()
         return self._reports()
 
     def evaluate(self) -> list[Any]:
         """See Evaluation; the reports are as in training."""
-        self._collectives.totals = {}
-        self._collectives.call("evaluation", self._evaluate, across=True)
+        self.collectives.totals = {}
+        results = self.collectives.call("evaluation", self._evaluate, across=True)
+        if results and self._is_last:
+            # Others may have made it before this server was there.
+            self._losses.take(self.network.view.peers(self.server.stage), results)
         return self._reports()
 
     def settle(self) -> None:
@@ -242,12 +229,12 @@ class ProtectedExecution:
         self._handed_over = True
         for group in self._groups:
             if len(group.servers) > 1:
-                hand_over(group, GroupCollectives.of(self._collectives, group))
+                hand_over(group, GroupCollectives.of(self.collectives, group))
             else:
                 carrier = self.rank_calls.of(group.numbers)
                 hand_over(group, carrier, self.rank_calls.pairs(carrier, group.rank()))
 
-    def _let_in(self, step: int) -> None:
+    def let_in(self, step: int) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here."""
         survivor, doorway = self._survivor, self._doorway
         assert survivor is not None
@@ -274,14 +261,22 @@ class ProtectedExecution:
         with self.rank_calls.inside():
             self._ready.evaluate()
         self.share_losses(self.network)
+        results: list[torch.Tensor] = []
+        if self._training.moments is not None:
+            first, *_ = self.network.view.peers(self.job.depth - 1)
+            results = tell_all(self.network.all, self._losses.results if first == self.server else ())
         # When this returns, all servers have what they need.
         meet(self.network)
-        return []
+        return results
+
+    @property
+    def _is_last(self) -> bool:
+        return self._stages[-1].output is None
 
     def _reports(self) -> list[Any]:
-        if self._stages[-1].output is not None:
+        if not self._is_last:
             return []
-        self._collectives.totals = self._losses.totals
+        self.collectives.totals = self._losses.totals
         return self._losses.rows
 
     # What steps ask for.
@@ -299,7 +294,7 @@ class ProtectedExecution:
             ViewBroken: somebody is gone.
         """
         last = self._stages[-1]
-        if last.output is None:
+        if self._is_last:
             self._losses.exchange(network, last.take_results(), last.micro_batches)
 
     def enter_next_view(self, error: ViewBroken) -> None:
@@ -331,7 +326,7 @@ class ProtectedExecution:
         """See Connectable."""
         self._ranks.connect(network)
         self._ready.connect(plan, network, hooks, notices)
-        self._collectives.connect(network, {group.servers for group in self._groups})
+        self.collectives.connect(network, {group.servers for group in self._groups})
         self._roles.connect(network.view)
         self._training.ending.connect(network)
         # Nobody goes on before all have the version that they need.
@@ -356,14 +351,14 @@ class ProtectedExecution:
             view = self.network.view
             # Nobody who has begun it with those who are left may still be at it.
             survivor.outwait(each for each in network.view.members if each not in view.members)
-            living = only_the_living(view, self._protection.by_rank, self._groups, self._collectives)
+            living = only_the_living(view, self._protection.by_rank, self._groups, self.collectives)
             with living, self._roles.only_own(), self.rank_calls.inside():
                 act()
             # When this returns, nobody has to do it again.
             meet(self.network)
             return []
 
-        self._collectives.call(kind, act_in_view, across=True)
+        self.collectives.call(kind, act_in_view, across=True)
 
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it.

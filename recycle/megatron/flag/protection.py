@@ -19,6 +19,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
+from recycle.megatron.flag.keeper_part import KeeperPart
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
 from recycle.runtime.launch.claiming import claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
@@ -52,6 +53,7 @@ class Protection(NamedTuple):
         keys: there; they are deleted when this is closed.
         life: how often this rank was started again.
         ranks: how many each server has; those of one follow each other.
+        keeping: this process's part in its host's keeper; None where nothing is kept.
     """
 
     servers: tuple[Server, ...]
@@ -61,6 +63,7 @@ class Protection(NamedTuple):
     keys: AbstractContextManager[object] = nullcontext()
     life: int = 0
     ranks: int = 1
+    keeping: KeeperPart | None = None
 
     @property
     def by_rank(self) -> list[Server]:
@@ -84,9 +87,14 @@ class Protection(NamedTuple):
         with _told(meeting.start):
             if meeting.start.rank == 0:
                 meeting.receive()
+                if self.keeping is not None:
+                    self.keeping.direct(self.servers, self.ranks, self.endpoint)
                 meeting.admit(self.endpoint.token, NOBODY)
             else:
                 meeting.attend()
+            if self.keeping is not None:
+                server, _ = self.place(meeting.start.rank)
+                self.keeping.serve(server, self.endpoint)
 
     def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
@@ -143,6 +151,8 @@ class Protection(NamedTuple):
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
         if signals.number and status:
             status = 128 + signals.number
+        if self.keeping is not None:
+            self.keeping.dismiss(endpoint)
         with self.keys:
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, self.by_rank)
@@ -183,7 +193,8 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             hosted = HostedStore(start)
         endpoint = meeting.endpoint(meeting.agree_on_token())
     servers = servers_of(line.shape, line.pipelines_last)
-    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size)
+    keeping = None if flags.redundancy is None else KeeperPart(flags.redundancy, meeting)
+    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size, keeping=keeping)
 
 
 def risk(protection: Protection, environment: Mapping[str, str]) -> str:

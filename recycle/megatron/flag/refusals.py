@@ -250,6 +250,12 @@ NOT_OWN = (
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 
+ONE_RANK = Advice("a keeper's parts are those of servers of one rank", "leave --recycle-keep-in-memory out")
+OWN_STEPS = Advice("where a stage is lost, the steps that are made again are Megatron's", "leave one of them out")
+
+NOT_KEPT = (Rule(("tensor_model_parallel_size", "expert_model_parallel_size"), (1,), ONE_RANK),)
+"""What state needs that is kept in memory, besides what steps need that are taken back."""
+
 EXACT_CHECKPOINTS = Rule(
     ("ckpt_format",),
     ("torch",),
@@ -267,6 +273,22 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
     yield from _broken(NOT_OWN, settings)
     if exact and settings("save") is not None:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
+
+
+def not_kept(settings: Settings, staggered: bool, exact: bool) -> Iterator[Refusal]:
+    """Why the state cannot be kept in memory, so that steps are taken back where a stage is lost; nothing if it can.
+
+    Args:
+        settings: Megatron's.
+        staggered: whether stages step on their own.
+        exact: whether sums are exact.
+    """
+    for name, is_on in (("recycle_stagger", staggered), ("recycle_exact", exact)):
+        if is_on:
+            yield Refusal(name, True, OWN_STEPS)
+    yield from _broken(NOT_KEPT, settings)
+    if not (staggered or exact):
+        yield from _broken(NOT_OWN, settings)
 
 
 def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:

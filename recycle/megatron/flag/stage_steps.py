@@ -75,6 +75,11 @@ class StageSteps:
         self._goal = self._settled = version
         stepping.optimizer.step = self.step
 
+    @property
+    def undone(self) -> int:
+        """See Steps."""
+        return self.versions.undone
+
     def step(self) -> tuple[bool, float | None, int | None]:
         """What Megatron's optimizers say: whether a step was made, the norm if it is known, no number of zeros."""
         if not self._stepping.looks(self._goal):

@@ -1,11 +1,16 @@
 """Steps that Megatron makes when the schedule returns, as without recycle, after a vote.
 
 An iteration ends with a vote in two rounds. In the first, each server says that its gradients are whole; in the second,
-that it has heard this from all others. Only then does the training code step its optimizer: so no step ever has to be
-taken back, and no version but the present one is kept.
+that it has heard this from all others. Only then does the training code step its optimizer: so where each stage has a
+live server, no step has to be taken back, and no version but the present one is kept.
+
+Where all servers of a stage are dead, and keepers have its state, the others may be a step ahead of that. They go back
+to the version that keepers have, and make the iteration again with those who took the stage up, though their training
+code has gone on already.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -14,6 +19,7 @@ from recycle.megatron.flag.auxiliary_losses import AuxiliaryLosses
 from recycle.megatron.flag.doorway import TakenOver
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
+from recycle.megatron.flag.repeated_step import RepeatedStep
 from recycle.megatron.flag.shard_optimizers import find_distributed
 from recycle.megatron.flag.sharded_optimizer import ShardedOptimizer
 from recycle.megatron.flag.whole_stage import WholeStage
@@ -34,17 +40,26 @@ class Vote:
         stages: whose gradients are made whole, rising; their chunks are in Megatron's DDP.
         version: with which training begins.
         optimizer: Megatron's.
+        repeats: whether a step may have to be made again.
 
     Attributes:
         newest: how many iterations are done here; the optimizer has stepped for all but perhaps the last of them.
         oldest: how many are surely done everywhere.
+        undone: how often this server went back to an older version.
         shards: of a distributed optimizer; None where each server holds all of its stage.
     """
 
     def __init__(
-        self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int, optimizer: Any
+        self,
+        execution: ProtectedExecution,
+        stages: Sequence[MegatronStage],
+        version: int,
+        optimizer: Any,
+        *,
+        repeats: bool = False,
     ) -> None:
-        self.newest = self.oldest = version
+        self.newest = self.oldest = self._goal = version
+        self.undone = 0
         self._execution = execution
         self._stages = stages
         model = torch.nn.ModuleList(stage.model for stage in stages)
@@ -52,6 +67,7 @@ class Vote:
         self.shards = ShardedOptimizer(execution, model, optimizer) if sharded else None
         self._whole = self.shards or WholeStage(model, optimizer)
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
+        self._repeated = RepeatedStep(optimizer, execution.collectives, lambda: self.newest) if repeats else None
         self._worker: Worker | None = None
 
     @property
@@ -72,21 +88,21 @@ class Vote:
 
     def train(self, step: int) -> None:
         """See Steps."""
-        goal = self.newest + 1
+        goal = step + 1
         while self.oldest < goal:
+            if self.newest < step:
+                self._make_again(step)
+                # Those who took the stage up come to this iteration as one does at first.
+                self._execution.let_in(step)
+                self._zero_gradients()
+                continue
             try:
-                if self.newest < goal:
-                    self._make_gradients(step)
-                    meet(self._execution.network)
-                    self.newest = goal
-                meet(self._execution.network)
-                self.oldest = goal
+                self._make(goal)
             except ViewBroken as error:
                 self._execution.enter_next_view(error)
                 if self.newest < goal:
-                    models: list[Any] = [stage.model for stage in self._stages]
-                    for model in models:
-                        model.zero_grad_buffer()
+                    self._zero_gradients()
+        self._goal = goal
 
     def evaluate(self) -> None:
         """See Steps."""
@@ -101,10 +117,12 @@ class Vote:
 
     def arrive(self, version: int) -> None:
         """See Steps."""
-        self.newest = self.oldest = version
+        self.newest = self.oldest = self._goal = version
 
     def catch_up(self) -> None:
-        """Nothing: between two iterations, all are as far as each other."""
+        """See Steps: where keepers had not the present version of a stage, this server went back."""
+        if self.newest < self._goal:
+            self._make_again(self._goal)
 
     def drop(self) -> None:
         """See Versioned."""
@@ -125,8 +143,41 @@ class Vote:
         return {}
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """All gradients are whole, and this server has heard it now."""
+        """All gradients are whole, and this server has heard it now; or with a state, it went back to that."""
         self.newest = step
+        if state:
+            self.oldest = step
+            self.undone += 1
+
+    def _make(self, goal: int) -> None:
+        """Get to a version, but for the step."""
+        network = self._execution.network
+        if self.newest < goal:
+            self._make_gradients(goal - 1)
+            meet(network)
+            self.newest = goal
+        meet(network)
+        self.oldest = goal
+
+    def _make_again(self, goal: int) -> None:
+        """Get to a version at which this server was already, whatever fails meanwhile."""
+        assert self._repeated is not None, "nobody goes back but to what keepers have"
+        while self.oldest < goal:
+            try:
+                # It may have been evaluating.
+                with torch.enable_grad(), _in_training(self._models):
+                    if self.newest < goal:
+                        self._zero_gradients()
+                    self._make(goal)
+            except ViewBroken as error:
+                self._execution.enter_next_view(error)
+        self._repeated.repeat(goal)
+
+    def _zero_gradients(self) -> None:
+        if self._repeated is not None:
+            self._repeated.prepare()
+        for model in self._models:
+            model.zero_grad_buffer()
 
     def _drop(self) -> None:
         for stage in self._stages:
@@ -143,6 +194,23 @@ class Vote:
         self._auxiliary.share(self._execution.network.peers)
 
     @property
+    def _models(self) -> list[Any]:
+        return [stage.model for stage in self._stages]
+
+    @property
     def _connected(self) -> Worker:
         assert self._worker is not None, "it is in no view"
         return self._worker
+
+
+@contextmanager
+def _in_training(models: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Within the block, some models work as in training."""
+    before = [each.training for each in models]
+    for each in models:
+        each.train()
+    try:
+        yield
+    finally:
+        for each, was_training in zip(models, before, strict=True):
+            each.train(was_training)

@@ -1,11 +1,9 @@
 """Copies of a GPT's versions in the memory of keepers: how much they take, and who makes them."""
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from recycle.control.errors import StoreLost
 from recycle.control.view import SOLE
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
@@ -14,26 +12,23 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.keep.keeping import Keeping, KnownKeepers
+from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
+from recycle.runtime.launch.keeper_finder import KeeperFinder
 from recycle.runtime.launch.keepers import KeeperSetting, Seat
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
 from recycle.state.client import KeeperClient
-from recycle.state.directory import KeeperDirectory, KeeperHome
+from recycle.state.directory import KeeperDirectory
 from recycle.state.ladder import MOST, StatePart
 from recycle.state.redundancy import piece_size
-from recycle.wording import memory_text, plural
 
 VALUE, COUNTERS = 4, 12
 """Bytes of a parameter or moment, which are kept in full precision, and of what is counted for each tensor."""
 
 SLACK = 1 << 16
 """Bytes for what belongs to no parameter."""
-
-LOST = 4
-"""Of how many hosts lost at once it is said what is survived, at most."""
 
 
 def version_bytes(options: ModelOptions, depth: int, stages: Collection[int]) -> int:
@@ -122,19 +117,7 @@ def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
     """
     depth, hosts = run.plan.job.depth, len(directory.homes)
     most = max(keeper_bytes(run, directory.stages_at(place)) for place in range(hosts)) + writing_bytes(run)
-    redundancy, whole = directory.redundancy, version_bytes(run.model, depth, range(depth))
-    there = redundancy.sent(whole)
-    sent = f", {memory_text(there, 'B')} of them to other hosts" if there else ""
-    survived = ", ".join(
-        f"{directory.survival(lost):.1%} of those of {plural(lost, 'host')}" for lost in range(1, min(LOST, hosts) + 1)
-    )
-    racks, left = directory.survived_racks()
-    of_racks = f"; that of any one rack in {left} of {racks} cases" if racks else ""
-    return (
-        f"the state is kept in memory ({redundancy}): {memory_text(redundancy.taken(whole), 'B')} are copied in every "
-        f"iteration{sent}, and a keeper takes at most {memory_text(most, 'B')}; survived are the loss of all servers "
-        f"of a stage, and of all losses {survived} at once{of_racks}"
-    )
+    return directory.describe(version_bytes(run.model, depth, range(depth)), most)
 
 
 def make_keeping(
@@ -159,30 +142,11 @@ def make_keeping(
     def tell(kind: Literal["warning", "memory"], text: str) -> None:
         reporter.tell(InstantLine(kind, now(), str(server), text))
 
-    hosts: dict[str, str] = {}
+    finder = KeeperFinder(directory, endpoint, server, run.checkpoint_every if run.saves_from_memory else 0)
 
     def kept(part: StatePart, keepers: Sequence[str]) -> None:
         place = part.stage, part.epoch, part.version, part.number, part.parts, part.began
-        reporter.tell(CopyLine(str(server), *place, [hosts[each] for each in keepers], part.needed))
-
-    def reach(home: KeeperHome) -> KeeperClient:
-        return KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
-
-    def know(directory: KeeperDirectory) -> KnownKeepers:
-        hosts.update(directory.host_names(endpoint.address))
-        own = directory.keepers_of(server)
-        others = [each for each in directory.homes if each not in own]
-        near = next((each.name(endpoint.address) for each in directory.homes if each.address == endpoint.address), "")
-        every = run.checkpoint_every if run.saves_from_memory else 0
-        return KnownKeepers([*map(reach, own)], directory.redundancy, [*map(reach, others)], near, every)
-
-    known = [know(directory)]
-
-    def find_keepers() -> KnownKeepers:
-        with suppress(StoreLost):
-            found = KeeperDirectory.read(endpoint.connect(), endpoint.token)
-            known[0] = known[0] if found is None else know(found)
-        return known[0]
+        reporter.tell(CopyLine(str(server), *place, [finder.hosts[each] for each in keepers], part.needed))
 
     if run.saves_from_memory:
         checkpoints, stages = trained.checkpoints, run.plan.job.depth
@@ -197,7 +161,7 @@ def make_keeping(
         checkpoints.saving = Saving(target, partial(find_desks, endpoint), tell)
     training = trained.training
     return Keeping(
-        find_keepers,
+        finder.find,
         server,
         run.plan.job.depth,
         training,

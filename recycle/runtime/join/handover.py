@@ -7,12 +7,14 @@ from contextlib import suppress
 import msgspec
 import torch
 
-from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.net.network import Link
 from recycle.runtime.net.transfer_key import STATE
 
 LARGEST_HEAD = 1 << 24
 ALIGNMENT = 64
+LENGTH = 8
+"""Bytes that say how long a description is."""
 
 
 class TensorHead(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +78,42 @@ def _fresh_memory(size: int) -> torch.Tensor:
     with suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def pack(step: int, state: Mapping[str, torch.Tensor], room: int) -> torch.Tensor:
+    """A small state in one tensor, in host memory.
+
+    Args:
+        step: of it.
+        state: by name.
+        room: the bytes of the tensor.
+
+    Raises:
+        RunError: the state takes more.
+    """
+    head = describe_state(step, state)
+    contents = [each.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for each in state.values()]
+    packed = len(head).to_bytes(LENGTH, "little") + head + b"".join(each.numpy().tobytes() for each in contents)
+    if len(packed) > room:
+        raise RunError(f"what the training code knows takes {len(packed)} bytes, and there is room for {room} of them")
+    return torch.frombuffer(bytearray(packed.ljust(room, b"\0")), dtype=torch.uint8)
+
+
+def unpack(step: int, packed: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What was packed of a step.
+
+    Raises:
+        ConnectionLost: it is something else.
+    """
+    content = packed.numpy().tobytes()
+    start = LENGTH + int.from_bytes(content[:LENGTH], "little")
+    found, state = make_room(content[LENGTH:start])
+    if found != step or start + sum(each.nbytes for each in state.values()) > len(content):
+        raise ConnectionLost(f"what is said to be of version {step} is of version {found}, or is cut off")
+    for each in state.values():
+        each.reshape(-1).view(torch.uint8).copy_(packed[start : start + each.nbytes])
+        start += each.nbytes
+    return state
 
 
 def send_state(link: Link, step: int, state: Mapping[str, torch.Tensor]) -> None:

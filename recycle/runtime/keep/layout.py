@@ -16,6 +16,9 @@ from recycle.state.shards import assign_shards, cut_layers
 SHARD = "shard"
 """What the names of a shard's tensors begin with; its number follows."""
 
+FIRST = "first/"
+"""What the names of tensors begin with of which peers have different ones: that of the first peer is kept."""
+
 PARAMETER = "parameter/"
 """What the names of parameters begin with."""
 
@@ -69,15 +72,16 @@ class Version(NamedTuple):
 
 
 def cut_evenly(state: Mapping[str, torch.Tensor], parts: int) -> Version:
-    """A version that all peers hold, in equal parts.
+    """A version that all peers hold, in equal parts; what each has for itself is in the first one.
 
     Args:
         state: the version, by name; not all peers need to have it in the same order.
         parts: how many.
     """
-    ordered = dict(sorted(state.items()))
-    total = count_bytes(ordered)
-    return Version(ordered, [number * total // parts for number in range(parts + 1)])
+    ordered = dict(sorted(state.items(), key=lambda item: (not item[0].startswith(FIRST), item[0])))
+    own = count_bytes({name: each for name, each in ordered.items() if name.startswith(FIRST)})
+    total = count_bytes(ordered) - own
+    return Version(ordered, [0, *(own + number * total // parts for number in range(1, parts + 1))])
 
 
 def cut_by_shards(state: Mapping[str, torch.Tensor], shards: KeptShards, peers: Sequence[int]) -> Version:

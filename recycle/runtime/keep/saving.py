@@ -24,6 +24,10 @@ LOOK = 0.1
 ATTEMPT = "attempt-"
 """What the folders begin with that keepers write to; what is whole gets another name."""
 
+BOTH = 2
+"""Checkpoints that are kept at least: when servers fail while one gets its name, some report the one before, to which
+all may have to go back then."""
+
 Tell = Callable[[Literal["warning", "memory"], str], None]
 
 
@@ -48,7 +52,7 @@ class Target(NamedTuple):
         root: where checkpoints are.
         depth: P.
         pieces: how many each part of a version is made into.
-        keep: how many checkpoints are kept.
+        keep: how many checkpoints are kept; two, where that is one.
         shard: gives the folder of a stage in a checkpoint.
         manifest: gives that of a step's checkpoint.
     """
@@ -173,7 +177,7 @@ class Saving:
             # Who cannot reach the store may be on the wrong side of a cut, where nobody writes.
             self._find_desks()
             if not stopped.is_set() and not folder_of(target.root, step).exists():
-                complete(target.root, target.manifest(step), target.keep, partial)
+                complete(target.root, target.manifest(step), max(target.keep, BOTH), partial)
                 by = " and ".join(sorted(writers))
                 self._say("memory", f"the checkpoint of step {step} is written from memory by {by}")
         finally:

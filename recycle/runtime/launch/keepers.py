@@ -35,7 +35,7 @@ class Seat:
     Where the run goes on in its folder and the keeper of its last start is still there, that one is offered.
 
     Args:
-        folder: of the run.
+        folder: of the run; None where it has none, so that it never goes on.
         address: at which other hosts reach this one; None where the run has no others.
         resumes: whether the run goes on. Otherwise a keeper that is left has no use any more, and is told so.
 
@@ -48,12 +48,12 @@ class Seat:
         RunError: the address is not of this machine.
     """
 
-    def __init__(self, folder: Path, address: str | None, *, resumes: bool) -> None:
+    def __init__(self, folder: Path | None, address: str | None, *, resumes: bool) -> None:
         self.token = ""
         self.listener: socket.socket | None = None
         self.channel: Channel | None = None
         self._port: int | None = None
-        left = _last_token(folder)
+        left = "" if folder is None else _last_token(folder)
         if left:
             client = KeeperClient(keeper_address(left), left, "this host's keeper")
             with suppress(KeeperLost):

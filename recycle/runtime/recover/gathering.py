@@ -12,7 +12,7 @@ import msgspec
 
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
-from recycle.control.events import Decided, Died, Event, JoinReady, Overdue, Reported
+from recycle.control.events import Decided, Died, Event, JoinReady, Overdue, Reported, Unreplaced
 from recycle.control.log import LogReader
 from recycle.control.machine import Machine
 from recycle.control.messages import Alarm, Death, Opening, Report, Verdict
@@ -146,6 +146,9 @@ class Gathering:
         overdue = time.monotonic() - self._began > (durations.start if machine.starts else durations.answer)
         verdict = None
         if machine.leads:
+            patience = durations.replacement
+            if machine.waits and patience is not None and time.monotonic() - self._began > patience:
+                yield Unreplaced(f"unreplaced/{view.epoch}", view.epoch)
             quiet = True
             time.sleep(min(LOOK, COMING * max(0, len(view.members) * self._rank.size - len(self._heard))))
             for event in self.listen(view, LOOK):

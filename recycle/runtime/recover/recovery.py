@@ -268,7 +268,7 @@ class Recovery:
                 self._admission.prepare(view)
             case WaitForJoiners(stages):
                 names = ", ".join(map(str, stages))
-                self._reports.warn(f"no live server of stage {names} is left: waiting for a replacement (recycle join)")
+                self._reports.warn(f"no live server of stage {names} is left: waiting for a replacement")
             case WarnUnprotected():
                 self._reports.warn(
                     "the store is lost: training goes on, but no failure can be survived until it is back"

@@ -15,7 +15,8 @@ from torch.distributed import PrefixStore, ReduceOp
 from harness.examples import paper_job
 from recycle.control.view import ServerRank
 from recycle.job import Server
-from recycle.megatron.flag.collectives import GroupCollectives, content_of, hand_over
+from recycle.megatron.flag.call_results import content_of
+from recycle.megatron.flag.collectives import GroupCollectives, hand_over
 from recycle.megatron.flag.objects import broadcast_object_list
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.launch.local import launch

@@ -22,9 +22,8 @@ class Part:
 class Counted:
     """Versions whose peers need nothing from each other."""
 
-    newest = oldest = 7
-
-    def __init__(self):
+    def __init__(self, newest=7):
+        self.newest = self.oldest = newest
         self.adopted = []
 
     def state(self):
@@ -56,3 +55,27 @@ def test_between_two_boundaries_nobody_is_let_in_and_peers_are_given_what_they_n
         assert set(door.state()) == {"stage/value", "code/value"}
     assert not door.admits()
     assert door.state() == {}
+
+
+def test_what_is_remembered_can_be_taken_over_until_the_next_iteration_is_done():
+    versions, code = Counted(), Part(4)
+    peer = Doorway(versions, Part(3), code, None)
+    peer.remember(7)
+    code.value = 5
+    stage, came = Part(0), Part(0)
+    back = Doorway(Counted(), stage, came, [].append)
+    back.adopt(7, peer.whole())
+    assert (stage.value, came.value, came.step) == (3, 4, 7)
+    # Who was ahead goes back with model and optimizer, and its training code goes on.
+    ahead, stage, own = Counted(8), Part(0), Part(9)
+    Doorway(ahead, stage, own, None).adopt(7, peer.state())
+    assert (stage.value, own.value, [step for step, _ in ahead.adopted]) == (3, 9, [7])
+    # When the next step is made somewhere, who has not heard of it needs nothing.
+    versions.newest = 8
+    assert peer.state() == {}
+    peer.remember(8)
+    versions.oldest = 8
+    assert peer.whole()["first/code"] is not None
+    peer.remember(9)
+    versions.newest = versions.oldest = 7
+    assert peer.state() == {}

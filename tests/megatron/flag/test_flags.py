@@ -50,6 +50,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
         (["--pipeline-schedule", "fast"], "--pipeline-schedule: invalid choice: 'fast'"),
         (["--recycle-dead", "1_2"], "--recycle-dead: server '1_2'"),
         (["--recycle-budget", "5x"], "--recycle-budget: '5x' is no duration"),
+        (["--recycle-keep-in-memory", "copies=0"], "--recycle-keep-in-memory copies=0: give off, copies=N"),
     ],
 )
 def test_wrong_values_are_named(arguments, message):
@@ -120,6 +121,7 @@ def arguments(**changes):
         "recycle_store": None,
         "recycle_restarts": 3,
         "recycle_record": None,
+        "recycle_keep_in_memory": "off",
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
         "virtual_pipeline_model_parallel_size": None,

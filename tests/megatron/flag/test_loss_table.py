@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 from harness.examples import paper_job
 from recycle.control.view import View
 from recycle.job import Server
-from recycle.megatron.flag.collectives import content_of
+from recycle.megatron.flag.call_results import content_of
 from recycle.megatron.flag.loss_table import LossTable
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.connect import connect
@@ -130,3 +130,20 @@ def test_what_is_no_number_stays_none():
     where = {MicroBatch(STEP, home, 0): Server(1 - home, 0) for home in range(2)}
     for table in exchange(Batch(job, tuple(job.servers()), where), lambda _: {"loss": strange}).values():
         assert content_of(table.rows[0]["loss"]) == content_of(strange)
+
+
+@settings(max_examples=10, deadline=None)
+@given(batches())
+def test_who_was_not_there_has_the_reports_by_what_the_others_know(batch):
+    tables = exchange(batch)
+    known = tables[batch.peers[0]].results
+    for server, table in exchange(batch, lambda each: report(MicroBatch(0, 9, 9))).items():
+        table.take(batch.peers, known)
+        expected = tables[server]
+        assert [list(row) for row in table.rows] == [list(row) for row in expected.rows]
+        assert all(
+            same(row[name], other[name]) for row, other in zip(table.rows, expected.rows, strict=True) for name in row
+        )
+        assert table.totals.keys() == expected.totals.keys()
+        for key, totals in table.totals.items():
+            assert all(map(same, totals, expected.totals[key]))

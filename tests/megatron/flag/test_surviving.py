@@ -262,6 +262,15 @@ def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeyp
     assert lines[0].startswith("recycle: no live server of stage 1 is left")
 
 
+def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock):
+    """The others wait for one of them, and go back a step, out of what comes after it: a line, or an evaluation."""
+    kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")
+    survived = train(dataset, *kept, iterations=LENGTH, watch=kill([(2, 4, 0), (3, 4, 0)]))
+    assert "no live server of stage 1 is left: waiting for a replacement" in survived.output
+    assert re.search(r"version [34] of stage 1 is taken from this host's keeper", survived.output)
+    assert losses(survived) == stock
+
+
 def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):
     """A host whose process is killed with its agent; the same command with the same rank takes its place."""
     with listen() as free:

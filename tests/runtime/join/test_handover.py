@@ -6,8 +6,16 @@ import msgspec
 import pytest
 import torch
 
-from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.join.handover import LARGEST_HEAD, StateHead, TensorHead, receive_state, send_state
+from recycle.runtime.errors import ConnectionLost, RunError
+from recycle.runtime.join.handover import (
+    LARGEST_HEAD,
+    StateHead,
+    TensorHead,
+    pack,
+    receive_state,
+    send_state,
+    unpack,
+)
 from recycle.runtime.net.transfer_key import STATE
 
 
@@ -74,3 +82,14 @@ def test_a_head_that_is_none_is_refused(content):
     line.send(bytes_of(content), STATE)
     with pytest.raises(ConnectionLost, match="a state that cannot be read"):
         receive_state(line)
+
+
+def test_a_small_state_is_packed_into_as_many_bytes_whatever_it_is():
+    state = {"step": torch.tensor(7.0), "half": torch.randn(5).bfloat16(), "nothing": torch.empty(0, 3)}
+    packed = pack(12, state, 1 << 12)
+    assert packed.nbytes == 1 << 12
+    torch.testing.assert_close(unpack(12, packed), state, rtol=0, atol=0)
+    with pytest.raises(ConnectionLost, match="is said to be of version 13"):
+        unpack(13, packed)
+    with pytest.raises(RunError, match="room for 64"):
+        pack(12, state, 64)

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.layout import (
+    FIRST,
     VersionHead,
     bytes_of,
     count_bytes,
     cut_by_shards,
+    cut_evenly,
     held_by_all,
     make_version,
     shard_of,
@@ -96,3 +98,13 @@ def test_a_version_that_is_cut_in_another_way_is_not_read():
     for bad in (b"", b"head", version.describe(3)[:-1]):
         with pytest.raises(ConnectionLost, match="cannot be read"):
             make_version(bad, 2)
+
+
+@given(st.integers(1, 5))
+def test_what_each_peer_has_for_itself_is_in_the_first_part_alone(parts):
+    own = torch.full((50,), 3, dtype=torch.uint8)
+    version = cut_evenly({**common(), f"{FIRST}own": own}, parts)
+    assert next(iter(version.state)) == f"{FIRST}own"
+    sizes = [len(version.range_of(part(number, parts))) for number in range(parts)]
+    assert max(sizes[0] - 50, *sizes[1:], 0) - min([sizes[0] - 50, *sizes[1:]]) <= 1
+    assert sum(sizes) == count_bytes(version.state)

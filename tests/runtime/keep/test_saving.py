@@ -116,7 +116,8 @@ class Job:
 
     def saving(self):
         """What a server does that comes to lead."""
-        target = Target(self.root, STAGES, self.redundancy.pieces, 2, "stage-{}/tensor-0".format, self.manifest)
+        # One is kept, and the one before it, to which servers may still have to go back.
+        target = Target(self.root, STAGES, self.redundancy.pieces, 1, "stage-{}/tensor-0".format, self.manifest)
         return Saving(target, self.desks, self.tell)
 
     @staticmethod
