@@ -230,11 +230,7 @@ def describe_copies(job: Job, copies: Copies) -> str:
 
 def copied_option(function: F) -> F:
     """Add ``--copied``; the function gets ``copied``."""
-    text = (
-        "Copy the state to another server's host in each iteration, in so many pieces of each server's part, which "
-        "take so long to host memory and over a link.  [default: a unit of time each]"
-    )
-    return click.option("--copied", type=COPIES, help=text)(function)
+    return click.option("--copied", type=COPIES, help="Copy the state in so many pieces.")(function)
 
 
 def form_option(function: F) -> F:
@@ -244,7 +240,7 @@ def form_option(function: F) -> F:
         type=click.Choice(["lowered", "compute"]),
         default="lowered",
         show_default=True,
-        help="lowered: with transfers, reductions and optimizer steps; compute: without.",
+        help="compute: without transfers and steps.",
     )(function)
 
 

@@ -91,7 +91,7 @@ def _copies(text: str) -> Copies:
     return Copies(pieces, snapshot, copy, holders=1)
 
 
-COPIES = Parsed("n[,time[,time]]", _copies)
+COPIES = Parsed("n[,t[,t]]", _copies)
 """How many pieces of the state are copied, and how long each takes to host memory and over a link."""
 
 
