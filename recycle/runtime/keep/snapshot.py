@@ -1,6 +1,5 @@
 """A snapshot: a server's part of a version on its way to keepers, on a thread of its own while training goes on."""
 
-import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -54,10 +53,12 @@ class Snapshot:
         self._thread.start()
 
     def let(self) -> None:
-        """Copy the next portion, and wait until it has arrived."""
+        """Copy the next portion, and wait until it has arrived; nothing where it is copied without turns."""
+        if not self._turns:
+            return
         with self._turn:
             self._let += 1
-            self._allowed = min(self._total, math.ceil(self._total * self._let / max(self._turns, 1)))
+            self._allowed = min(self._total, -(-self._total * self._let // self._turns))
             self._turn.notify_all()
             self._turn.wait_for(lambda: self._copied >= self._allowed or self._over)
 

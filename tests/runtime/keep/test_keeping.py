@@ -180,11 +180,14 @@ class Counting:
 
     def __init__(self):
         self.come, self.committed = 0, 0
+        self.ready = threading.Event()
+        self.ready.set()
 
     def offer(self, part, head, size):
         return self
 
     def write(self, block):
+        assert self.ready.wait(60), "nobody lets it go on"
         self.come += len(block)
 
     def commit(self, checksum):
@@ -235,6 +238,14 @@ def test_where_lists_have_snapshots_a_portion_is_put_at_each_of_them():
     peer.compute()
     peer.keeping.halt()
     assert keeper.committed == 4
+    # Behind a list that had none, nobody waits at them.
+    keeper.ready.clear()
+    peer.stage.newest, keeper.come = 6, 0
+    peer.compute()
+    assert snap() == 0
+    keeper.ready.set()
+    peer.reduce()
+    assert (keeper.come, keeper.committed) == (whole, 5)
 
 
 def test_a_bad_copy_falls_one_rung_and_the_last_one_to_another_version(keepers, monkeypatch):
