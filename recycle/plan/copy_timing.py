@@ -40,12 +40,12 @@ class PlanTimes(msgspec.Struct, frozen=True):
 
     Attributes:
         clock: of all that it computes, copies counted.
-        copies: of SNAP and SEND_S, by server and place in its list: start and end.
+        moves: where state is copied, of every SNAP and send, by server and place in its list: start and end.
         delay: by how much the period is longer than without copies.
     """
 
     clock: Clock
-    copies: Mapping[tuple[Server, int], tuple[int, int]]
+    moves: Mapping[tuple[Server, int], tuple[int, int]]
     delay: int
 
 
@@ -77,7 +77,7 @@ def plan_times(plan: Plan) -> PlanTimes:
         makespan=makespan,
         period=period,
     )
-    return PlanTimes(clock, passes.copies, period - plain.period)
+    return PlanTimes(clock, passes.moves, period - plain.period)
 
 
 def _least_period(passes: "_Passes", least: int) -> int:
@@ -125,7 +125,7 @@ class _Passes:
         self.update = {server.stage: cost.update for server, cost in costs.items()}
         self.start: dict[Server, list[int]] = {}
         self.end: dict[Server, list[int]] = {}
-        self.copies: dict[tuple[Server, int], tuple[int, int]] = {}
+        self.moves: dict[tuple[Server, int], tuple[int, int]] = {}
         self.ready: dict[int, Moment] = {}
         self.updates: dict[Server, tuple[int, int]] = {}
         self.makespan = 0
@@ -145,7 +145,7 @@ class _Passes:
         at = [Moment(time, place) for place, time in enumerate(release)]
         self.start = {server: [] for server in self._lane}
         self.end = {server: [] for server in self._lane}
-        self.copies = {}
+        self.moves = {}
         sent = {server: at[lane] for server, lane in self._lane.items()}
         done: dict[tuple[Op, int, int, int], Moment] = {}
         come: dict[tuple[Op, int, int, int], Moment] = {}
@@ -162,7 +162,7 @@ class _Passes:
                 self.end[server].append(at[lane].time)
                 done.update(((phase, *unit), at[lane]) for phase in op.phases)
             elif op is Op.SNAP:
-                self.copies[server, place] = at[lane].time, at[lane].time + self._copies.snapshot
+                self.moves[server, place] = at[lane].time, at[lane].time + self._copies.snapshot
                 at[lane] = at[lane].later(self._copies.snapshot)
             elif op.is_send:
                 assert each.peer is not None, f"{each} goes to nobody"
@@ -174,7 +174,6 @@ class _Passes:
                     length = self._copies.copy
                     used = [at[way] for way in (*pieces, *results)] if length else []
                     start = max(at[lane], at[there], *used)
-                    self.copies[server, place] = start.time, start.time + length
                     sent[server] = max(sent[server], start.later(length))
                     _use(at, pieces if length else (), start.later(length))
                 else:
@@ -183,6 +182,7 @@ class _Passes:
                     start = max(made, *(at[way] for way in pieces)) if length else made
                     come[phase, *unit] = start.later(length)
                     _use(at, results if length else (), start.later(length))
+                self.moves[server, place] = start.time, start.time + length
         self.makespan = max((times[-1] for times in self.end.values() if times), default=0)
         self._update(at, sent)
         return at

@@ -124,9 +124,11 @@ class Calendar:
     def _free(self, resource: Resource, time: int, length: int) -> int:
         """The time, or the end of what is in the way then."""
         for start, end in self._used.get(resource, ()):
+            if start == end:
+                continue
             # In the first iteration in which it ends after this time.
             shift = ((time - end) // self._period + 1) * self._period
-            if end > start and start + shift < time + length:
+            if start + shift < time + length:
                 return end + shift
         return time
 

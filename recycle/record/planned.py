@@ -19,9 +19,9 @@ from recycle.record.timeline import Span, Timeline
 def timeline(plan: Plan, iterations: int = 1) -> Timeline:
     """The planned time line of a plan, unrolled over some iterations in the steady state.
 
-    Transfers take the latency of their boundary, from the end of the instruction whose result they carry. The plan need
-    not be legal: instructions of micro-batches that the job does not have are timed like any other. Copies have times
-    in a legal plan only.
+    Transfers take the latency of their boundary, from the end of the instruction whose result they carry, or of copies
+    that are on their link before them. The plan need not be legal: instructions of micro-batches that the job does not
+    have are timed like any other. Copies have times in a legal plan only.
 
     Raises:
         Deadlock: servers of the plan wait for each other.
@@ -29,7 +29,7 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
     job = plan.job
     times = _times(plan)
     clock = times.clock
-    begins = [start[0] for start in clock.start.values() if start] + [start for start, _ in times.copies.values()]
+    begins = [start[0] for start in clock.start.values() if start] + [start for start, _ in times.moves.values()]
     first = min(begins, default=0)
     spans: list[Span] = []
     samples: list[SampleLine] = []
@@ -55,8 +55,9 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                 if changes[chunk][op].freed:
                     samples.append(SampleLine(name, end + shift, after))
                 for place, send in sends.get(index, ()):
-                    arrival = end + shift + _lag(job, send, held.get(send.peer, ()))
-                    lane.append(Span(server, "communication", send, end + shift, arrival, iteration, place))
+                    arrival = end + _lag(job, send, held.get(send.peer, ()))
+                    leaves, arrives = times.moves.get((server, place), (end, arrival))
+                    lane.append(Span(server, "communication", send, leaves + shift, arrives + shift, iteration, place))
             for chunk, begin, stop in clock.updates[server]:
                 middle = begin + job.stages[chunk].reduction
                 for op, start, end in ((Op.REDUCE, begin, middle), (Op.STEP, middle, stop)):
@@ -97,8 +98,8 @@ def _copies(
 ) -> Iterator[Span]:
     """What a server copies in an iteration."""
     for place, instruction in enumerate(program):
-        if (server, place) in times.copies:
-            start, end = times.copies[server, place]
+        if instruction.op.is_copy and (server, place) in times.moves:
+            start, end = times.moves[server, place]
             lane: LaneName = "communication" if instruction.op.is_transfer else "compute"
             yield Span(server, lane, instruction, start + shift, end + shift, iteration, place)
 

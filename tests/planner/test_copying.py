@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.examples import QUICK, paper_job
@@ -19,6 +19,8 @@ from recycle.plan.plan import Copies
 from recycle.planner.copying import Calendar, add_copies
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
+from tests.plan.test_checker import assemble
+from tests.strategies import scheduled
 
 MODES = [Mode(), Mode(optimizer="global")]
 
@@ -69,6 +71,18 @@ def test_every_plan_with_copies_is_legal_and_costs_what_it_says(which, pieces, s
     }
     assert without == plan.programs
     assert decode_plan(encode_plan(found), "here") == found
+
+
+@settings(max_examples=50, deadline=None)
+@given(scheduled(), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
+def test_whatever_the_order_nothing_is_used_for_two_things(case, pieces, snapshot, copy, holders):
+    plan = assemble(*case)
+    assume(len(plan.programs) > holders)
+    found = add_copies(plan, Copies(pieces, snapshot, copy, holders))
+    assert check_plan(found) == ()
+    assert used_twice(found) == []
+    assert found.copies.delay >= 0
+    assert found.copies.delay == 0 or snapshot or copy
 
 
 @settings(max_examples=20, deadline=None)
