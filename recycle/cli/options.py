@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from recycle.cli.parameters import DURATION, NUMBERS, SERVERS, Count
+from recycle.cli.parameters import COPIES, DURATION, NUMBERS, SERVERS, Count
 from recycle.errors import IllegalPlan, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
@@ -15,8 +15,9 @@ from recycle.placement import placement_text
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan
+from recycle.plan.plan import Copies, Plan
 from recycle.plan.routing import ROUTING_RULES
+from recycle.wording import plural
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -220,6 +221,18 @@ def describe_throughput(plan: Plan) -> list[str]:
     ]
 
 
+def describe_copies(job: Job, copies: Copies) -> str:
+    """What a plan's copies of the state are, and what they cost, in words."""
+    times = f"{job.time_text(copies.snapshot)} each to host memory, {job.time_text(copies.copy)} over a link"
+    delay = f"longer by {job.time_text(copies.delay)}" if copies.delay else "unchanged"
+    return f"{plural(copies.pieces, 'piece')} of each server's part, {times}; period {delay}"
+
+
+def copied_option(function: F) -> F:
+    """Add ``--copied``; the function gets ``copied``."""
+    return click.option("--copied", type=COPIES, help="Copy the state in so many pieces.")(function)
+
+
 def form_option(function: F) -> F:
     """Add ``--form``; the function gets ``form``."""
     return click.option(
@@ -227,7 +240,7 @@ def form_option(function: F) -> F:
         type=click.Choice(["lowered", "compute"]),
         default="lowered",
         show_default=True,
-        help="lowered: with transfers, reductions and optimizer steps; compute: without.",
+        help="compute: without transfers and steps.",
     )(function)
 
 

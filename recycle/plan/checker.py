@@ -5,40 +5,25 @@ what they establish.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-
-import msgspec
 
 from recycle.holding import holders, placed
 from recycle.job import Server
+from recycle.plan import copy_rules
 from recycle.plan.clock import COMPUTE, activity_network, run_clock
+from recycle.plan.copy_timing import plan_times
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.meeting import Standstill, are_partners, meeting_order
 from recycle.plan.memory import first_excess
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock, executable_order
+from recycle.plan.violation import Rule, Violation
 
 SEND_OF = {Op.F: Op.SEND_F, Op.I: Op.SEND_B}
 
 
-class Violation(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a plan.
-
-    Attributes:
-        rule: the rule that is broken.
-        message: what is wrong and what was expected.
-        server: whose program it is in; None if it concerns the plan as a whole.
-        index: the place of the instruction in that program, from 0; None if an instruction is missing.
-    """
-
-    rule: str
-    message: str
-    server: Server | None = None
-    index: int | None = None
-
-
-Rule = Callable[[Plan], Iterator[Violation]]
 Phases = dict[Op, dict[tuple[int, int, int], tuple[Server, int]]]
 """Per phase, where it is (server, index) for each (stage, home, micro-batch)."""
 
@@ -102,9 +87,11 @@ def _instructions(plan: Plan) -> Iterator[Violation]:
             if instruction.stage not in held:
                 mine = " and ".join(map(job.chunk_text, held))
                 wrong = f"{instruction} is of {job.chunk_text(instruction.stage)}, and {server} holds {mine}"
-            elif op is Op.REDUCE or op is Op.STEP:
+            elif op.is_update or op.is_copy:
                 if plan.form == "compute":
                     wrong = f"{instruction} has no place in a plan of compute form"
+                elif op.is_copy:
+                    wrong = copy_rules.misplaced(plan, server, instruction)
             elif not (0 <= instruction.home < job.pipelines and 0 <= instruction.micro_batch < loads[instruction.home]):
                 wrong = (
                     f"{instruction}: there is no micro-batch {instruction.home}.{instruction.micro_batch} "
@@ -216,7 +203,7 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
     found: set[tuple[Server, Instruction]] = set()
     for server, program in plan.programs.items():
         for index, instruction in enumerate(program):
-            if not instruction.op.is_transfer:
+            if not instruction.op.is_transfer or instruction.op.is_copy:
                 continue
             key = (server, instruction)
             if key not in expected:
@@ -283,7 +270,7 @@ def _pair_order(plan: Plan) -> Iterator[Violation]:
                 received.setdefault((instruction.peer, server), []).append((index, instruction))
     for (source, target), sends in sent.items():
         for send, (index, receive) in zip(sends, received[source, target], strict=True):
-            if not _partners(send, receive):
+            if not are_partners(send, receive):
                 message = f"{receive} is next on {target}, and {source} sends {send} first"
                 yield Violation("pair order", message, target, index)
                 break
@@ -308,43 +295,18 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
                     "deadlock", f"{instruction} waits for ever: servers wait for each other", servers[lane], index
                 )
         return
-    holding = Counter(chunk for server in plan.programs for chunk in placed(plan.job, server).chunks)
-    come: dict[int, set[Server]] = {}
-    position = dict.fromkeys(plan.programs, 0)
-    ready = list(plan.programs)
-    while ready:
-        server = ready.pop()
-        program = plan.programs[server]
-        place = position[server]
-        while place < len(program):
-            instruction = program[place]
-            peer = instruction.peer
-            if peer is not None:
-                other = plan.programs[peer]
-                there = position[peer]
-                if there >= len(other) or not _meet(server, instruction, other[there]):
-                    break
-                position[peer] = there + 1
-                ready.append(peer)
-            elif instruction.op is Op.REDUCE:
-                met = come.setdefault(instruction.stage, set())
-                met.add(server)
-                if len(met) < holding[instruction.stage]:
-                    break
-                for each in met - {server}:
-                    position[each] += 1
-                    ready.append(each)
-            place += 1
-        position[server] = place
-    for server, place in position.items():
-        if place < len(plan.programs[server]):
-            instruction = plan.programs[server][place]
-            yield Violation(
-                "deadlock", f"{instruction} waits for ever: {_missed(plan, position, server)}", server, place
-            )
+    try:
+        for _ in meeting_order(plan):
+            pass
+    except Standstill as standstill:
+        for server, place in standstill.position.items():
+            if place < len(plan.programs[server]):
+                missed = _missed(plan, standstill.position, server)
+                message = f"{plan.programs[server][place]} waits for ever: {missed}"
+                yield Violation("deadlock", message, server, place)
 
 
-def _missed(plan: Plan, position: dict[Server, int], server: Server) -> str:
+def _missed(plan: Plan, position: Mapping[Server, int], server: Server) -> str:
     """For whom a server waits that cannot go on, and where that one is."""
     instruction = plan.programs[server][position[server]]
     peer = instruction.peer
@@ -355,22 +317,8 @@ def _missed(plan: Plan, position: dict[Server, int], server: Server) -> str:
     return f"{peer} is at {there[0]}" if there else f"{peer} has finished"
 
 
-def _meet(server: Server, mine: Instruction, other: Instruction) -> bool:
-    return other.peer == server and other.op.is_transfer and _partners(mine, other)
-
-
-def _partners(mine: Instruction, other: Instruction) -> bool:
-    """Whether two transfers are the ends of one; between two servers there may be some of several chunks."""
-    across = 1 if mine.op in (Op.SEND_F, Op.RECV_B) else -1
-    return (
-        other.op is mine.op.partner
-        and other.stage == mine.stage + across
-        and (other.home, other.micro_batch) == (mine.home, mine.micro_batch)
-    )
-
-
 def _figures(plan: Plan) -> Iterator[Violation]:
-    clock = run_clock(plan.job, plan.mode, plan.programs)
+    clock = plan_times(plan).clock
     for field, value in (("makespan", clock.makespan), ("period", clock.period)):
         recorded = getattr(plan, field)
         if recorded != value:
@@ -390,9 +338,10 @@ GROUPS: Sequence[Sequence[Rule]] = (
     (_together, _routing),
     (_memory,),
     (_lowered(_updates),),
-    (_lowered(_transfers),),
+    (_lowered(_transfers), copy_rules.once, copy_rules.transfers),
+    (copy_rules.order,),
     (_lowered(_pair_order),),
     (_deadlock,),
     (_lowered(_update_order),),
-    (_figures,),
+    (_figures, copy_rules.delay),
 )

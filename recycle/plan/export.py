@@ -4,7 +4,7 @@ import csv
 import io
 
 from recycle.errors import UserError
-from recycle.plan.clock import run_clock
+from recycle.plan.copy_timing import plan_times
 from recycle.plan.instruction import Op
 from recycle.plan.plan import Plan
 
@@ -16,7 +16,7 @@ def export_csv(plan: Plan) -> str:
 
     With them alone, the costs and the placement one can judge a plan. A chunk is the stage where each server holds one.
     """
-    clock = run_clock(plan.job, plan.mode, plan.programs)
+    clock = plan_times(plan).clock
     first = min((start[0] for start in clock.start.values() if start), default=0)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

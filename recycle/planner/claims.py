@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from recycle.plan.checker import Violation
 from recycle.plan.plan import SOLVER, Plan
+from recycle.plan.violation import Violation
 from recycle.planner.anneal.search import search
 from recycle.planner.assemble import baseline_period
 from recycle.planner.model.bounds import lower_bound, period

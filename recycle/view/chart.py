@@ -200,7 +200,7 @@ def stage_windows(timeline: Timeline) -> tuple[Window, ...]:
         key = (span.iteration, span.server.stage)
         if span.instruction.op.is_compute:
             begin[key] = min(begin.get(key, span.start), span.start)
-        else:
+        elif span.instruction.op.is_update:
             step[key] = min(step.get(key, span.start), span.start)
         end[key] = max(end.get(key, span.end), span.end)
     return tuple(
@@ -340,13 +340,13 @@ def _moved(
 
 
 def _drawn(subject: Subject, server: Server, index: int) -> int:
-    """The place of the box that stands for an instruction: of a transfer, that of its micro-batch nearby."""
+    """The place of the box that stands for an instruction: of a transfer or a copy, that of its micro-batch nearby."""
     assert subject.plan is not None
     program = subject.plan.programs.get(server, ())
-    if not 0 <= index < len(program) or not program[index].op.is_transfer:
+    if not 0 <= index < len(program) or not (program[index].op.is_transfer or program[index].op.is_copy):
         return index
     unit = (program[index].home, program[index].micro_batch)
-    drawn = [place for place, each in enumerate(program) if not each.op.is_transfer]
+    drawn = [place for place, each in enumerate(program) if not (each.op.is_transfer or each.op.is_copy)]
     near = sorted(
         drawn, key=lambda place: ((program[place].home, program[place].micro_batch) != unit, abs(place - index))
     )

@@ -11,7 +11,7 @@ from recycle.plan.instruction import Op
 from recycle.view.amounts import brief_time
 from recycle.view.chart import Chart, fate, share
 from recycle.view.panel import Panel
-from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color
+from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color, label
 from recycle.wording import MICROSECONDS, units
 
 FORMATS = ("png", "pdf")
@@ -120,6 +120,6 @@ def _box(axes: Any, chart: Chart, rerouted: bool, span: Any, y: float) -> None:
         hatch="////" if rerouted else None,
         linewidth=1.2 if rerouted else 0.4,
     )
-    text = str(instruction.micro_batch) if op.is_compute else op.value.lower()
+    text = label(instruction)
     if span.end - span.start >= len(text) * LETTER * chart.end:
         axes.text((span.start + span.end) / 2, y, text, ha="center", va="center", fontsize=6, color=INK[op])

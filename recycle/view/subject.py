@@ -5,10 +5,11 @@ from pathlib import Path
 import msgspec
 
 from recycle.job import Job
-from recycle.plan.checker import Violation, check_plan
+from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock
+from recycle.plan.violation import Violation
 from recycle.record.history import History, load_history
 from recycle.record.measured import held_memory
 from recycle.record.planned import timeline

@@ -12,7 +12,7 @@ from recycle.record.timeline import Outage, Span
 from recycle.view.amounts import brief_time, held_text
 from recycle.view.chart import Chart, Row, RowGroup, phases, share, whereabouts
 from recycle.view.panel import Panel
-from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color
+from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color, label
 from recycle.wording import BYTES, MICROSECONDS, number, time_text
 
 BOX = 22.0
@@ -231,18 +231,18 @@ def _box(canvas: Canvas, chart: Chart, row: Row, span: Span, y: float) -> str:
         parts.append(
             f'<rect x="{_n(x + 0.5)}" y="{_n(y + ROW - 2.5)}" width="{_n(width - 1)}" height="2.5" class="edge"/>'
         )
-    label = str(instruction.micro_batch) if op.is_compute else op.value.lower()
+    text = label(instruction)
     if rerouted:
         inner = f'x="{_n(x + 1.75)}" y="{_n(y + 1.25)}" width="{_n(max(0.0, width - 3.5))}" height="{ROW - 2.5}"'
         home = instruction.home
         parts.append(f'<rect {inner} rx="2" fill="url(#home{home})" stroke="{home_color(home)}" stroke-width="2.5"/>')
-        label = f"{home}.{label}" if width >= 6.2 * (len(label) + 1 + len(str(home))) else label
-    if width >= 6.2 * len(label):
+        text = f"{home}.{text}" if width >= 6.2 * (len(text) + 1 + len(str(home))) else text
+    if width >= 6.2 * len(text):
         ink = INK[op]
         center = _n(x + width / 2)
         halo = f' stroke="{FILL[op]}" stroke-width="3.5" paint-order="stroke"' if rerouted else ""
         weight = ";font-weight:bold" if rerouted else ""
-        parts.append(f'<text x="{center}" y="{_n(y + 15)}" style="fill:{ink}{weight}"{halo}>{label}</text>')
+        parts.append(f'<text x="{center}" y="{_n(y + 15)}" style="fill:{ink}{weight}"{halo}>{text}</text>')
     if objection:
         parts.append(
             f'<path d="M{_n(x)} {_n(y)}h{_n(width)}v{ROW}h{_n(-width)}zl{_n(width)} {ROW}m0 -{ROW}l{_n(-width)} {ROW}" '

@@ -13,7 +13,7 @@ from recycle.record.timeline import Span
 from recycle.view.amounts import brief_time, held_text
 from recycle.view.chart import Chart, Row, fate, share
 from recycle.view.scale import Scale, make_scale, mixture
-from recycle.view.style import FILL, INK
+from recycle.view.style import FILL, INK, label
 from recycle.view.subject import Subject
 from recycle.wording import time_text
 
@@ -31,8 +31,12 @@ FEW: Mapping[Op, str] = {
     Op.B: "black on yellow",
     Op.REDUCE: "black on white",
     Op.STEP: "white on magenta",
+    Op.SNAP: "black on bright_magenta",
 }
 """Each op that is drawn, in colours that every terminal with colours has."""
+
+LETTER: Mapping[Op, str] = {op: "C" if op is Op.SNAP else op.value[0] for op in Op}
+"""Each op, where there are no colours."""
 
 
 class Frame(NamedTuple):
@@ -180,8 +184,10 @@ def _signs(gap: str) -> Iterator[tuple[str, str]]:
 def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
-    letter = instruction.op.value[0]
-    if instruction.op.is_compute:
+    letter, numbered = LETTER[instruction.op], instruction.op.is_compute or instruction.op.is_copy
+    if instruction.op.is_copy:
+        name = label(instruction)
+    elif instruction.op.is_compute:
         letter = letter.lower() if rerouted else letter
         name = (
             f"{instruction.home}.{instruction.micro_batch}"
@@ -190,7 +196,7 @@ def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
         )
     else:
         name = instruction.op.value[1:].lower()
-    text = name[-columns:] if color and instruction.op.is_compute else (letter + name)
+    text = name[-columns:] if color and numbered else (letter + name)
     if not color and len(text) > columns:
         text = letter
     if wrong and not color:
@@ -237,7 +243,8 @@ def _legend(chart: Chart, scale: Scale, colours: Colours) -> Text:
     ops: Sequence[Op] = [op for op in Op if op in used]
     legend = Text()
     for op in ops:
-        legend.append(f" {op.value} ", style=_paint(op, colours))
+        name = op.value if color or op.value.startswith(LETTER[op]) else f"{LETTER[op]} {op.value}"
+        legend.append(f" {name} ", style=_paint(op, colours))
         legend.append(" ")
     if any(row.dead for row in chart.rows()):
         legend.append("underlined" if color else "small letter", style="bold underline" if color else "")
