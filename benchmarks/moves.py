@@ -3,9 +3,9 @@
 Usage: python -m benchmarks.moves [--shape 3x4] [--layers 8] [--rounds 20] [--seed 0]
 
 In each round a server is killed, who leads decides that its layers move, and at a random moment of the move, or right
-after it, another server is killed. Then both join again one after the other, by which layers move back. Sums are exact.
-In the end the run is told to end, the same iterations are trained with nobody killed, and every parameter and moment is
-compared. Of the pauses in which layers moved it says how long they were, in iterations of the view before.
+after it, another server is killed. Then both join again, by which layers move back. Sums are exact. In the end the run
+is told to end, the same iterations are trained with nobody killed, and every parameter and moment is compared. Of the
+pauses in which layers moved it says how long they were, in iterations of the view before.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -63,8 +64,10 @@ class Rounds:
         moved = newest_view(self._folder).moved
         self._kill(second)
         wait_until(lambda: self._layout_stands(), PATIENCE)
-        for server in (first, second):
-            self._join(server)
+        joining = [(server, self._join(server)) for server in (first, second)]
+        for server, process in joining:
+            wait_until(partial(self._lives_or_ended, server, process), PATIENCE)
+            assert self._lives(server), process.output
         return f"{first} died, its layers {'had moved' if moved else 'were on their way'} when {second} died"
 
     def _kill(self, server: str) -> None:
@@ -77,11 +80,13 @@ class Rounds:
         view = newest_view(self._folder)
         return view.moved or self._run.output.rfind("re-route on") > self._run.output.rfind(" died: ")
 
-    def _join(self, server: str) -> None:
+    def _join(self, server: str) -> Started:
         joining = Started([*TRAIN, "join", str(self._folder), "--server", server])
         self._joined.append(joining)
-        wait_until(lambda: self._lives(server) or joining.process.poll() is not None, PATIENCE)
-        assert self._lives(server), joining.output
+        return joining
+
+    def _lives_or_ended(self, server: str, joining: Started) -> bool:
+        return self._lives(server) or joining.process.poll() is not None
 
     def _lives(self, server: str) -> bool:
         return server in newest_view(self._folder).servers
@@ -147,7 +152,7 @@ def main() -> int:
         stood = pauses(folder)
         (*_, last) = checkpoints(folder / "checkpoints")
         step = int(last.name.removeprefix("step-"))
-        again = Started([*words, "--iterations", str(step), "-o", str(undisturbed)])
+        again = Started([*words, "--unprotected", "--iterations", str(step), "-o", str(undisturbed)])
         assert again.ended(3600) == 0, again.output
         (*_, other) = checkpoints(undisturbed / "checkpoints")
         states = [[read_stage(each, shard(chunk, 0)) for chunk in range(arguments.layers)] for each in (last, other)]
