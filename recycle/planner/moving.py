@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -90,7 +91,7 @@ class ChunkMover:
         self.by_speed = by_speed
         self._first = first
         self._outlook = outlook
-        self._judged: tuple[Job, dict[Server, int]] | None = None
+        self._judged: _Case | None = None
 
     def plan(self, job: Job, dead: DeadServers) -> Plan:
         """See Mover."""
@@ -104,13 +105,15 @@ class ChunkMover:
         job, dead = present.job, present.dead
         # A server has its own list alone.
         live = frozenset(job.servers()) - frozenset(dead)
+        judged = self._judged
         known = {each: placed(job, each).speed for each in job.servers()}
-        if self._judged is not None and self._judged[0] == job:
-            known = self._judged[1]
-        speeds = known | _new_speeds(known, situation.shares)
-        if situation.shares and speeds == known:
+        if judged is not None and judged.job == job:
+            known = judged.speeds
+        speeds = known | _new_speeds(home, known, situation.shares)
+        case = _Case(job, frozenset(dead), speeds)
+        if case == judged or (situation.shares and speeds == known):
             return None
-        self._judged = job, speeds
+        self._judged = case
         here = _at_speeds(job, speeds)
         candidates = dict.fromkeys(_candidates(_at_speeds(home, speeds), home, here, live))
         tried = [self.plan(each, each.dead_servers(dead)) for each in candidates if each != here]
@@ -125,7 +128,10 @@ class ChunkMover:
             situation.seconds, then, sum(gained) * situation.chunk, max(gained) * situation.chunk, BANDWIDTH, then
         )
         decision = decide(move, self._until(situation))
-        said = [_speed_text(each, speeds[each]) for each in sorted(live) if speeds[each] != known[each]]
+        if decision.moves:
+            # There it has been judged as well.
+            self._judged = case._replace(job=best.job)
+        said = [_share_text(each, situation.shares[each]) for each in sorted(live) if speeds[each] != known[each]]
         return Proposal("; ".join((*said, decision.line)), best if decision.moves else None)
 
     def _until(self, situation: Situation) -> float:
@@ -143,16 +149,45 @@ class ChunkMover:
         return outlook.until_change(len(plan.job.servers()) - dead, dead)
 
 
-def _new_speeds(known: Mapping[Server, int], shares: Mapping[Server, float]) -> dict[Server, int]:
-    """The speeds, in percent, of the servers that have shown another one than is known."""
-    shown = {each: round(FULL_SPEED * share) if share < SLOW else FULL_SPEED for each, share in shares.items()}
-    return {each: max(1, speed) for each, speed in shown.items() if not SLOW <= speed / known[each] <= 1 / SLOW}
+class _Case(NamedTuple):
+    """What was decided about.
+
+    Attributes:
+        job: with who holds what.
+        dead: servers.
+        speeds: of all servers, in percent.
+    """
+
+    job: Job
+    dead: frozenset[Server]
+    speeds: Mapping[Server, int]
 
 
-def _speed_text(server: Server, speed: int) -> str:
-    if speed >= FULL_SPEED:
+def _new_speeds(job: Job, known: Mapping[Server, int], shares: Mapping[Server, float]) -> dict[Server, int]:
+    """The speeds of the servers that have shown another one than is known, in percent."""
+    shown = {each: share if share < SLOW else 1.0 for each, share in shares.items()}
+    return {
+        each: _nearest_speed(job, share)
+        for each, share in shown.items()
+        if not SLOW <= FULL_SPEED * share / known[each] <= 1 / SLOW
+    }
+
+
+def _nearest_speed(job: Job, share: float) -> int:
+    """The speed in percent whose costs, in the whole units of a job, are nearest to those at such a share of it."""
+    costs = [cost for stage in job.stages for cost in (stage.forward, stage.input_gradient, stage.weight_gradient)]
+
+    def distance(speed: int) -> tuple[float, float]:
+        server = PlacedServer((), 0, speed)
+        return abs(sum(map(server.time, costs)) - sum(costs) / share), abs(speed - FULL_SPEED * share)
+
+    return min(range(1, FULL_SPEED + 1), key=distance)
+
+
+def _share_text(server: Server, share: float) -> str:
+    if share >= SLOW:
         return f"{server} is as fast as its peers again"
-    return f"{server} computes at {speed}% of its peers' speed"
+    return f"{server} computes at {share:.0%} of its peers' speed"
 
 
 def _at_speeds(job: Job, speeds: Mapping[Server, int]) -> Job:
