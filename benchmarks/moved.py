@@ -1,6 +1,6 @@
 """Run plans of other placements with a process per server that sleeps its durations: do they take what plans say?
 
-Usage: python -m benchmarks.moved [--slot-ms 20] [--iterations 10] [--placement dead-moved ...]
+Usage: python -m benchmarks.moved [--micro-batches 12] [--slot-ms 20] [--placement dead-moved ...]
 
 The first ones are what a run of 3 x 4 servers and 8 layers comes to when a server dies, or is half as fast as its
 peers: before the layers move, and after it, as the run's own decision has them. The others are servers of two chunks
@@ -26,9 +26,11 @@ DEAD, SLOW = Server(1, 2), Server(1, 1)
 HALF = 0.5
 
 
-def home() -> Job:
+def home(micro_batches: int) -> Job:
     """Three pipelines of four servers with two layers each, and memory for more."""
-    return with_own_layout(placed_job("consecutive:2", pipelines=3, servers=4, micro_batches=6, limit=24))
+    return with_own_layout(
+        placed_job("consecutive:2", pipelines=3, servers=4, micro_batches=micro_batches, limit=2 * micro_batches)
+    )
 
 
 def planned(job: Job, *dead: Server) -> Plan:
@@ -36,9 +38,8 @@ def planned(job: Job, *dead: Server) -> Plan:
     return make_plan(job, dead, Mode(), QUICK)
 
 
-def moved(*dead: Server, slow: bool = False) -> Plan:
+def moved(job: Job, *dead: Server, slow: bool = False) -> Plan:
     """What a run goes on with after its decision about a placement."""
-    job = home()
     shares = {each: HALF if each == SLOW else 1.0 for each in job.servers()} if slow else {}
     mover = ChunkMover(planned(job), OF_A_CLUSTER, by_speed=slow)
     proposal = mover.weigh(Situation(planned(job, *dead), job, 1.0, 10**6, Seen(), shares))
@@ -47,25 +48,26 @@ def moved(*dead: Server, slow: bool = False) -> Plan:
     return proposal.plan
 
 
-PLANS: Mapping[str, Callable[[], Plan]] = {
-    "whole": lambda: planned(home()),
-    "dead": lambda: planned(home(), DEAD),
-    "dead-moved": lambda: moved(DEAD),
-    "slow-moved": lambda: moved(slow=True),
-    "dead-slow-moved": lambda: moved(DEAD, slow=True),
-    "v-shaped": lambda: planned(placed_job("v-shaped", pipelines=3, servers=3, micro_batches=6)),
-    "unequal": lambda: planned(uneven_job()),
-    "unequal-slow": lambda: planned(uneven_job(slow=50)),
+PLANS: Mapping[str, Callable[[int], Plan]] = {
+    "whole": lambda count: planned(home(count)),
+    "dead": lambda count: planned(home(count), DEAD),
+    "dead-moved": lambda count: moved(home(count), DEAD),
+    "slow-moved": lambda count: moved(home(count), slow=True),
+    "dead-slow-moved": lambda count: moved(home(count), DEAD, slow=True),
+    "v-shaped": lambda count: planned(placed_job("v-shaped", pipelines=3, servers=3, micro_batches=count)),
+    "unequal": lambda _: planned(uneven_job()),
+    "unequal-slow": lambda _: planned(uneven_job(slow=50)),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--placement", nargs="+", choices=[*PLANS], default=[*PLANS])
+    parser.add_argument("--micro-batches", type=int, default=12, help="of a pipeline at the start")
     parser.add_argument("--slot-ms", type=float, default=20.0)
     parser.add_argument("--iterations", type=int, default=10)
     arguments = parser.parse_args()
-    plans = ((name, PLANS[name]()) for name in arguments.placement)
+    plans = ((name, PLANS[name](arguments.micro_batches)) for name in arguments.placement)
     return compare(plans, arguments.slot_ms / 1000, arguments.iterations)
 
 
