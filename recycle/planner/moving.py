@@ -106,10 +106,10 @@ class ChunkMover:
         # A server has its own list alone.
         live = frozenset(job.servers()) - frozenset(dead)
         judged = self._judged
-        known = {each: placed(job, each).speed for each in job.servers()}
+        known: Mapping[Server, int] = {each: placed(job, each).speed for each in job.servers()}
         if judged is not None and judged.job == job:
             known = judged.speeds
-        speeds = known | _new_speeds(home, known, situation.shares)
+        speeds = {**known, **_new_speeds(home, known, situation.shares)}
         case = _Case(job, frozenset(dead), speeds)
         if case == judged or (situation.shares and speeds == known):
             return None
