@@ -34,7 +34,9 @@ from recycle.runtime.step.checkpoint import checkpoints, read_stage
 ENDLESS = 1_000_000
 PATIENCE = 120.0
 MODEL = "hidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nclip = 1.0\ndropout = 0.1\n"
-DECIDED = "move layers, which gains"
+DIED = " died: "
+MOVES, STAYS = "move layers, which gains", "re-route on"
+"""What the run's decisions begin with. Where deaths have come in quick succession, moving may not pay."""
 
 
 class Rounds:
@@ -57,9 +59,9 @@ class Rounds:
     def play(self) -> str:
         """Kill two, and have them join; says what has happened."""
         first, second = self._source.sample(self._servers, 2)
-        said = self._run.output.count(DECIDED)
         self._kill(first)
-        wait_until(lambda: self._run.output.count(DECIDED) > said, PATIENCE)
+        wait_until(lambda: self._said_last(MOVES) or self._said_last(STAYS), PATIENCE)
+        goes = self._said_last(MOVES)
         time.sleep(self._source.random())
         moved = newest_view(self._folder).moved
         self._kill(second)
@@ -68,17 +70,23 @@ class Rounds:
         for server, process in joining:
             wait_until(partial(self._lives_or_ended, server, process), PATIENCE)
             assert self._lives(server), process.output
-        return f"{first} died, its layers {'had moved' if moved else 'were on their way'} when {second} died"
+        where = "had moved" if moved else "were on their way" if goes else "stayed"
+        return f"{first} died, its layers {where} when {second} died"
+
+    def _said_last(self, decision: str) -> bool:
+        """Whether this was decided after the last death."""
+        return self._run.output.rfind(decision) > self._run.output.rfind(DIED)
 
     def _kill(self, server: str) -> None:
-        epoch = newest_view(self._folder).epoch
+        epoch, deaths = newest_view(self._folder).epoch, self._run.output.count(DIED)
         os.kill(worker_of(server, self._run.process.pid), signal.SIGKILL)
         wait_until(lambda: (view := newest_view(self._folder)).epoch > epoch and server not in view.servers, PATIENCE)
+        wait_until(lambda: self._run.output.count(DIED) > deaths, PATIENCE)
 
     def _layout_stands(self) -> bool:
         """Whether layers have moved after the second death, or are left where they are."""
         view = newest_view(self._folder)
-        return view.moved or self._run.output.rfind("re-route on") > self._run.output.rfind(" died: ")
+        return view.moved or self._said_last(STAYS)
 
     def _join(self, server: str) -> Started:
         joining = Started([*TRAIN, "join", str(self._folder), "--server", server])
@@ -153,7 +161,10 @@ def main() -> int:
         (*_, last) = checkpoints(folder / "checkpoints")
         step = int(last.name.removeprefix("step-"))
         again = Started([*words, "--unprotected", "--iterations", str(step), "-o", str(undisturbed)])
-        assert again.ended(3600) == 0, again.output
+        try:
+            assert again.ended(3600) == 0, again.output
+        finally:
+            again.kill()
         (*_, other) = checkpoints(undisturbed / "checkpoints")
         states = [[read_stage(each, shard(chunk, 0)) for chunk in range(arguments.layers)] for each in (last, other)]
     same = all(
