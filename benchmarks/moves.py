@@ -3,9 +3,10 @@
 Usage: python -m benchmarks.moves [--shape 3x4] [--layers 8] [--rounds 20] [--seed 0]
 
 In each round a server is killed, who leads decides that its layers move, and at a random moment of the move, or right
-after it, another server is killed. Then both join again, by which layers move back. Sums are exact. In the end the run
-is told to end, the same iterations are trained with nobody killed, and every parameter and moment is compared. Of the
-pauses in which layers moved it says how long they were, in iterations of the view before.
+after it, another server is killed. At the beginning of the next round both join again, by which layers move back. Sums
+are exact. In the end the run is told to end, the same iterations are trained with nobody killed, and every parameter
+and moment is compared. Of the pauses in which layers moved it says how long they were, in iterations of the view
+before.
 """
 
 import argparse
@@ -54,10 +55,12 @@ class Rounds:
         self._folder = folder
         self._servers = servers
         self._source = source
+        self._dead: list[str] = []
         self._joined: list[Started] = []
 
     def play(self) -> str:
-        """Kill two, and have them join; says what has happened."""
+        """Have those of the last round join, and kill two; says what has happened."""
+        self._bring_back()
         first, second = self._source.sample(self._servers, 2)
         self._kill(first)
         wait_until(lambda: self._said_last(MOVES) or self._said_last(STAYS), PATIENCE)
@@ -66,10 +69,7 @@ class Rounds:
         moved = newest_view(self._folder).moved
         self._kill(second)
         wait_until(lambda: self._layout_stands(), PATIENCE)
-        joining = [(server, self._join(server)) for server in (first, second)]
-        for server, process in joining:
-            wait_until(partial(self._lives_or_ended, server, process), PATIENCE)
-            assert self._lives(server), process.output
+        self._dead = [first, second]
         where = "had moved" if moved else "were on their way" if goes else "stayed"
         return f"{first} died, its layers {where} when {second} died"
 
@@ -88,10 +88,12 @@ class Rounds:
         view = newest_view(self._folder)
         return view.moved or self._said_last(STAYS)
 
-    def _join(self, server: str) -> Started:
-        joining = Started([*TRAIN, "join", str(self._folder), "--server", server])
-        self._joined.append(joining)
-        return joining
+    def _bring_back(self) -> None:
+        joining = [(each, Started([*TRAIN, "join", str(self._folder), "--server", each])) for each in self._dead]
+        self._joined += [process for _, process in joining]
+        for server, process in joining:
+            wait_until(partial(self._lives_or_ended, server, process), PATIENCE)
+            assert self._lives(server), process.output
 
     def _lives_or_ended(self, server: str, joining: Started) -> bool:
         return self._lives(server) or joining.process.poll() is not None
