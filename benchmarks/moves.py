@@ -3,9 +3,10 @@
 Usage: python -m benchmarks.moves [--shape 3x4] [--layers 8] [--rounds 20] [--seed 0]
 
 In each round a server is killed, who leads decides that its layers move, and at a random moment of the move, or right
-after it, another server is killed. Then both join again one after the other, by which layers move back. Sums are exact.
-In the end the run is told to end, the same iterations are trained with nobody killed, and every parameter and moment is
-compared. Of the pauses in which layers moved it says how long they were, in iterations of the view before.
+after it, another server is killed. At the beginning of the next round both join again, by which layers move back. Sums
+are exact. In the end the run is told to end, the same iterations are trained with nobody killed, and every parameter
+and moment is compared. Of the pauses in which layers moved it says how long they were, in iterations of the view
+before.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,7 +35,9 @@ from recycle.runtime.step.checkpoint import checkpoints, read_stage
 ENDLESS = 1_000_000
 PATIENCE = 120.0
 MODEL = "hidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nclip = 1.0\ndropout = 0.1\n"
-DECIDED = "move layers, which gains"
+DIED = " died: "
+MOVES, STAYS = "move layers, which gains", "re-route on"
+"""What the run's decisions begin with. Where deaths have come in quick succession, moving may not pay."""
 
 
 class Rounds:
@@ -51,37 +55,48 @@ class Rounds:
         self._folder = folder
         self._servers = servers
         self._source = source
+        self._dead: list[str] = []
         self._joined: list[Started] = []
 
     def play(self) -> str:
-        """Kill two, and have them join; says what has happened."""
+        """Have those of the last round join, and kill two; says what has happened."""
+        self._bring_back()
         first, second = self._source.sample(self._servers, 2)
-        said = self._run.output.count(DECIDED)
         self._kill(first)
-        wait_until(lambda: self._run.output.count(DECIDED) > said, PATIENCE)
+        wait_until(lambda: self._said_last(MOVES) or self._said_last(STAYS), PATIENCE)
+        goes = self._said_last(MOVES)
         time.sleep(self._source.random())
         moved = newest_view(self._folder).moved
         self._kill(second)
         wait_until(lambda: self._layout_stands(), PATIENCE)
-        for server in (first, second):
-            self._join(server)
-        return f"{first} died, its layers {'had moved' if moved else 'were on their way'} when {second} died"
+        self._dead = [first, second]
+        where = "had moved" if moved else "were on their way" if goes else "stayed"
+        return f"{first} died, its layers {where} when {second} died"
+
+    def _said_last(self, decision: str) -> bool:
+        """Whether this was decided after the last death."""
+        return self._run.output.rfind(decision) > self._run.output.rfind(DIED)
 
     def _kill(self, server: str) -> None:
-        epoch = newest_view(self._folder).epoch
+        epoch, deaths = newest_view(self._folder).epoch, self._run.output.count(DIED)
         os.kill(worker_of(server, self._run.process.pid), signal.SIGKILL)
         wait_until(lambda: (view := newest_view(self._folder)).epoch > epoch and server not in view.servers, PATIENCE)
+        wait_until(lambda: self._run.output.count(DIED) > deaths, PATIENCE)
 
     def _layout_stands(self) -> bool:
         """Whether layers have moved after the second death, or are left where they are."""
         view = newest_view(self._folder)
-        return view.moved or self._run.output.rfind("re-route on") > self._run.output.rfind(" died: ")
+        return view.moved or self._said_last(STAYS)
 
-    def _join(self, server: str) -> None:
-        joining = Started([*TRAIN, "join", str(self._folder), "--server", server])
-        self._joined.append(joining)
-        wait_until(lambda: self._lives(server) or joining.process.poll() is not None, PATIENCE)
-        assert self._lives(server), joining.output
+    def _bring_back(self) -> None:
+        joining = [(each, Started([*TRAIN, "join", str(self._folder), "--server", each])) for each in self._dead]
+        self._joined += [process for _, process in joining]
+        for server, process in joining:
+            wait_until(partial(self._lives_or_ended, server, process), PATIENCE)
+            assert self._lives(server), process.output
+
+    def _lives_or_ended(self, server: str, joining: Started) -> bool:
+        return self._lives(server) or joining.process.poll() is not None
 
     def _lives(self, server: str) -> bool:
         return server in newest_view(self._folder).servers
@@ -147,8 +162,11 @@ def main() -> int:
         stood = pauses(folder)
         (*_, last) = checkpoints(folder / "checkpoints")
         step = int(last.name.removeprefix("step-"))
-        again = Started([*words, "--iterations", str(step), "-o", str(undisturbed)])
-        assert again.ended(3600) == 0, again.output
+        again = Started([*words, "--unprotected", "--iterations", str(step), "-o", str(undisturbed)])
+        try:
+            assert again.ended(3600) == 0, again.output
+        finally:
+            again.kill()
         (*_, other) = checkpoints(undisturbed / "checkpoints")
         states = [[read_stage(each, shard(chunk, 0)) for chunk in range(arguments.layers)] for each in (last, other)]
     same = all(

@@ -56,6 +56,9 @@ SMALL = {
     "fleets trace --trace FILE": Small("--micro-batches 6 --seeds 1", r"6  [\d.]+  [\d.]+  [\d.]+  \d+  \d+"),
     "show": Small("--shape 8x4x4", r"search for W7_3: [\d.]+ ms", browser.missing()),
     "emulated": Small("--iterations 2 schedules/4-staggered.json", r"worst [\d.]+%, and 3% is allowed"),
+    "moved": Small(
+        "--placement dead-moved --micro-batches 4 --slot-ms 2 --iterations 2", r"worst [\d.]+%, and 3% is allowed"
+    ),
     "equivalence": Small("stock --iterations 1", r"PP 4 x DP 2, split against stock: \S+"),
     "overhead": Small("--pairs 2", r"median ratio +[\d.]+, and"),
     "dropin": Small("--starts 1 --pairs 2 --seconds 0.1", r"clock .* median ratio", TRAINING),

@@ -80,6 +80,11 @@ def test_nccl_is_refused_where_nothing_lies_on_gpus(tmp_path):
         call("train", *SMALL, "--nccl", "-o", tmp_path / "run")
 
 
+def test_speeds_are_measured_only_where_layers_move(tmp_path):
+    with pytest.raises(UserError, match=r"--measured-speeds: .* give --move-layers on as well, or leave it out"):
+        call("train", *SMALL, "--measured-speeds", "-o", tmp_path / "run")
+
+
 FIRST_IMPORT = """
 import os, sys
 from recycle.cli import main

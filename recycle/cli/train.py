@@ -125,6 +125,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     help="Move layers of the dead where that pays, by mean times to failure and repair.",
     **SURVIVING,
 )
+@click.option(
+    "--measured-speeds",
+    is_flag=True,
+    help="With --move-layers: give slow servers fewer layers and micro-batches, by what the run shows.",
+    **SURVIVING,
+)
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.", **SURVIVING)
 @click.option(
     "--faults",
@@ -195,6 +201,7 @@ def command(
     distributed: bool,
     store: str | None,
     outlook: Outlook | None,
+    measured_speeds: bool,
     unprotected: bool,
     device: Literal["cpu", "cuda"],
     nccl: bool,
@@ -234,6 +241,8 @@ def command(
         if refused := next((name for name, given in beside.items() if given), ""):
             raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
         job = with_own_layout(job)
+    elif measured_speeds:
+        raise UserError("--measured-speeds: layers stay where they are; give --move-layers on as well, or leave it out")
     from recycle.control.durations import Durations
     from recycle.runtime.device import require_device
     from recycle.runtime.launch.claiming import claimed
@@ -314,6 +323,7 @@ def command(
             nccl=nccl,
             sequence_parallel=sequence_parallel,
             outlook=outlook,
+            measured_speeds=measured_speeds,
         )
         train_and_show(run, faults, meeting)
 

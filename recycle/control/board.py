@@ -12,7 +12,7 @@ from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
 from recycle.control.failure_board import STRANGE, FailureBoard
 from recycle.control.log import Log
-from recycle.control.messages import Death, Description, JoinRequest, MoveOrder, Opening, Verdict
+from recycle.control.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.participant import participants_of
 from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
@@ -36,6 +36,7 @@ class Board:
         beats: hosts and their signs of life.
         joining: who asks to be admitted.
         plans: that were made for a view.
+        paces: how fast members are.
         end: who has reached it.
     """
 
@@ -46,6 +47,7 @@ class Board:
         self.beats = BeatBoard(sealed)
         self.joining = JoinBoard(sealed)
         self.plans = PlanBoard(sealed)
+        self.paces = PaceBoard(sealed)
         self.end = EndBoard(sealed)
 
     def describe(self, description: Description) -> Description:
@@ -297,6 +299,28 @@ class PlanBoard:
     def find(self, epoch: int, author: Member) -> bytes | None:
         """The plan that a member offered for an epoch."""
         return self._sealed.read(keys.plan(epoch, author), bytes)
+
+
+class PaceBoard:
+    """How fast members are in a view.
+
+    Args:
+        sealed: the store.
+    """
+
+    def __init__(self, sealed: SealedStore) -> None:
+        self._sealed = sealed
+
+    def tell(self, pace: Pace) -> None:
+        """Say it of one member, in place of what was said of it before."""
+        self._sealed.write(keys.pace(pace.epoch, Member.parse(pace.member)), pace)
+
+    def of_all(self, view: View) -> tuple[Pace, ...]:
+        """What was said last of each member of a view, without those of whom nothing was."""
+        names = [keys.pace(view.epoch, each) for each in view.members]
+        stored = zip(names, self._sealed.plain.get_many(names), strict=True)
+        read = [self._sealed.find(name, found, Pace) for name, found in stored]
+        return tuple(each for each in read if each is not None)
 
 
 class EndBoard:

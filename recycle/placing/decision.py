@@ -130,10 +130,11 @@ def decide(move: Move, until: float) -> Decision:
         gained = (until - move.copying) * (1 / move.then - 1 / move.now) - move.pause / move.then
     else:
         gained = -move.pause / move.now
-    costs = (
-        f"{_bytes(move.copied)} to copy, {_bytes(move.busiest)} of it to one server ({seconds_text(move.copying)} "
-        f"while training goes on), {seconds_text(move.pause)} of standing still"
-    )
+    costs, what = f"{seconds_text(move.pause)} of standing still", "share out micro-batches anew"
+    if move.copied:
+        what = "move layers"
+        copies = f"{_bytes(move.copied)} to copy, {_bytes(move.busiest)} of it to one server"
+        costs = f"{copies} ({seconds_text(move.copying)} while training goes on), {costs}"
     change = "no change of servers expected"
     if math.isfinite(until):
         change = f"servers expected to change in {seconds_text(until)}"
@@ -142,7 +143,7 @@ def decide(move: Move, until: float) -> Decision:
         return Decision(False, f"re-route on: {_bytes(move.memory)} are free on a server; {numbers}", gained)
     if gained <= 0:
         return Decision(False, f"re-route on, moving loses {_iterations(-gained)}: {numbers}", gained)
-    return Decision(True, f"move layers, which gains {_iterations(gained)}: {numbers}", gained)
+    return Decision(True, f"{what}, which gains {_iterations(gained)}: {numbers}", gained)
 
 
 def _iterations(number: float) -> str:

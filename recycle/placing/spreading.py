@@ -1,4 +1,4 @@
-"""Spreading: the chunks of a pipeline whose servers have died, on those that are left; and back home at a repair. Pure.
+"""Spreading: the chunks of a pipeline whose servers have died or become slow, and back home at a repair. Pure.
 
 Servers keep their names and their order. A dead one is left without chunks, so that nothing of its pipeline needs to be
 re-routed any more. Each live one holds a run of consecutive chunks. Of the cuts that fit into memory, the one is taken
@@ -6,7 +6,9 @@ whose slowest server is the quickest; of those, the one that has servers copy th
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
 
 from recycle.holding import Layout
 from recycle.job import Job, Server
@@ -16,19 +18,17 @@ Servers = tuple[PlacedServer, ...]
 
 
 def spread(job: Job, home: Servers, live: Collection[int], held: Sequence[Collection[int]]) -> Servers | None:
-    """The servers of one pipeline, of which only some are alive.
+    """The servers of one pipeline, of which only some are alive, or which are not all as fast as they were.
 
     Args:
         job: what is trained.
-        home: the pipeline's servers where all are alive.
+        home: the pipeline's servers where all are alive, with the speeds that they have now.
         live: the places of those that are.
         held: the chunks that each server has now.
 
     Returns:
         As many servers as there are at home; None where the live ones have no room for the model.
     """
-    if len(live) == len(home):
-        return home
     places = sorted(live)
     count = len(job.stages)
 
@@ -66,8 +66,9 @@ def return_home(
 ) -> Layout:
     """Who holds what when servers come back whose chunks have moved to others.
 
-    Their pipelines are spread anew, which is as at home where all of their servers live. All pipelines bring as many
-    micro-batches again as at home: what fits the new servers better is chosen once they are there.
+    Their pipelines are spread anew, or are as at home where all of their servers live. All pipelines bring as many
+    micro-batches again as at home: what fits the new servers better is chosen once they are there. Who comes back is
+    thought to be as fast as at home; the others are as they were.
 
     Args:
         job: what is trained.
@@ -78,13 +79,21 @@ def return_home(
     """
     pipelines = []
     for number, (mine, now) in enumerate(zip(home, layout, strict=True)):
-        servers = now.servers
-        if any(server.pipeline == number for server in returned):
+        servers, back = now.servers, {server.stage for server in returned if server.pipeline == number}
+        if back:
             places = [server.stage for server in live if server.pipeline == number]
-            held = [server.chunks for server in now.servers]
-            servers = spread(job, mine.servers, places, held) or mine.servers
+            speeds = {place: each.speed for place, each in enumerate(servers) if place not in back}
+            known = with_speeds(mine.servers, speeds)
+            whole = len(places) == len(known)
+            servers = known if whole else spread(job, known, places, [each.chunks for each in servers]) or known
         pipelines.append(PlacedPipeline(mine.micro_batches, servers))
     return tuple(pipelines)
+
+
+def with_speeds(servers: Servers, speeds: Mapping[int, int]) -> Servers:
+    """The servers of a pipeline, of which some are as fast as is said, in percent, by their place."""
+    replace = msgspec.structs.replace
+    return tuple(replace(each, speed=speeds.get(place, each.speed)) for place, each in enumerate(servers))
 
 
 def _best_cut(

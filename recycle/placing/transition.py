@@ -14,6 +14,7 @@ from recycle.errors import NoPlanError
 from recycle.job import Server
 from recycle.placing.fleet import Fleet
 from recycle.placing.layers import Model, Run
+from recycle.placing.sources import Sources
 from recycle.wording import plural
 
 Holding = Mapping[Server, Run]
@@ -25,7 +26,7 @@ class LayerCopy(NamedTuple):
 
     Attributes:
         layers: which; a run of those that it lacks.
-        source: a server that holds the first of them, the one with the least to send so far.
+        source: a server that holds the first of them (see Sources).
         target: who gets them.
     """
 
@@ -82,12 +83,12 @@ def least_copies(model: Model, holding: Holding, pipelines: Mapping[Server, int]
     ]
     taken = [servers[place] for place in _assign(ranked)]
     places = _grouped(fleet, taken)
-    sent = dict.fromkeys(servers, 0)
+    sources = Sources(servers)
     copies: list[LayerCopy] = []
     received: dict[Server, int] = {}
     for server, run in zip(taken, runs, strict=True):
         for piece in _missing(run, holding[server]):
-            copies += _sources(model, holding, sent, piece, server)
+            copies += _copies(model, holding, sources, piece, server)
             received[server] = received.get(server, 0) + model.size(piece)
     return Transition(
         places=places,
@@ -142,15 +143,14 @@ def _missing(run: Run, held: Run) -> list[Run]:
     return [piece for piece in ((run[0], first), (end, run[1])) if piece[0] < piece[1]]
 
 
-def _sources(model: Model, holding: Holding, sent: dict[Server, int], piece: Run, target: Server) -> list[LayerCopy]:
-    """Copies of some layers, each part from the holder of its first layer that has the least to send."""
+def _copies(model: Model, holding: Holding, sources: Sources, piece: Run, target: Server) -> list[LayerCopy]:
+    """Copies of some layers, each part from a holder of its first layer."""
     copies: list[LayerCopy] = []
     first, end = piece
     while first < end:
-        holders = [server for server, (begin, stop) in holding.items() if begin <= first < stop]
-        source = min(holders, key=lambda server: (sent[server], server))
+        source = sources.choose((each for each, (begin, stop) in holding.items() if begin <= first < stop), target)
         part = (first, min(end, holding[source][1]))
-        sent[source] += model.size(part)
+        sources.add(source, model.size(part))
         copies.append(LayerCopy(part, source, target))
         first = part[1]
     return copies

@@ -1,17 +1,18 @@
-"""Whether layers should move after failures: the best fleet of a plan's live servers against re-routing."""
+"""Whether layers should move after failures and beside slow servers: other placements against re-routing."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from recycle.holding import own_layout, placed, with_layout
 from recycle.job import DeadServers, Job, Server
-from recycle.placement import PlacedPipeline, PlacedServer
+from recycle.placement import FULL_SPEED, PlacedPipeline, PlacedServer
 from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide, learnt_outlook
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import Run, layers_of
-from recycle.placing.spreading import spread
+from recycle.placing.spreading import spread, with_speeds
 from recycle.placing.templates import make_templates
 from recycle.placing.transition import Transition, least_copies
 from recycle.plan.moves import Proposal, Situation
@@ -19,6 +20,7 @@ from recycle.plan.plan import Plan
 from recycle.planner.fleets import plan_fleet, proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
+from recycle.record.speeds import SLOW
 
 MOST_SERVERS = 256
 """Of more, fleets and copies take too long to find beside an explanation."""
@@ -74,18 +76,22 @@ def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> t
 class ChunkMover:
     """Decides in a run whether chunks move after a change of servers, and plans where they have; it is a Mover.
 
-    A pipeline whose servers have died is spread over those that are left of it (``recycle.placing.spreading``), and
-    micro-batches are shared out so that pipelines finish together; of the ways that are tried, the planner says which
-    is the quickest.
+    A pipeline whose servers have died, or are slow, is spread over those that are left of it
+    (``recycle.placing.spreading``), and micro-batches are shared out so that pipelines finish together; of the ways
+    that are tried, the planner says which is the quickest. A server's speed is what the layout says, until the run has
+    shown another one.
 
     Args:
         first: the plan of the run's first view.
         outlook: how long servers stay as they are, until the run has seen enough of it itself.
+        by_speed: whether a placement changes also because servers are slow.
     """
 
-    def __init__(self, first: Plan, outlook: Outlook) -> None:
+    def __init__(self, first: Plan, outlook: Outlook, *, by_speed: bool = False) -> None:
+        self.by_speed = by_speed
         self._first = first
         self._outlook = outlook
+        self._judged: _Case | None = None
 
     def plan(self, job: Job, dead: DeadServers) -> Plan:
         """See Mover."""
@@ -96,23 +102,37 @@ class ChunkMover:
     def weigh(self, situation: Situation) -> Proposal | None:
         """See Mover."""
         present, home = situation.plan, situation.home
+        job, dead = present.job, present.dead
         # A server has its own list alone.
-        live = frozenset(present.job.servers()) - frozenset(present.dead)
-        tried = [
-            self.plan(job, job.dead_servers(present.dead))
-            for job in dict.fromkeys(_candidates(home, present.job, live))
-            if job != present.job
-        ]
+        live = frozenset(job.servers()) - frozenset(dead)
+        judged = self._judged
+        known: Mapping[Server, int] = {each: placed(job, each).speed for each in job.servers()}
+        if judged is not None and judged.job == job:
+            known = judged.speeds
+        speeds = {**known, **_new_speeds(home, known, situation.shares)}
+        case = _Case(job, frozenset(dead), speeds)
+        if case == judged or (situation.shares and speeds == known):
+            return None
+        self._judged = case
+        here = _at_speeds(job, speeds)
+        candidates = dict.fromkeys(_candidates(_at_speeds(home, speeds), home, here, live))
+        tried = [self.plan(each, each.dead_servers(dead)) for each in candidates if each != here]
         if not tried:
             return None
+        # The plan of this view knows of no other speeds than the view's.
+        now = present if here == job else self.plan(here, here.dead_servers(dead))
         best = min(tried, key=lambda each: each.period)
-        gained = [len(set(placed(best.job, each).chunks) - set(placed(present.job, each).chunks)) for each in live]
-        then = situation.seconds * best.period / present.period
+        gained = [len(set(placed(best.job, each).chunks) - set(placed(job, each).chunks)) for each in live]
+        then = situation.seconds * best.period / now.period
         move = Move(
             situation.seconds, then, sum(gained) * situation.chunk, max(gained) * situation.chunk, BANDWIDTH, then
         )
         decision = decide(move, self._until(situation))
-        return Proposal(decision.line, best if decision.moves else None)
+        if decision.moves:
+            # There it has been judged as well.
+            self._judged = case._replace(job=best.job)
+        said = [_share_text(each, situation.shares[each]) for each in sorted(live) if speeds[each] != known[each]]
+        return Proposal("; ".join((*said, decision.line)), best if decision.moves else None)
 
     def _until(self, situation: Situation) -> float:
         """Seconds until servers are expected to change; from what the run has seen where that is enough."""
@@ -129,17 +149,87 @@ class ChunkMover:
         return outlook.until_change(len(plan.job.servers()) - dead, dead)
 
 
-def _candidates(home: Job, present: Job, live: Collection[Server]) -> Iterator[Job]:
-    """Ways to place the chunks on the live servers: with the micro-batches of home, and with shares that fit better."""
+class _Case(NamedTuple):
+    """What was decided about.
+
+    Attributes:
+        job: with who holds what.
+        dead: servers.
+        speeds: of all servers, in percent.
+    """
+
+    job: Job
+    dead: frozenset[Server]
+    speeds: Mapping[Server, int]
+
+
+def _new_speeds(job: Job, known: Mapping[Server, int], shares: Mapping[Server, float]) -> dict[Server, int]:
+    """The speeds of the servers that have shown another one than is known, in percent."""
+    shown = {each: share if share < SLOW else 1.0 for each, share in shares.items()}
+    return {
+        each: _nearest_speed(job, share)
+        for each, share in shown.items()
+        if not SLOW <= FULL_SPEED * share / known[each] <= 1 / SLOW
+    }
+
+
+def _nearest_speed(job: Job, share: float) -> int:
+    """The speed in percent whose costs, in the whole units of a job, are nearest to those at such a share of it."""
+    costs = [cost for stage in job.stages for cost in (stage.forward, stage.input_gradient, stage.weight_gradient)]
+
+    def distance(speed: int) -> tuple[float, float]:
+        server = PlacedServer((), 0, speed)
+        return abs(sum(map(server.time, costs)) - sum(costs) / share), abs(speed - FULL_SPEED * share)
+
+    return min(range(1, FULL_SPEED + 1), key=distance)
+
+
+def _share_text(server: Server, share: float) -> str:
+    if share >= SLOW:
+        return f"{server} is as fast as its peers again"
+    return f"{server} computes at {share:.0%} of its peers' speed"
+
+
+def _at_speeds(job: Job, speeds: Mapping[Server, int]) -> Job:
+    """The same placement with servers of such speeds."""
+    pipelines = []
+    for number, each in enumerate(own_layout(job)):
+        of_places = {place: speeds[Server(number, place)] for place in range(len(each.servers))}
+        pipelines.append(PlacedPipeline(each.micro_batches, with_speeds(each.servers, of_places)))
+    return with_layout(job, tuple(pipelines))
+
+
+def _candidates(home: Job, first: Job, present: Job, live: Collection[Server]) -> Iterator[Job]:
+    """Ways to place the chunks on the live servers: with the micro-batches of home, and with shares that fit better.
+
+    Args:
+        home: who holds what where nobody is dead, with the speeds of now.
+        first: the same with the speeds of the start.
+        present: who holds what now, with the speeds of now.
+        live: servers.
+    """
     pipelines: list[PlacedPipeline] = []
-    for number, (mine, now) in enumerate(zip(own_layout(home), own_layout(present), strict=True)):
+    now = own_layout(present)
+    for number, (mine, before) in enumerate(zip(own_layout(home), own_layout(first), strict=True)):
         places = [server.stage for server in live if server.pipeline == number]
-        servers = spread(home, mine.servers, places, [each.chunks for each in now.servers]) if places else None
-        pipelines.append(PlacedPipeline(mine.micro_batches, servers or now.servers))
+        servers: tuple[PlacedServer, ...] | None = None
+        if len(places) == len(mine.servers) and mine == before:
+            servers = mine.servers
+        elif places:
+            servers = spread(home, mine.servers, places, [each.chunks for each in now[number].servers])
+        pipelines.append(PlacedPipeline(mine.micro_batches, servers or now[number].servers))
+    if own_layout(home) != own_layout(first):
+        # Nothing has to be copied where micro-batches alone move.
+        yield _shared(home, now)
     yield with_layout(home, tuple(pipelines))
-    shares = _shares(home, [each.servers for each in pipelines])
+    yield _shared(home, pipelines)
+
+
+def _shared(job: Job, pipelines: Sequence[PlacedPipeline]) -> Job:
+    """A job of some pipelines, of which each brings as many micro-batches as is best."""
+    shares = _shares(job, [each.servers for each in pipelines])
     pairs = zip(shares, pipelines, strict=True)
-    yield with_layout(home, tuple(PlacedPipeline(share, each.servers) for share, each in pairs))
+    return with_layout(job, tuple(PlacedPipeline(share, each.servers) for share, each in pairs))
 
 
 def _shares(job: Job, pipelines: Sequence[Sequence[PlacedServer]]) -> list[int]:

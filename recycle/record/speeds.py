@@ -1,6 +1,7 @@
-"""How fast servers compute beside their peers, as a run has shown."""
+"""How fast servers compute beside their peers, as a run has shown, or shows while it goes on."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from statistics import median, median_low
 
 import msgspec
@@ -52,18 +53,37 @@ def measured_speeds(timeline: Timeline) -> tuple[Speed, ...]:
     ratios: dict[Server, list[float]] = defaultdict(list)
     iterations: dict[Server, set[int]] = defaultdict(set)
     for (iteration, *_), by_server in times.items():
-        taken = {server: median(each) for server, each in by_server.items()}
-        usual = median_low(taken.values())
-        if len(taken) < 2 or usual <= 0:
-            continue
-        for server, each in taken.items():
-            ratios[server].append(each / usual)
+        for server, ratio in _ratios({server: median(each) for server, each in by_server.items()}).items():
+            ratios[server].append(ratio)
             iterations[server].add(iteration)
     return tuple(
         Speed(server, 1 / median(each), len(iterations[server]))
         for server, each in sorted(ratios.items())
         if median(each)
     )
+
+
+def shares_of(paces: Mapping[Server, Mapping[str, float]]) -> dict[Server, float]:
+    """The share of its peers' speed at which each server computes; without those who have no peers for anything.
+
+    Args:
+        paces: what each server took for each of its tasks, an op at a chunk, in the median of many times.
+    """
+    tasks: dict[str, dict[Server, float]] = defaultdict(dict)
+    for server, pace in paces.items():
+        for task, time in pace.items():
+            tasks[task][server] = time
+    ratios: dict[Server, list[float]] = defaultdict(list)
+    for taken in tasks.values():
+        for server, ratio in _ratios(taken).items():
+            ratios[server].append(ratio)
+    return {server: 1 / median(each) for server, each in sorted(ratios.items()) if median(each)}
+
+
+def _ratios(taken: Mapping[Server, float]) -> dict[Server, float]:
+    """What each server took for a task, in times of what is usual; empty where nobody has a peer."""
+    usual = median_low(taken.values())
+    return {server: each / usual for server, each in taken.items()} if len(taken) > 1 and usual > 0 else {}
 
 
 def slow_servers(timeline: Timeline) -> tuple[Speed, ...]:

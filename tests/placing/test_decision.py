@@ -42,6 +42,11 @@ def test_the_line_has_the_numbers():
         "servers expected to change in 16 min 40 s"
     )
     assert decide(MOVE, 12.0).line.startswith("re-route on, moving loses 0.025 iterations: ")
+    # Where layers stay where they are, micro-batches alone move.
+    assert decide(Move(10.0, 8.0, 0, 0, 1e9, 2.0), 1000.0).line == (
+        "share out micro-batches anew, which gains 24.75 iterations: 8 s instead of 10 s an iteration; "
+        "2 s of standing still; servers expected to change in 16 min 40 s"
+    )
     assert "no change of servers expected" in decide(MOVE, math.inf).line
 
 

@@ -90,6 +90,13 @@ def test_a_pipeline_borrows_a_server_and_one_that_is_too_short_is_given_up():
     }
 
 
+def test_who_is_of_the_same_pipeline_is_asked_first():
+    model = even_model(4, size=5)
+    holding = {Server(0, 0): (0, 4), Server(1, 0): (0, 4), Server(1, 1): (0, 2)}
+    found = copies_of(model, holding, fleet_of(*[((0, 4),)] * 3))
+    assert found.copies == (((2, 4), Server(1, 0), Server(1, 1)),)
+
+
 def test_sources_take_turns():
     model = even_model(4, size=5)
     holding = {Server(0, 0): (0, 4), Server(1, 0): (0, 4), Server(2, 0): (0, 1), Server(3, 0): (0, 1)}

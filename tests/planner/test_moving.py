@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_plan, placed_job
@@ -57,8 +58,8 @@ def test_an_explanation_ends_with_the_decision(run, tmp_path):
     assert report["placement"]["moves"] is True
 
 
-def situation_of(plan, home):
-    return Situation(plan, home, 1.0, 10**6, Seen())
+def situation_of(plan, home, shares=None):
+    return Situation(plan, home, 1.0, 10**6, Seen(), shares or {})
 
 
 def test_in_a_run_chunks_of_the_dead_move_within_their_pipeline_and_all_micro_batches_stay():
@@ -80,3 +81,63 @@ def test_in_a_run_chunks_of_the_dead_move_within_their_pipeline_and_all_micro_ba
     assert mover.weigh(situation_of(first, home)) is None
     hurried = ChunkMover(first, Outlook(0.5)).weigh(situation_of(around, home))
     assert hurried.plan is None
+
+
+def shown(job, **slow):
+    """Everybody keeps step, but for some."""
+    return {server: slow.get(str(server), 1.0) for server in job.servers()}
+
+
+def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as_before():
+    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=4, micro_batches=12, limit=24))
+    first = make_plan(home, (), Mode(), QUICK)
+    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    # What clocks and neighbours do is no reason, nor what does not amount to a whole slot.
+    assert mover.weigh(situation_of(first, home, shown(home, W1_1=0.95))) is None
+    assert mover.weigh(situation_of(first, home, shown(home, W1_1=0.8))) is None
+    found = mover.weigh(situation_of(first, home, shown(home, W1_1=0.5)))
+    assert found.line.startswith("W1_1 computes at 50% of its peers' speed; move layers, which gains ")
+    job = found.plan.job
+    assert [[server.speed for server in each.servers] for each in job.layout][1] == [100, 50, 100, 100]
+    assert len(job.layout[1].servers[1].chunks) == 1
+    assert sum(job.loads) == sum(home.loads)
+    assert check_plan(found.plan) == ()
+    # With the layers where they are, and where the plan knows of it, the slow server holds everybody up.
+    slowly = make_plan(slow_job(home, 50), (), Mode(), QUICK)
+    assert found.plan.period < slowly.period
+    for again in ({}, shown(home, W1_1=0.49)):
+        assert mover.weigh(situation_of(found.plan, home, again)) is None
+    back = mover.weigh(situation_of(found.plan, home, shown(home)))
+    assert back.line.startswith("W1_1 is as fast as its peers again; move layers, which gains ")
+    assert back.plan.job == home
+
+
+def slow_job(job, speed):
+    """With W1_1 slow, and nothing else changed."""
+    servers = list(job.layout[1].servers)
+    servers[1] = msgspec.structs.replace(servers[1], speed=speed)
+    layout = (job.layout[0], msgspec.structs.replace(job.layout[1], servers=tuple(servers)), job.layout[2])
+    return msgspec.structs.replace(job, layout=layout)
+
+
+def test_a_slow_server_with_one_chunk_gets_fewer_micro_batches_and_nothing_is_copied():
+    home = with_own_layout(placed_job("standard", pipelines=3, servers=2, micro_batches=6, limit=8))
+    first = make_plan(home, (), Mode(), QUICK)
+    found = ChunkMover(first, OF_A_CLUSTER, by_speed=True).weigh(situation_of(first, home, shown(home, W1_1=0.5)))
+    assert "; share out micro-batches anew, which gains " in found.line
+    job = found.plan.job
+    assert job.placements == home.placements
+    assert job.loads[1] < 6 < job.loads[0]
+    assert sum(job.loads) == 18
+
+
+def test_a_death_beside_a_slow_server_is_weighed_with_its_speed():
+    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=4, micro_batches=12, limit=24))
+    first = make_plan(home, (), Mode(), QUICK)
+    known = slow_job(home, 50)
+    around = make_plan(known, (Server(1, 3),), Mode(), QUICK)
+    found = ChunkMover(first, OF_A_CLUSTER, by_speed=True).weigh(situation_of(around, home))
+    servers = found.plan.job.layout[1].servers
+    assert [server.speed for server in servers] == [100, 50, 100, 100]
+    # Of equal ones, W1_1 would have had to take one more.
+    assert [server.chunks for server in servers] == [(0, 1), (2, 3), (4, 5, 6, 7), ()]

@@ -1,4 +1,4 @@
-"""Layers of dead servers move to others of their pipeline while training goes on, and back, and no bit changes."""
+"""Layers of dead and slow servers move to others of their pipeline while training goes on, and no bit changes."""
 
 import os
 import signal
@@ -118,3 +118,34 @@ def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference
     run.require_equal(reference)
     assert [len(each.servers) for each in run.views][:3] == [6, 5, 4], run.story
     assert "W1_0" not in run.views[-1].servers
+
+
+class Slowed(Moved):
+    """The same, where slow servers have fewer layers and micro-batches."""
+
+    mover = ChunkMover(make(()), OF_A_CLUSTER, by_speed=True)
+
+
+def test_a_slow_server_gives_layers_away(tmp_path, reference, monkeypatch):
+    hold, iterate = HeldChunks.hold, GptServer.iterate
+    given = tmp_path / "W1_1"
+
+    def told(chunks, wanted):
+        if wanted == (3,):
+            given.write_text(str(chunks.held))
+        hold(chunks, wanted)
+
+    def patient(server, step):
+        # The run does not end before.
+        if step >= 8 and not given.exists():
+            time.sleep(0.3)
+        iterate(server, step)
+
+    monkeypatch.setattr(HeldChunks, "hold", told)
+    monkeypatch.setattr(GptServer, "iterate", patient)
+    run = Slowed(tmp_path / "run", fault(Kind.SLOW, "W1_1", 0, factor=5.0), iterations=24)
+    assert run.error == "", run.story
+    assert run.losses().items() <= reference.losses().items(), run.story
+    assert given.read_text() == "(2, 3)", run.story
+    assert all(len(each.servers) == len(JOB.servers()) for each in run.views)
+    assert any("W1_1 computes at " in text for text in run.texts("move"))

@@ -58,6 +58,7 @@ class Run(msgspec.Struct, frozen=True):
         device: what servers compute on.
         nccl: whether NCCL carries the tensors of GPUs; otherwise they go through host memory.
         outlook: how long servers stay as they are, where chunks move between servers; None where they do not.
+        measured_speeds: whether they move also because servers have shown to be slow.
     """
 
     plan: Plan
@@ -85,6 +86,7 @@ class Run(msgspec.Struct, frozen=True):
     nccl: bool = False
     sequence_parallel: bool = False
     outlook: Outlook | None = None
+    measured_speeds: bool = False
 
     @property
     def goes_on(self) -> bool:
@@ -213,6 +215,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nccl: bool
     sequence_parallel: bool
     outlook: Outlook | None
+    measured_speeds: bool
 
 
 def _path(kind: type, value: str) -> Path:

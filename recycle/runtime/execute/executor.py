@@ -21,7 +21,7 @@ class Hooks(Protocol):
         """An instruction is about to begin; what is raised here ends the list."""
 
     def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
-        """An instruction has taken so long."""
+        """An instruction has taken so long; what this takes is recorded as a part of it."""
 
 
 log = logging.getLogger(__name__)
@@ -64,11 +64,11 @@ class Executor:
                     if not instruction.op.is_transfer:
                         # A GPU is behind: times would be of calls, and what comes next could wait for what never ends.
                         settle()
-                    end = self._recorder.now()
-                    if not instruction.op.is_receive:
-                        self._recorder.add(instruction, start, end)
+                    seconds = (self._recorder.now() - start) / 1e9
                     for hook in self._hooks:
-                        hook.after(iteration, instruction, (end - start) / 1e9)
+                        hook.after(iteration, instruction, seconds)
+                    if not instruction.op.is_receive:
+                        self._recorder.add(instruction, start, self._recorder.now())
         except ViewBroken:
             raise
         except Exception as error:

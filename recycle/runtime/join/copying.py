@@ -18,6 +18,7 @@ from recycle.control.messages import JoinRequest, MoveOrder
 from recycle.control.view import Member, View
 from recycle.holding import live_holders, units_of, with_layout
 from recycle.job import Job
+from recycle.placing.sources import Sources
 from recycle.runtime.join.following import Follower
 from recycle.runtime.join.serving import Meeting, Service
 from recycle.runtime.net.endpoint import Endpoint
@@ -41,8 +42,7 @@ class ChunkCopy(NamedTuple):
 def find_copies(job: Job, order: MoveOrder, view: View) -> tuple[ChunkCopy, ...]:
     """What has to be copied; all members find the same.
 
-    The source is one of the target's own pipeline, if that has one, which gives the chunk away; then the holder that
-    has the least to send.
+    Sources are chosen as for layers in plans, where all chunks count alike.
 
     Args:
         job: what is trained, with who holds what now.
@@ -51,16 +51,15 @@ def find_copies(job: Job, order: MoveOrder, view: View) -> tuple[ChunkCopy, ...]
     """
     following = with_layout(job, order.layout)
     holders = live_holders(job, frozenset(view.servers))
-    sent = dict.fromkeys(view.servers, 0)
+    sources = Sources(view.servers)
     copies = []
     for target in view.members:
         here = units_of(job, target.server)
         for chunk in units_of(following, target.server):
             if chunk in here or not holders[chunk]:
                 continue
-            own = target.server.pipeline
-            source = min(holders[chunk], key=lambda each: (each.pipeline != own, sent[each], each))
-            sent[source] += 1
+            source = sources.choose(holders[chunk], target.server)
+            sources.add(source, 1)
             copies.append(ChunkCopy(chunk, view.member(source), target))
     return tuple(copies)
 

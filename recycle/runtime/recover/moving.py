@@ -2,19 +2,23 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from recycle.control.messages import Verdict
 from recycle.control.view import Member
 from recycle.holding import Layout
-from recycle.job import Job
+from recycle.job import Job, Server
 from recycle.plan.moves import Mover, Proposal, Seen, Situation
 from recycle.plan.plan import Plan
 
 MEASURED = 3
 """Iterations of a view after which is known how long one takes."""
+
+RECENT = 15
+"""Iterations of which that is the median, at most."""
 
 
 class Moving:
@@ -40,9 +44,11 @@ class Moving:
         self._seen = Seen()
         self._since = time.monotonic()
         self._view_plan: Plan | None = None
-        self._durations: list[float] = []
+        self._durations = deque[float](maxlen=RECENT)
         self._last = 0.0
         self._leads = False
+        self._weighed = False
+        self._shares: Mapping[Server, float] = {}
         self._work: _Work | None = None
 
     @property
@@ -64,24 +70,35 @@ class Moving:
             failures=seen.failures + len(verdict.deaths), repairs=seen.repairs + len(verdict.joined)
         )
         self._view_plan, self.plan, self._work = plan, None, None
-        self._durations, self._last = [], 0.0
+        self._weighed, self._shares = False, {}
+        self._durations.clear()
+        self._last = 0.0
         self._leads = verdict.view.members[0] == self._member
 
-    def look(self) -> bool:
-        """After an iteration; whether there is news of something better."""
-        if self._mover is None or self._view_plan is None or not self._leads:
+    def look(self, shares: Mapping[Server, float]) -> bool:
+        """After an iteration; whether there is news of something better.
+
+        Args:
+            shares: of its peers' speed, what each server has shown, if that is known anew.
+        """
+        if self._mover is None or self._view_plan is None or not self._leads or self.plan is not None:
             return False
         now = time.monotonic()
         if self._last:
             self._durations.append(now - self._last)
         self._last = now
-        if self._work is None and len(self._durations) >= MEASURED:
+        self._shares = shares or self._shares
+        if self._work is None and len(self._durations) >= MEASURED and (self._shares or not self._weighed):
             self._count(self._view_plan, now)
             self._since = now
             seconds = sorted(self._durations)[len(self._durations) // 2]
-            situation = Situation(self._view_plan, self._home, seconds, self._size(), self._seen)
+            situation = Situation(self._view_plan, self._home, seconds, self._size(), self._seen, self._shares)
             self._work = _Work(self._mover, situation)
-        if self._work is None or (proposal := self._work.take()) is None:
+            self._weighed, self._shares = True, {}
+        if self._work is None or self._work.goes_on:
+            return False
+        proposal, self._work = self._work.proposal, None
+        if proposal is None:
             return False
         self._tell(proposal.line)
         self.plan = proposal.plan
@@ -97,21 +114,23 @@ class Moving:
 
 
 class _Work:
-    """A decision that is being made in a thread of its own."""
+    """A decision that is being made in a thread of its own.
+
+    Attributes:
+        proposal: what came of it.
+    """
 
     def __init__(self, mover: Mover, situation: Situation) -> None:
-        self._proposal: Proposal | None = None
+        self.proposal: Proposal | None = None
         self._mover = mover
         self._situation = situation
         self._thread = threading.Thread(target=self._run, name="weighing moves", daemon=True)
         self._thread.start()
 
-    def take(self) -> Proposal | None:
-        """What came of it, once."""
-        if self._thread.is_alive():
-            return None
-        proposal, self._proposal = self._proposal, None
-        return proposal
+    @property
+    def goes_on(self) -> bool:
+        """Whether nothing has come of it yet."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
-        self._proposal = self._mover.weigh(self._situation)
+        self.proposal = self._mover.weigh(self._situation)

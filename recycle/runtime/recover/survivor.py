@@ -31,6 +31,7 @@ from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.moving import Moving
+from recycle.runtime.recover.pacing import Pacing
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.rebuilding import Groups, Rebuilding
 from recycle.runtime.recover.recovery import Recovery
@@ -98,6 +99,8 @@ class Survivor:
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
         self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size)
+        by_speed = plans.mover is not None and plans.mover.by_speed
+        self._pacing = Pacing(member, store, trainee.connection.recorder) if by_speed else None
         self._plans = plans
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
@@ -195,8 +198,9 @@ class Survivor:
         """An iteration is made; the first one after a recovery is told of."""
         self.tell_recovery()
         self._recovery.step += 1
-        if self._moving.look() and (order := self._order) is not None:
-            with suppress(StoreLost):
+        with suppress(StoreLost):
+            shares = {} if self._pacing is None else self._pacing.look(self._recovery.step)
+            if self._moving.look(shares) and (order := self._order) is not None:
                 self._admission.order(order)
 
     def exchange_notices(self) -> Notices:
@@ -274,6 +278,8 @@ class Survivor:
         verdict, plan = self._rebuilding.verdict, self._rebuilding.plan
         if self.end is None and verdict is not None and plan is not None:
             self._moving.begin(verdict, plan)
+            if self._pacing is not None:
+                self._pacing.begin(verdict)
 
     @property
     def _order(self) -> MoveOrder | None:

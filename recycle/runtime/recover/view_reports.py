@@ -82,7 +82,7 @@ class ViewReports:
                 [str(each) for each in verdict.view.servers],
                 [str(Member.parse(name).server) for name in joined],
                 verdict.step,
-                causes or ("layers have moved" if moved and not verdict.joined else self.cause),
+                causes or ("the placement has changed" if moved and not verdict.joined else self.cause),
                 verdict.restore,
                 plan.period,
                 plan.retention,

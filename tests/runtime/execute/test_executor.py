@@ -23,6 +23,21 @@ def test_runs_in_order_and_records_all_but_receives():
     assert [entry.instruction for entry in recorder.entries] == list(PROGRAM[1:])
 
 
+def test_what_a_slow_server_waits_is_a_part_of_its_instructions():
+    recorder, ends = Recorder(Server(0, 1)), []
+
+    class Slow:
+        def before(self, *_):
+            pass
+
+        def after(self, _, instruction, __):
+            ends.append((instruction, recorder.now()))
+
+    Executor(dict.fromkeys(Op, lambda _: None), recorder, [Slow()]).run(PROGRAM)
+    told = dict(ends)
+    assert all(entry.start <= told[entry.instruction] <= entry.end for entry in recorder.entries)
+
+
 def test_names_the_failing_row_and_logs_the_list(caplog):
     def fail(instruction):
         if instruction.op is Op.B:
