@@ -1,7 +1,7 @@
 """Are fault-free plans ever behind the published schedulers of Qi et al.?
 
 Usage: python -m benchmarks.published FOLDER [v-shaped | standard] [--servers P,...] [--micro-batches M,...]
-       [--budget S]
+       [--limits N,...] [--rows FILE] [--budget S]
 
 FOLDER holds their schedulers: megatron/core/pipeline_parallel/zerobubble/scheduler of
 https://github.com/sail-sg/zero-bubble-pipeline-parallelism.
@@ -11,6 +11,7 @@ https://github.com/sail-sg/zero-bubble-pipeline-parallelism.
 
 Their schedulers get the same costs, latency and memory, and their orders are timed by the project's clock. They know no
 heavier last half-stage: there it is the order that they find without it. Limits are in whole stages: P, 1.5 P and 2P.
+With --rows every row is written to a file at once, and the same command goes on where the file ends.
 """
 
 import argparse
@@ -20,9 +21,12 @@ import io
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import msgspec
 
 from benchmarks.placements import COSTS, LATENCIES, placed_job
 from recycle.job import Job, Server
@@ -48,6 +52,42 @@ def load(folder: Path, name: str) -> Any:
     return module
 
 
+class Case(msgspec.Struct, frozen=True):
+    """What is planned.
+
+    Attributes:
+        form: the placement's short form.
+        servers: P.
+        micro_batches: M.
+        costs: F, I and W of a half-stage.
+        latency: between neighbouring chunks.
+        limit: of a server's memory, in whole stages.
+        heavier: how many times as much the last half-stage takes.
+    """
+
+    form: str
+    servers: int
+    micro_batches: int
+    costs: tuple[int, int, int]
+    latency: int
+    limit: int
+    heavier: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A plan's period and bound, and the period of the best published order, if there is one."""
+
+    case: Case
+    period: int
+    bound: int
+    published: int | None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the published order is shorter."""
+        return self.published is not None and self.published < self.period
+
+
 class Published:
     """The published schedulers.
 
@@ -63,6 +103,8 @@ class Published:
         sys.modules.setdefault("pulp", ModuleType("pulp"))
         self.standard = load(folder, "zb")
         self.config = sys.modules[f"{PACKAGE}.graph"].GraphConfig
+        # These orders take long to find, and are the same whatever tasks cost.
+        self._controlled = lru_cache(self._controlled_orders)
 
     def orders(self, form: str, job: Job, costs: Sequence[int], latency: int, limit: int) -> Iterator[Programs]:
         """Every order that they find for a job of one pipeline and keeps to memory."""
@@ -96,10 +138,7 @@ class Published:
         for memory in ("min", "half"):
 
             def controlled(memory: str = memory) -> Programs:
-                graph = self.v_controlled.PipelineGraph(servers, count, memory, *costs, latency)
-                blocks = {"min": graph.stable_pattern_v_min, "half": graph.stable_pattern_v_half}[memory](servers)
-                doubled = [cost for cost in costs for _ in range(2)]
-                orders = graph.schedule_from_pattern(blocks, count, doubled)[2]
+                orders = self._controlled(servers, count, memory)
                 return {
                     Server(0, server): [
                         ((each % 2 if each < 2 else 1 - each % 2) * count + number) * 3 + each // 2
@@ -109,6 +148,11 @@ class Published:
                 }
 
             yield controlled
+
+    def _controlled_orders(self, servers: int, count: int, memory: str) -> Any:
+        graph = self.v_controlled.PipelineGraph(servers, count, memory, 1, 1, 1, 0)
+        blocks = {"min": graph.stable_pattern_v_min, "half": graph.stable_pattern_v_half}[memory](servers)
+        return graph.schedule_from_pattern(blocks, count, [1] * 6)[2]
 
     def _standard(self, job: Job, costs: Sequence[int], latency: int, limit: int) -> Iterator[Callable[[], Programs]]:
         depth, count = job.depth, job.micro_batches
@@ -148,19 +192,24 @@ def timed(job: Job, programs: Programs) -> float:
         return float("inf")
 
 
-def compare(published: Published, form: str, servers: int, micro_batches: int, seconds: float) -> Iterator[bool]:
-    """The rows of one shape; whether the plan is behind, for each."""
-    limits = (servers, servers + servers // 2, 2 * servers)
-    for costs, latency, limit, heavier in itertools.product(COSTS, LATENCIES, limits, (1, 2)):
-        job = placed_job(form, (1, servers, micro_batches), costs, latency, limit, heavier)
-        public = min((timed(job, order) for order in published.orders(form, job, costs, latency, limit)), default=0)
-        plan = make_plan(job, (), Mode(), Effort((MaxSeconds(seconds),), f"{seconds:g} s"), "compute")
-        behind = 0 < public < plan.period
-        text = ":".join(map(str, costs)) + (" heavy" if heavier > 1 else "")
-        ratios = f"{plan.period / plan.bound:.3f} {public / plan.period:.3f}"
-        row = f"{servers} x {micro_batches:<4} {text:14} {latency:<8} {limit:<6} {plan.period:<7} {plan.bound:<7}"
-        print(f"{form:9} {row} {public:<9g} {ratios}{'  behind' if behind else ''}", flush=True)
-        yield behind
+def compare(published: Published, case: Case, seconds: float) -> Row:
+    """A plan against the best published order."""
+    shape = (1, case.servers, case.micro_batches)
+    job = placed_job(case.form, shape, case.costs, case.latency, case.limit, case.heavier)
+    orders = published.orders(case.form, job, case.costs, case.latency, case.limit)
+    public = min((timed(job, order) for order in orders), default=float("inf"))
+    plan = make_plan(job, (), Mode(), Effort((MaxSeconds(seconds),), f"{seconds:g} s"), "compute")
+    return Row(case, plan.period, plan.bound, None if public == float("inf") else int(public))
+
+
+def show(row: Row) -> None:
+    """A line of the table."""
+    case = row.case
+    text = ":".join(map(str, case.costs)) + (" heavy" if case.heavier > 1 else "")
+    published = "-" if row.published is None else f"{row.published:<9} {row.published / row.period:.3f}"
+    head = f"{case.form:9} {case.servers} x {case.micro_batches:<4} {text:14} {case.latency:<8} {case.limit:<6}"
+    ratio = f"{row.period / row.bound:.3f}"
+    print(f"{head} {row.period:<7} {row.bound:<7} {ratio} {published}{'  behind' if row.behind else ''}", flush=True)
 
 
 def main() -> None:
@@ -170,19 +219,31 @@ def main() -> None:
     parser.add_argument("section", nargs="?", choices=("v-shaped", "standard"), default="v-shaped")
     parser.add_argument("--servers", default="4,8,16,32")
     parser.add_argument("--micro-batches", default="1,2,4", help="per server of a pipeline")
+    parser.add_argument("--limits", default="2,3,4", help="in half-stages per server of a pipeline")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="where rows are kept, one of JSON a line")
     parser.add_argument("--budget", type=float, default=5.0)
     arguments = parser.parse_args()
     published = Published(arguments.folder)
+    kept = arguments.rows.read_bytes().splitlines() if arguments.rows and arguments.rows.exists() else []
+    rows = {row.case: row for row in (msgspec.json.decode(line, type=Row) for line in kept)}
     print(
-        "form, P x M, F:I:W of a half-stage, latency, limit, period, bound, published, period/bound, published/period"
+        "form, P x M, F:I:W of a half-stage, latency, limit, period, bound, period/bound, published, published/period"
     )
-    behind = [
-        each
-        for servers in map(int, arguments.servers.split(","))
-        for times in map(int, arguments.micro_batches.split(","))
-        for each in compare(published, arguments.section, servers, times * servers, arguments.budget)
+    shapes = itertools.product(*(map(int, text.split(",")) for text in (arguments.servers, arguments.micro_batches)))
+    halves = [int(text) for text in arguments.limits.split(",")]
+    cases = [
+        Case(arguments.section, servers, times * servers, costs, latency, servers * half // 2, heavier)
+        for servers, times in shapes
+        for costs, latency, half, heavier in itertools.product(COSTS, LATENCIES, halves, (1, 2))
     ]
-    print(f"{sum(behind)} of {len(behind)} plans are behind the best published order")
+    for case in cases:
+        if case not in rows:
+            rows[case] = compare(published, case, arguments.budget)
+            if arguments.rows:
+                with arguments.rows.open("ab") as file:
+                    file.write(msgspec.json.encode(rows[case]) + b"\n")
+        show(rows[case])
+    print(f"{sum(rows[case].behind for case in cases)} of {len(cases)} plans are behind the best published order")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ import msgspec
 
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
+from recycle.planner.greedy.advance import advance
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.pattern import busiest, spread
 from recycle.planner.greedy.published import zero_bubble_orders
+from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import Problem, Programs, one_pipeline
@@ -158,15 +160,16 @@ class _Search:
             if self.walking and self.whole is not None:
                 self.whole.spread(self)
 
-    def begin(self, programs: Programs) -> None:
-        """Keep a schedule that was made in one go, as one to walk from."""
+    def begin(self, programs: Programs) -> bool:
+        """Keep a schedule that was made in one go, as one to walk from; False if its servers wait for each other."""
         try:
             found = value(self.problem, programs)
         except Deadlock:
-            return
+            return False
         # The number breaks ties, so that programs are never compared.
         self.starts.append((found, len(self.starts), programs))
         self.take(programs, found)
+        return True
 
     def run(self, start: Programs | None) -> None:
         problem = self.problem
@@ -242,7 +245,20 @@ class _Search:
             self.take(programs, pattern.value)
         else:
             self.begin(programs)
+            if places < busiest(self.problem) and not self.ended():
+                self.crowd(pattern)
         self.spending.moves += self.problem.tasks // TASKS_A_MOVE
+
+    def crowd(self, pattern: "_Search") -> None:
+        """Take the schedules in which all pipelines follow a pattern that has servers make up for guests left over.
+
+        One is left over near the end: what it delays is not late yet where its pipeline has the last place free.
+        """
+        assert pattern.best is not None
+        places = pattern.problem.job.micro_batches
+        programs = spread(self.problem, advance(pattern.problem, pattern.best), places, max(0, places - 2))
+        if self.begin(programs) and self.problem.kinds == 3 and not self.ended():
+            self.begin(refit(self.problem, programs, max(self.bound, pattern.value)))
 
     def walk(self) -> None:
         """Walk from the best schedule and from those made in one go, in turn; not where servers hold several chunks."""

@@ -59,6 +59,7 @@ POLICIES = (
     ChunkPolicy(100, deep=True, late=False, ahead=115),
     ChunkPolicy(50, deep=False, late=True, frees=True, ahead=130),
     ChunkPolicy(0, deep=True, late=True),
+    ChunkPolicy(0, deep=True, late=False, frees=True),
     ChunkPolicy(100, deep=True, late=True, frees=True, patient=True),
     ChunkPolicy(0, deep=False, late=False, frees=True, patient=True),
 )

@@ -6,6 +6,7 @@ import msgspec
 
 from recycle.planner.greedy.chunk_scheduler import POLICIES, ChunkPolicy, schedule_chunks
 from recycle.planner.greedy.refit import refit
+from recycle.planner.greedy.rounds import is_v_shaped, round_schedules
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import Problem, Programs, make_problem
@@ -33,6 +34,13 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
             yield refit(problem, order, target)
             yield refit(problem, order, NO_TARGET)
         yield order
+    if is_v_shaped(problem):
+        plain = _plain(problem)
+        for each in (problem,) if plain == problem else (problem, plain):
+            for order in round_schedules(each):
+                yield order
+                yield refit(problem, order, target)
+                orders.append(order)
     for policy in POLICIES:
         order = schedule_chunks(problem, policy)
         yield order
@@ -65,3 +73,12 @@ def _evened(problem: Problem) -> Problem:
     stages = [msgspec.structs.replace(each, forward=1, input_gradient=1, weight_gradient=1) for each in job.stages]
     even = msgspec.structs.replace(job, stages=tuple(stages), latency=(0,) * len(job.latency))
     return make_problem(even, problem.dead, problem.mode)
+
+
+def _plain(problem: Problem) -> Problem:
+    """The same problem, with the costs of the first chunk for all."""
+    job = problem.job
+    first = job.stages[0]
+    costs = {field: getattr(first, field) for field in ("forward", "input_gradient", "weight_gradient")}
+    stages = tuple(msgspec.structs.replace(stage, **costs) for stage in job.stages)
+    return make_problem(msgspec.structs.replace(job, stages=stages), problem.dead, problem.mode)

@@ -18,10 +18,13 @@ and releases of memory are moved forward for them; what that costs, or whether s
 the clock tells.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from recycle.job import Server
-from recycle.planner.model.problem import Problem, Programs
+from recycle.planner.model.evaluate import timing
+from recycle.planner.model.problem import Problem, Programs, one_pipeline
 
 
 def busiest(problem: Problem) -> int:
@@ -44,7 +47,7 @@ def pattern_of(problem: Problem, programs: Programs) -> Programs:
     }
 
 
-def spread(problem: Problem, pattern: Programs, places: int) -> Programs:
+def spread(problem: Problem, pattern: Programs, places: int, over: int = 0) -> Programs:
     """A plan in which every pipeline follows a pattern.
 
     Args:
@@ -52,11 +55,13 @@ def spread(problem: Problem, pattern: Programs, places: int) -> Programs:
         pattern: programs of one pipeline with the job's stages, without failures.
         places: how many micro-batches it has, no fewer than a pipeline of the problem; with ``busiest`` no guest is
             left over.
+        over: the place that fewest pipelines leave free, whose guest is the first to be left over.
 
     Returns:
         Programs that keep to memory. With fewer places than ``busiest`` servers may wait for each other.
     """
-    taken = _places(problem, places)
+    taken = _places(problem, places, over)
+    due = _starts(problem, pattern, places)
     programs: dict[Server, list[int]] = {}
     for stage, live in enumerate(problem.live):
         hosted = _host(problem, stage, taken)
@@ -64,23 +69,29 @@ def spread(problem: Problem, pattern: Programs, places: int) -> Programs:
         for pipeline in live:
             units = hosted[pipeline]
             tasks = [
-                (task // 3 // places * problem.total + unit) * 3 + task % 3
-                for task in order
+                ((task // 3 // places * problem.total + unit) * 3 + task % 3, time)
+                for task, time in zip(order, due[stage], strict=True)
                 for unit in units[task // 3 % places]
             ]
             crowded = any(len(each) > 1 for each in units)
-            programs[Server(pipeline, stage)] = _fit(problem, stage, tasks) if crowded else tasks
+            programs[Server(pipeline, stage)] = _fit(problem, stage, tasks) if crowded else [task for task, _ in tasks]
     return programs
 
 
-def _places(problem: Problem, places: int) -> list[list[int | None]]:
+def _starts(problem: Problem, pattern: Programs, places: int) -> list[list[int]]:
+    """When the tasks of each server of a pattern start."""
+    starts = iter(timing(one_pipeline(problem, places), pattern).start)
+    return [list(islice(starts, len(pattern[server]))) for server in sorted(pattern)]
+
+
+def _places(problem: Problem, places: int, over: int) -> list[list[int | None]]:
     """Per pipeline, its micro-batch in each place, None where it is free."""
     micro_batches = problem.job.micro_batches
     free = places - micro_batches
     taken: list[list[int | None]] = []
     for pipeline in range(problem.job.pipelines):
-        # Dealt from the last place on: what is left over is at the beginning, where servers still have idle time.
-        gaps = {places - 1 - number % places for number in range(pipeline * free, (pipeline + 1) * free)}
+        # Dealt from the place before that on, backwards: it comes last.
+        gaps = {(over - 1 - number) % places for number in range(pipeline * free, (pipeline + 1) * free)}
         own = iter(range(pipeline * micro_batches, (pipeline + 1) * micro_batches))
         taken.append([None if place in gaps else next(own) for place in range(places)])
     return taken
@@ -110,32 +121,53 @@ def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -
             hosted[host][place].append(unit)
             load[host] += 1
     for place, unit in sorted(over):
-        # A pipeline takes guests of near places at all stages: they disturb it once.
+        # Its other servers make up for what a guest delays where their own next place is free.
         hosts = allowed[unit // problem.job.micro_batches]
-        host = min(hosts, key=lambda pipeline: (load[pipeline], (pipeline - place) % problem.job.pipelines))
+        host = min(hosts, key=lambda pipeline: (load[pipeline], _wait(taken[pipeline], place), pipeline))
         hosted[host][place].insert(0, unit)
         load[host] += 1
     return hosted
 
 
-def _fit(problem: Problem, stage: int, tasks: Sequence[int]) -> list[int]:
-    """The tasks of a server of one chunk in an order that keeps to memory.
+def _wait(taken: Sequence[int | None], place: int) -> int:
+    """How many places behind one the next free place of a pipeline is, from the first on again behind the last."""
+    return min(((free - place) % len(taken) for free, unit in enumerate(taken) if unit is None), default=0)
 
-    Before an F that does not fit, what releases memory comes forward.
+
+def _fit(problem: Problem, stage: int, tasks: Sequence[tuple[int, int]]) -> list[int]:
+    """The tasks of a server of one chunk in an order that keeps to memory, and to a pattern as far as it can.
+
+    F and I keep their order. A W waits while the server is late, for nothing waits for it; where an F needs memory, a W
+    goes first, or the next I if there is none.
+
+    Args:
+        problem: what is planned.
+        stage: the server's.
+        tasks: in an order that may not keep to memory, with the time at which each starts in the pattern.
     """
-    acquire, release = problem.acquire[stage], problem.release[stage]
+    cost, acquire, release = problem.cost[stage], problem.acquire[stage], problem.release[stage]
     room = problem.job.stages[stage].limit
-    waiting = list(tasks)
-    done: set[int] = set()
+    waiting = [(task, due) for task, due in tasks if task % 3 < 2]
+    weights: deque[int] = deque()
+    started: set[int] = set()
     ordered: list[int] = []
-    while waiting:
-        task = waiting[0]
-        if acquire[task % 3] > room:
-            weights = (each for each in waiting if each % 3 == 2 and release[2] and each - 1 in done)
-            gradients = (each for each in waiting if each % 3 == 1 and each - 1 in done)
-            task = next(weights, None) or next(gradients)
-        waiting.remove(task)
-        done.add(task)
+    now = 0
+    while waiting or weights:
+        number = 0
+        if waiting:
+            task, due = waiting[0]
+            short = acquire[task % 3] > room
+            if weights and (now + cost[2] <= due or (short and release[2])):
+                number = -1
+            elif short:
+                number = next(place for place, (each, _) in enumerate(waiting) if each % 3 == 1 and each - 1 in started)
+        else:
+            number = -1
+        task, due = (weights.popleft(), now) if number < 0 else waiting.pop(number)
+        now = max(now, due) + cost[task % 3]
+        started.add(task)
         ordered.append(task)
         room += release[task % 3] - acquire[task % 3]
+        if task % 3 == 1 and problem.kinds == 3:
+            weights.append(task + 1)
     return ordered

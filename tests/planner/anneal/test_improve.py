@@ -125,7 +125,7 @@ def test_without_failures_the_number_of_pipelines_makes_no_difference(pipelines)
     assert found.progress.value == value(problem, found.programs) == 2201 == lower_bound(problem).value
 
 
-@pytest.mark.parametrize(("failures", "ratio"), [(1, 1.02), (2, 1.02), (8, 1.03)])
+@pytest.mark.parametrize(("failures", "ratio"), [(1, 1.015), (2, 1.015), (8, 1.03)])
 def test_a_thousand_servers_with_tight_memory_and_latency_stay_close_to_the_bound(failures, ratio):
     job = uneven(64)
     problem = make_problem(job, random.Random(failures).sample(job.servers(), failures), Mode())
