@@ -105,6 +105,11 @@ class Machine:
         """Whether this is who proposes the next verdict."""
         return self._rank.is_first and self.leader == self.me
 
+    @property
+    def pauses(self) -> bool:
+        """Whether it waits for others to halt whom no alarm has told to."""
+        return self.state is State.GATHERING and not self._alarmed
+
     def handle(self, event: Event) -> Actions:
         """Take notice of an event, and say what is to be done about it."""
         if not self._counts(event):
