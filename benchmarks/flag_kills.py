@@ -10,6 +10,11 @@ those of stock Megatron, and stock Megatron goes on from every checkpoint at ano
 A third of the kills comes in a save (of format torch_dist, torch, and torch_dist with --async-save in turn), a third
 in an evaluation or in what is logged after an iteration, and a third at any moment. With ``-o FOLDER`` every kill is
 a line of ``kills.jsonl`` there; started again with the same folder, the benchmark goes on where it was broken off.
+
+``--job experts`` and ``--job tensor`` have eight ranks and servers of two, of which one dies with its server: experts
+that alltoall reaches, and tensor with sequence parallelism. Their runs are short, with two kills in each, and write
+checkpoints without and with --async-save in turn; stock Megatron goes on from these with half the ranks.
+``--kinds save --trials 4`` is a run of each.
 """
 
 import argparse
@@ -44,9 +49,6 @@ FORMATS = {
     "async": "--ckpt-format torch_dist --async-save",
 }
 KINDS = ("save", "evaluation", "any", "save", "logging", "any")
-TOGETHER = 8
-"""Kills in one run."""
-
 ALLOWED = 1e-6
 
 
@@ -59,6 +61,7 @@ class KilledJob(NamedTuple):
         ranks: of each server.
         planned: the iterations for which data is made.
         iterations: after which it exits.
+        together: kills in one run.
         resumed: the formats of its checkpoints, and with each how many ranks resume from them, and what these are told.
     """
 
@@ -67,6 +70,7 @@ class KilledJob(NamedTuple):
     ranks: int
     planned: int
     iterations: int
+    together: int
     resumed: Mapping[str, tuple[int, str]]
 
     @property
@@ -88,12 +92,12 @@ ALONE = (1, "--pipeline-model-parallel-size 1")
 HALF = {"torch_dist": (4, ""), "async": (4, "")}
 JOBS = {
     # What format torch has written can be cut no other way.
-    "gpt": KilledJob("", 3, 1, 120, 60, {"torch_dist": ALONE, "torch": (2, ""), "async": ALONE}),
+    "gpt": KilledJob("", 3, 1, 120, 60, 8, {"torch_dist": ALONE, "torch": (2, ""), "async": ALONE}),
     "experts": KilledJob(
         "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --disable-bias-linear",
-        *(2, 2, 45, 30, HALF),
+        *(2, 2, 45, 30, 2, HALF),
     ),
-    "tensor": KilledJob("--tensor-model-parallel-size 2 --sequence-parallel", 2, 2, 45, 30, HALF),
+    "tensor": KilledJob("--tensor-model-parallel-size 2 --sequence-parallel", 2, 2, 45, 30, 2, HALF),
 }
 
 
@@ -332,7 +336,7 @@ def main() -> int:
         rows = read_lines(path, release, arguments.job)
         while len(rows) < arguments.trials:
             run = max((row.run for row in rows), default=-1) + 1
-            numbers = range(len(rows), min(arguments.trials, len(rows) + TOGETHER))
+            numbers = range(len(rows), min(arguments.trials, len(rows) + JOBS[arguments.job].together))
             kinds = [arguments.kinds[number % len(arguments.kinds)] for number in numbers]
             with tempfile.TemporaryDirectory() as work:
                 killed = kill_ranks(tree, arguments.job, run, kinds, arguments.seed, Path(work))

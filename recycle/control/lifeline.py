@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import threading
+from contextlib import suppress
 
 _SHARED = 1
 _ROBUST = 1
@@ -44,15 +45,21 @@ class Lifeline:
         return self._held.value == b"\1"
 
     def watch(self) -> int:
-        """In the agent, once it is held: a file descriptor that becomes readable when the worker's main thread ends."""
-        cut = os.eventfd(0)
+        """In the agent, once it is held: a file descriptor that becomes readable when the worker's main thread ends.
+
+        The caller closes it, whenever it likes: the thread that writes has an end of its own, because a number that was
+        closed may be another file's by the time it comes to write.
+        """
+        reader, writer = os.pipe()
 
         def wait() -> None:
             self._call("pthread_mutex_lock", self._mutex, allowed=errno.EOWNERDEAD)
-            os.eventfd_write(cut, 1)
+            with suppress(BrokenPipeError):
+                os.write(writer, b"\0")
+            os.close(writer)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
-        return cut
+        return reader
 
     def _call(self, name: str, *arguments: object, allowed: int = 0) -> None:
         result = getattr(self._library, name)(*arguments)

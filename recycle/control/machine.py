@@ -111,6 +111,11 @@ class Machine:
         """Whether it waits for somebody who takes up a stage that has no live server."""
         return bool(self._waits_for)
 
+    @property
+    def pauses(self) -> bool:
+        """Whether it waits for others to halt whom no alarm has told to."""
+        return self.state is State.GATHERING and not self._alarmed
+
     def handle(self, event: Event) -> Actions:
         """Take notice of an event, and say what is to be done about it."""
         if not self._counts(event):

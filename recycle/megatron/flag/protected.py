@@ -342,15 +342,16 @@ class ProtectedExecution:
 
     def together(self, kind: str, act: Callable[[], None]) -> None:
         """See Living."""
-        network, survivor = self._network, self._survivor
-        if network is None or survivor is None:
+        survivor = self._survivor
+        if self._network is None or survivor is None:
             act()
             return
+        members = self._network.view.members
 
         def act_in_view() -> list[torch.Tensor]:
             view = self.network.view
             # Nobody who has begun it with those who are left may still be at it.
-            survivor.outwait(each for each in network.view.members if each not in view.members)
+            survivor.outwait(each for each in members if each not in view.members)
             living = only_the_living(view, self._protection.by_rank, self._groups, self.collectives)
             with living, self._roles.only_own(), self.rank_calls.inside():
                 act()

@@ -12,7 +12,7 @@ import msgspec
 
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
-from recycle.control.events import Decided, Died, Event, JoinReady, Overdue, Reported, Unreplaced
+from recycle.control.events import Decided, Died, Event, JoinReady, Noticed, Overdue, Reported, Unreplaced
 from recycle.control.log import LogReader
 from recycle.control.machine import Machine
 from recycle.control.messages import Alarm, Death, Opening, Report, Verdict
@@ -46,7 +46,9 @@ class Gathering:
         self._store = store
         self._ids = itertools.count()
         self._epoch: int | None = None
+        # Since when is waited in that epoch: in a pause, or from an alarm on.
         self._began = 0.0
+        self._pauses = False
         self._reader: LogReader[Report | Death] | None = None
         # Which ranks have said in the present view what they hold, or have died.
         self._heard: set[tuple[Member, int]] = set()
@@ -143,11 +145,12 @@ class Gathering:
         board, durations, view, leader = self._store.board, self._store.durations, machine.view, machine.leader
         assert leader is not None, f"{self._member} knows of its own death"
         self._enter(view)
-        overdue = time.monotonic() - self._began > (durations.start if machine.starts else durations.answer)
+        waited = self._waited(machine)
+        overdue = waited > (durations.start if machine.starts else durations.answer)
         verdict = None
         if machine.leads:
             patience = durations.replacement
-            if machine.waits and patience is not None and time.monotonic() - self._began > patience:
+            if machine.waits and patience is not None and waited > patience:
                 yield Unreplaced(f"unreplaced/{view.epoch}", view.epoch)
             quiet = True
             time.sleep(min(LOOK, COMING * max(0, len(view.members) * self._rank.size - len(self._heard))))
@@ -172,6 +175,11 @@ class Gathering:
         for member in view.members if overdue else ():
             if not self._has_told(member):
                 yield Overdue(f"overdue/{next(self._ids)}", view.epoch, member)
+        if machine.pauses and waited > durations.transfer:
+            # Who comes late to a pause owes nothing, but no iteration has anybody wait for longer.
+            late = next((each for each in view.members if not self._has_told(each)), leader)
+            cause = f"a pause has waited for {late.server} for {durations.transfer:g} s"
+            yield Noticed(f"late/{view.epoch}", view.epoch, cause)
 
     def listen(self, view: View, timeout: float = 0.0) -> Iterator[Event]:
         """What was told in a view since the last time, after somebody has or a time in seconds is over."""
@@ -200,6 +208,13 @@ class Gathering:
         while not all(map(self._has_told, joiners())) and time.monotonic() < deadline:
             yield from self.listen(view, LOOK)
 
+    def _waited(self, machine: Machine) -> float:
+        """Seconds of waiting in the present epoch; an alarm in a pause gives everybody the time to answer it."""
+        if self._pauses and not machine.pauses:
+            self._began = time.monotonic()
+        self._pauses = machine.pauses
+        return time.monotonic() - self._began
+
     def _has_told(self, member: Member) -> bool:
         """Whether all ranks of a member have said what they hold, or it has died."""
         return all((member, rank) in self._heard for rank in range(self._rank.size))
@@ -207,7 +222,7 @@ class Gathering:
     def _enter(self, view: View) -> LogReader[Report | Death]:
         """The log of a view, read on from where it was left."""
         if self._reader is None or view.epoch != self._epoch:
-            self._epoch, self._began = view.epoch, time.monotonic()
+            self._epoch, self._began, self._pauses = view.epoch, time.monotonic(), False
             self._reader = LogReader(self._store.board.failures.log(view.epoch))
             # What this rank says itself need not be heard.
             self._heard = {(self._member, self._rank.number)}

@@ -13,9 +13,9 @@ from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.events import Decided, Died
+from recycle.control.events import Built, Decided, Died, Event, Halted, Noticed, Overdue, Paused
 from recycle.control.machine import Machine
-from recycle.control.messages import Death, Verdict
+from recycle.control.messages import Death, Report, Verdict
 from recycle.control.participant import Participant
 from recycle.control.tcp_store import TorchStore, listen, serve
 from recycle.control.view import Member, ServerRank, View
@@ -93,6 +93,33 @@ def test_who_decided_and_died_before_all_have_heard_is_not_waited_for_again() ->
         machine.handle(Decided("begin", change.verdict))
         told = list(Gathering(me, cast("StoreConnection", connection)).look(machine))
     assert [type(each) for each in told] == [Died, Decided]
+
+
+def test_a_pause_to_which_somebody_does_not_come_ends_with_an_alarm_that_it_has_the_time_to_answer() -> None:
+    with served() as store:
+        change = Change(store, 2, 2)
+        _, me, *_, late = change.members
+        durations = Durations(beat=0.05, silence=0.2, hang=0.2, rebuild=0.2, answer=0.2, transfer=0.3)
+        connection = SimpleNamespace(board=Board(store.clone(), TOKEN), durations=durations)
+        machine = Machine(me, change.job)
+        gathering = Gathering(me, cast("StoreConnection", connection))
+        for event in (
+            Decided("begin", change.verdict),
+            Built("built", 0),
+            Paused("pause", 0, 7),
+            Halted("halt", 0, 7, 7),
+        ):
+            machine.handle(event)
+        for each in change.members[:-1]:
+            change.board.failures.publish_report(Report(str(each), 0, 7, 7))
+        told: list[Event] = []
+        while not any(isinstance(each, Noticed) for each in told):
+            told += gathering.look(machine)
+        (noticed,) = (each for each in told if isinstance(each, Noticed))
+        assert noticed.cause == f"a pause has waited for {late.server} for 0.3 s"
+        assert machine.handle(noticed)
+        # What was waited for in the pause does not count.
+        assert not any(isinstance(each, Overdue) for each in gathering.look(machine))
 
 
 @pytest.mark.parametrize("pipelines", [2, 12])

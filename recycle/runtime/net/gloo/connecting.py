@@ -11,12 +11,13 @@ import struct
 import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.distributed import DistError, Store, Work
 
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.groups import begin, lost
 from recycle.runtime.net.gloo.tags import GREETINGS
 
@@ -57,13 +58,13 @@ class LazyGroup(NamedTuple):
 
     Attributes:
         store: of this group alone.
-        backend: gloo's own.
+        backend: this rank's part of it.
         rank: of this process.
         partners: the ranks to connect with; each of them must do the same.
     """
 
     store: Store
-    backend: Any
+    backend: GlooBackend
     rank: int
     partners: Collection[int]
 

@@ -8,6 +8,7 @@ import torch
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.network import NetworkOptions
 
 SLICE = timedelta(milliseconds=50)
@@ -45,11 +46,11 @@ class GlooGroup:
     """A group over one of gloo's.
 
     Args:
-        backend: gloo's own.
+        backend: this rank's part of it.
         check: raises when a reduction will not come to its end.
     """
 
-    def __init__(self, backend: Any, check: Callable[[], None]) -> None:
+    def __init__(self, backend: GlooBackend, check: Callable[[], None]) -> None:
         self._backend = backend
         self._check = check
 
@@ -72,7 +73,7 @@ class GlooGroup:
         return GlooReduction(begin(lambda: self._backend.allreduce([tensor], options)), self._check)
 
 
-def make_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> Any:
+def make_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> GlooBackend:
     """Make this rank's part of a group, connected with nobody yet.
 
     It listens on a device of its own, because a lazy device knows who connects by their rank alone.
@@ -97,20 +98,19 @@ def make_backend(store: Store, rank: int, size: int, options: NetworkOptions) ->
         raise lost(error) from error
     # Of reductions: each wait for a transfer has a time-out of its own.
     backend._set_default_timeout(options.transfer_timeout)  # noqa: SLF001
-    return backend
+    return GlooBackend(backend)
 
 
-def begin(start: Callable[[], Any]) -> Work:
+def begin(start: Callable[[], Work]) -> Work:
     """Start something in a group.
 
     Raises:
         ConnectionLost: it cannot be started any more.
     """
     try:
-        work: Work = start()
+        return start()
     except RuntimeError as error:
         raise lost(error) from error
-    return work
 
 
 def lost(error: RuntimeError) -> ConnectionLost:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
-from typing import Any
 
 import torch
 from torch.distributed import Store, Work
 
+from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import begin, lost, make_backend
 from recycle.runtime.net.gloo.sockets import Connections, open_sockets
@@ -43,7 +43,7 @@ class GlooLink:
     """A link between two ranks of a process group. There is one at most for each of its other ranks.
 
     Args:
-        backend: gloo's own group.
+        backend: this process's part of it.
         rank: of this process.
         peer: the rank of the other one.
         epoch: of the view.
@@ -51,7 +51,9 @@ class GlooLink:
         waits: waits for all transfers of this process in the group.
     """
 
-    def __init__(self, backend: Any, rank: int, peer: int, epoch: int, timeout: timedelta, waits: Waits) -> None:
+    def __init__(
+        self, backend: GlooBackend, rank: int, peer: int, epoch: int, timeout: timedelta, waits: Waits
+    ) -> None:
         self._backend = backend
         self._peer = peer
         self._upwards = peer > rank

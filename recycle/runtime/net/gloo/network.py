@@ -54,7 +54,7 @@ class GlooNetwork:
         self._keep = frozenset(options.keep_ports)
         self._check = check or _nothing
         self._sockets = open_sockets()
-        # Groups end with the network, whoever else has let go of them: their end takes its time.
+        # Groups end with the network, whoever else has let go of them.
         self._groups: list[LazyGroup] = []
         self._named: dict[str, GlooGroup] = {}
         self._connections: list[Connections] = []
