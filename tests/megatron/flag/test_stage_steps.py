@@ -13,7 +13,7 @@ from recycle.megatron.flag.refusals import not_own
 ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--hidden-dropout", 0.1)
 TO_FILE = ("--save-interval", 12, "--ckpt-format", "torch", "--save")
 SELDOM = ("--log-interval", 100)
-EXACT = (*ON, "--recycle-exact", "--bf16", "--calculate-per-token-loss")
+EXACT = (*ON, "--recycle-exact")
 LENGTH = 12
 ONE_STAGE = ("--pipeline-model-parallel-size", 1)
 DIVIDED = (*ONE_STAGE, "--tensor-model-parallel-size", 2, "--sequence-parallel", "--qk-layernorm")
