@@ -1,10 +1,11 @@
-"""What is left of a job after its end: processes, who holds its output, and its exit status, against stock Megatron's.
+"""What is left of a job after its end: processes, output, files and exit status, against stock Megatron's.
 
 Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.ends [CASE ...]
 
 A job of two servers is started by torchrun (a Megatron script, with and without the flag, that saves checkpoints) or
 by ``recycle train``. It is left alone, or after some iterations a worker is stopped for ever (SIGSTOP), an agent is
-killed, or what has started the job is killed. Its processes are told by a variable that all of them inherit.
+killed, or what has started the job is killed. Its processes are told by a variable that all of them inherit. The first
+rank of a Megatron script counts its descriptors after ten iterations and when the script is over, in every kind of job.
 """
 
 import argparse
@@ -27,6 +28,7 @@ MARK = "RECYCLE_BENCHMARK_ENDS"
 VICTIM = "recycle: W1_0"
 STRIKE, ITERATIONS = 5, 150
 LINE = re.compile(r"iteration +(\d+)/")
+DESCRIPTORS = re.compile(r"^open (.*): (.*)$")
 PATIENCE, STAYS = 140.0, 2.0
 """Seconds after which a job has hung, and for which processes may outlive what has started them."""
 
@@ -47,7 +49,7 @@ def command_of(kind: str, folder: Path) -> list[str]:
 
     saves = ("--save", folder / "saved", "--save-interval", 50, "--eval-interval", 1000, "--lr", 2e-3)
     words = (*saves, "--pipeline-model-parallel-size", 1, *(FLAG if kind == "flag" else ()))
-    words = words_of(make_dataset(folder / "text"), *words, iterations=ITERATIONS)
+    words = words_of(make_dataset(folder / "text"), *words, iterations=ITERATIONS, script="descriptors_gpt.py")
     return [sys.executable, "-W", "ignore", *TORCHRUN, "2", "-m", "recycle.megatron", *words]
 
 
@@ -95,10 +97,14 @@ class Watched:
 
         self.mark = uuid.uuid4().hex
         self.said: list[str] = []
+        self.opened: dict[str, str] = {}
         self.done = 0
         self._event = event
+        self._scratch = folder / "scratch"
+        self._scratch.mkdir()
         self._struck = threading.Event()
         variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "PYTHONWARNINGS": "ignore", MARK: self.mark}
+        variables["TMPDIR"] = str(self._scratch)
         self.process = subprocess.Popen(
             command_of(kind, folder),
             env=os.environ | variables,
@@ -148,6 +154,8 @@ class Watched:
             after,
             f"{len(left)} {' '.join(sorted(set(left.values())))[:200]}".strip(),
             "held" if self._reader.is_alive() else "closed",
+            " ".join(sorted(each.name for each in self._scratch.iterdir())),
+            "; ".join(f"{when} {kinds}" for when, kinds in self.opened.items()),
             " / ".join(dict.fromkeys(said))[:900],
         ]
         return " | ".join(cells)
@@ -157,6 +165,8 @@ class Watched:
         for line in self.process.stdout:
             if found := LINE.search(line):
                 self.done = max(self.done, int(found[1]))
+            elif counted := DESCRIPTORS.match(line):
+                self.opened[counted[1]] = counted[2]
             else:
                 self.said.append(line)
 
@@ -173,8 +183,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if missing and any(not name.startswith("train") for name in names):
         print(f"{', '.join(missing)} are not installed: scripts/develop does, in .megatron-0.17.1", file=sys.stderr)
         return 2
-    print("| case | exit status | iterations | from then to the end | processes left | output | what is said |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    columns = ("case", "exit status", "iterations", "from then to the end", "processes left", "output")
+    columns += ("temporary files left", "descriptors open", "what is said")
+    print(f"| {' | '.join(columns)} |")
+    print(f"|{' --- |' * len(columns)}")
     left = 0
     with until_interrupted():
         for name in names:

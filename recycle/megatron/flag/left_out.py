@@ -6,8 +6,15 @@ LEFT_OUT = {
     "--overlap-grad-reduce": "gradients are summed as a whole when a stage has all of its own",
     "--overlap-param-gather": "parameters are given to all peers when they are stepped",
     "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",
+    "--overlap-moe-expert-parallel-comm": "a plan says in which order micro-batches are computed",
+    "--delay-wgrad-compute": "a plan says when weight gradients are computed",
+    "--ep-overlap-early-attn-memory-release": "it is a part of --overlap-moe-expert-parallel-comm",
+    "--num-distributed-optimizer-instances": "peers hold each shard twice as it is",
 }
-"""Why, by option; all are switches."""
+"""Why, by option."""
+
+WITH_VALUE = ("--num-distributed-optimizer-instances",)
+"""Those that take a value; all others are switches."""
 
 
 def leave_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -16,5 +23,10 @@ def leave_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
     Args:
         words: of the script and its arguments.
     """
-    found = [each for each in LEFT_OUT if each in words]
-    return [each for each in words if each not in found], found
+    names = [word.partition("=")[0] for word in words]
+    left = [
+        word
+        for place, word in enumerate(words)
+        if names[place] not in LEFT_OUT and (place == 0 or words[place - 1] not in WITH_VALUE)
+    ]
+    return left, [each for each in LEFT_OUT if each in names]

@@ -13,7 +13,7 @@ RANKS, LENGTH = 3, 20
 SHARDED = ("--pipeline-model-parallel-size", 1, "--global-batch-size", 12, "--num-layers", 2, "--lr", 2e-3)
 SHARDED += ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")
 RETURNING = (*SHARDED, "--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
-ON = (*RETURNING, "--recycle-restarts", 0)
+ON = (*RETURNING, "--num-distributed-optimizer-instances", RANKS, "--recycle-restarts", 0)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
+from harness.examples import QUICK, paper_job
 from harness.flag_runs import (
     TORCHRUN,
     VARIABLES,
@@ -25,6 +26,8 @@ from harness.flag_runs import (
 from harness.started import Started, by_hand
 from recycle.control.etcd_store import EtcdStore
 from recycle.control.tcp_store import listen
+from recycle.plan.mode import Mode
+from recycle.planner.catalogue import make_catalogue
 from recycle.record.history import load_history
 from recycle.record.totals import load_totals
 
@@ -36,6 +39,8 @@ ON = (*RETURNING, "--recycle-restarts", 0)
 TO_FILE = ("--save-interval", 4, "--ckpt-format", "torch", "--save")
 LENGTH = 12
 FROM_FILE = ("--ckpt-format", "torch", "--load")
+UNHEEDED = ("--overlap-moe-expert-parallel-comm", "--ep-overlap-early-attn-memory-release", "--delay-wgrad-compute")
+UNHEEDED += ("--defer-embedding-wgrad-compute",)
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +149,13 @@ def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(datas
     """Its servers are two of Megatron's pipelines each; the first rank dies in the checkpoint that all write."""
     divided = ("--num-experts", 4, "--expert-model-parallel-size", 2)
     divided += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear")
+    divided += ("--moe-router-load-balancing-type", "seq_aux_loss", "--moe-aux-loss-coeff", 1e-2)
     stock = nearly(train(dataset, *divided, ranks=8))
     monkeypatch.setenv("ACCIDENTS", "0:written:1")
     victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
     survived = train(
         *(dataset, *divided, *ON, "--save-interval", 4, "--save", tmp_path),
+        *UNHEEDED,
         ranks=8,
         script="accident_prone_gpt.py",
         watch=kill([(victim, 5, when)]),
@@ -156,6 +163,7 @@ def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(datas
     dead = set(re.findall(r"(W\d_\d) has lost rank (\d), which was killed by signal 9", survived.output))
     assert dead == {("W0_0", "0"), (f"W{(victim - 4) // 2}_1", str(victim % 2))}, when
     assert losses(survived) == stock, (victim, when)
+    assert [each for each in UNHEEDED if f"{each} is left out" not in survived.output] == []
     monkeypatch.delenv("ACCIDENTS")
     again = (*divided, "--load", tmp_path, "--ckpt-step", 4, "--exit-interval", 5)
     resumed = losses(train(dataset, *again))
@@ -166,7 +174,7 @@ def test_experts_that_are_split_as_well_as_divided_die_together_and_nothing_chan
     """Stock Megatron cannot gather their tokens over gloo, so the same job without a death is what is compared with."""
     split = ("--num-experts", 4, "--expert-model-parallel-size", 2, "--tensor-model-parallel-size", 2)
     split += ("--pipeline-model-parallel-size", 1, "--sequence-parallel", "--moe-token-dispatcher-type", "alltoall")
-    split += ("--disable-bias-linear", *ON)
+    split += ("--expert-tensor-parallel-size", 2, "--disable-bias-linear", *ON)
     undisturbed = nearly(train(dataset, *split, ranks=8, iterations=5))
     victim, when = random.randrange(8), random.uniform(0, 0.2)
     survived = train(dataset, *split, ranks=8, iterations=5, watch=kill([(victim, 2, when)]))
@@ -174,11 +182,20 @@ def test_experts_that_are_split_as_well_as_divided_die_together_and_nothing_chan
     assert losses(survived) == undisturbed, (victim, when)
 
 
-@pytest.mark.parametrize("sharded", [(), ("--use-distributed-optimizer", "--dist-ckpt-optim-fully-reshardable")])
-def test_with_virtual_stages_a_death_changes_nothing(dataset, stock, tmp_path, sharded):
+@pytest.mark.parametrize(
+    ("virtual", "sharded"),
+    [
+        (("--num-layers-per-virtual-pipeline-stage", 1), ()),
+        (
+            ("--num-virtual-stages-per-pipeline-rank", 2),
+            ("--use-distributed-optimizer", "--dist-ckpt-optim-fully-reshardable"),
+        ),
+    ],
+)
+def test_with_virtual_stages_a_death_changes_nothing(dataset, stock, tmp_path, virtual, sharded):
     """They go on from what stock Megatron has saved without them, which cannot train with them over gloo."""
     train(dataset, *sharded, "--save", tmp_path, "--save-interval", 4, "--exit-interval", 4, iterations=LENGTH)
-    virtual = (*sharded, "--num-layers-per-virtual-pipeline-stage", 1, "--load", tmp_path)
+    virtual = (*sharded, *virtual, "--load", tmp_path)
     victim, when = random.randrange(4), random.uniform(0, 0.2)
     survived = train(dataset, *virtual, *ON, iterations=LENGTH, watch=kill([(victim, 7, when)]))
     assert deaths(survived) == [f"W{victim % 2}_{victim // 2}"], when
@@ -195,10 +212,12 @@ def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_
     """The first rank dies when it has made the checkpoint whole, and the last one when that is made again."""
     monkeypatch.setenv("ACCIDENTS", "0:tracker:1,3:written:2")
     saved = ("--save-interval", 4, "--async-save", "--use-persistent-ckpt-worker", "--save", tmp_path)
+    saved += ("--non-persistent-save-interval", 6, "--non-persistent-ckpt-type", "global")
     survived = train(dataset, *ON, *saved, iterations=LENGTH, script="accident_prone_gpt.py")
     assert len(deaths(survived)) == 2
     assert losses(survived) == stock
     assert "--async-save is left out" in survived.output
+    assert list(tmp_path.glob("non_persistent/*6"))
     monkeypatch.delenv("ACCIDENTS")
     for step in (4, 8):
         # Written in the middle of which two servers died, and with these dead.
@@ -231,9 +250,12 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     assert ("trained", long) in resumed
 
 
-def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_a_death_changes_nothing(dataset):
+def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_a_death_changes_nothing(dataset, tmp_path):
+    """By plans that were made ahead of time."""
     settings = ("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic")
-    settings += ("--pipeline-model-parallel-layout", "Et|tttL")
+    settings += ("--pipeline-model-parallel-layout", "Et|tttL", "--recycle-catalogue", tmp_path / "plans.zip")
+    job = paper_job(pipelines=2, stages=2, micro_batches=4)
+    make_catalogue(tmp_path / "plans.zip", job, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
     whole = train(dataset, *settings, *ON, iterations=5)
     survived = train(dataset, *settings, *ON, iterations=5, watch=kill([(2, 2, 0.1)]))
     assert len(deaths(survived)) == 1
@@ -245,12 +267,29 @@ def test_where_batches_grow_while_a_server_is_dead_and_when_it_is_back_nothing_c
     slow = tmp_path / "slow"
     monkeypatch.setenv("PACE", str(slow))
     growing = ("--micro-batch-size", 1, "--rampup-batch-size", 4, 2, 240, "--train-samples", 400, "--lr", 2e-3)
+    growing += ("--untie-embeddings-and-output-weights", "--qk-layernorm", "--log-num-zeros-in-grad")
+    growing += ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1)
     stock = nearly(train(dataset, *growing, iterations=None))
     saved, watch = (*TO_FILE, tmp_path, "--save-interval", 100), kill_in_turn([3], slow, apart=8)
     survived = train(dataset, *growing, *RETURNING, *saved, iterations=None, script="paced_gpt.py", watch=watch)
     assert deaths(survived) == re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1"]
     assert losses(survived) == stock
     assert sorted(int(each.name[5:]) for each in tmp_path.glob("iter_*")) == [10, 17, 22, 26, 30, 33, 42]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("--fp16", "--loss-scale", 1024, "--optimizer", "sgd", "--lr", 0.5, "--iterations-to-skip", 4),
+        ("--bf16", "--grad-reduce-in-bf16", "--calculate-per-token-loss", "--timing-log-level", 2),
+    ],
+)
+def test_in_numbers_of_two_bytes_a_death_changes_how_sums_are_rounded_and_nothing_else(dataset, settings):
+    stock = losses(train(dataset, *settings, iterations=6))
+    victim, when = random.randrange(4), random.uniform(0, 0.2)
+    survived = train(dataset, *settings, *ON, iterations=6, watch=kill([(victim, 2, when)]))
+    assert deaths(survived) == [f"W{victim % 2}_{victim // 2}"], when
+    assert losses(survived) == pytest.approx(stock, rel=1e-4), (victim, when)
 
 
 def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeypatch):
