@@ -60,7 +60,7 @@ def measure(dataset: Path, flags: Sequence[str], pairs: int, seconds: float) -> 
             # Where both say something, the later words count.
             job = launch(dataset, *SIZE.split(), *words, iterations=ENDLESS)
             contestants.append(Contestant(job.pid, line_reader(job)))
-        return take_turns(*contestants, pairs, seconds)
+        return take_turns(contestants[0], contestants[1], pairs, seconds)
     finally:
         for each in contestants:
             each.end()

@@ -160,7 +160,9 @@ class EmulatedRun:
         times = [moment, *(max(getattr(each, name) for each in lines) for name in PHASES)]
         spans = [(later - earlier) / MICROSECONDS for earlier, later in pairwise(times)]
         first, heard = (min(getattr(each, name) for each in lines) - moment for name in ("resumed", "noticed"))
-        return Recovered(first / MICROSECONDS, heard / MICROSECONDS, *spans, found - before)
+        detect, agree, rebuild, restore = spans
+        seen = (first / MICROSECONDS, heard / MICROSECONDS)
+        return Recovered(*seen, detect, agree, rebuild, restore, found - before)
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._changed:

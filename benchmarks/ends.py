@@ -48,8 +48,8 @@ def command_of(kind: str, folder: Path) -> list[str]:
     from harness.flag_runs import TORCHRUN, make_dataset, words_of
 
     saves = ("--save", folder / "saved", "--save-interval", 50, "--eval-interval", 1000, "--lr", 2e-3)
-    words = (*saves, "--pipeline-model-parallel-size", 1, *(FLAG if kind == "flag" else ()))
-    words = words_of(make_dataset(folder / "text"), *words, iterations=ITERATIONS, script="descriptors_gpt.py")
+    given = (*saves, "--pipeline-model-parallel-size", 1, *(FLAG if kind == "flag" else ()))
+    words = words_of(make_dataset(folder / "text"), *given, iterations=ITERATIONS, script="descriptors_gpt.py")
     return [sys.executable, "-W", "ignore", *TORCHRUN, "2", "-m", "recycle.megatron", *words]
 
 

@@ -272,7 +272,10 @@ def judge(tree: Path, run: KilledRun, expected: Mapping[str, float], logs: Path)
         KillLine(
             *(release_of(tree), run.name, run.number, run.format, *hit),
             *(run.status == 0 and is_whole and hit.seconds is not None, apart(losses, due) if is_whole else None),
-            *(tuple(loaded), tuple(step for step in steps if step not in loaded), run.returns, run.load),
+            loaded=tuple(loaded),
+            missed=tuple(step for step in steps if step not in loaded),
+            returns=run.returns,
+            load=run.load,
         )
         for hit in run.hits
     ]
@@ -350,7 +353,7 @@ def main() -> int:
             rows += made
         print(summary(rows))
         return int(len(rows) < arguments.trials or not all(row.kept for row in rows))
-    return 1
+    return 1  # type: ignore[unreachable]  # after an interrupt
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def cost(job: Job, pairs: int, seconds: float, sequence: int, *, alone: bool) ->
             for redundancy in (None, Redundancy(1, 1)):
                 run = Path(folder) / str(redundancy)
                 contestants.append(start(job, run, sequence, True, redundancy, alone=alone))
-            ratios = report(("off", "copies=1"), take_turns(*contestants, pairs, seconds))
+            ratios = report(("off", "copies=1"), take_turns(contestants[0], contestants[1], pairs, seconds))
         finally:
             for each in contestants:
                 each.end()
@@ -115,7 +115,7 @@ def put(megabytes: int, rounds: int) -> None:
     part = torch.rand(megabytes * 10**6 // 8).numpy()
     start = time.process_time()
     for _ in range(rounds):
-        xxhash.xxh3_64(part.copy())
+        xxhash.xxh3_64(part.copy().data)
     once = time.process_time() - start
     server, kept, least = (each / rounds * 1e3 for each in (own, its, once))
     print(f"{megabytes} MB: {server:.2f} ms of the server, {kept:.2f} ms of its keeper; to copy and sum {least:.2f} ms")

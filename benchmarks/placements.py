@@ -49,8 +49,10 @@ def placed_job(
     placement = parse_placement(form, servers)
     count = sum(map(len, placement))
     halves = 2 * servers // count
+    forward, back, own = costs
     weights = [halves] * (count - 1) + [halves - 1 + heavier]
-    chunks = tuple(Stage(*(cost * weight for cost in costs), 0, 0, halves, 0, 2 * stages) for weight in weights)
+    scaled = [(forward * weight, back * weight, own * weight) for weight in weights]
+    chunks = tuple(Stage(*each, 0, 0, halves, 0, 2 * stages) for each in scaled)
     return Job(pipelines, micro_batches, chunks, (latency,) * (count - 1), placement=placement)
 
 

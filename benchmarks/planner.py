@@ -45,7 +45,7 @@ from recycle.planner.model.stopping import MaxSeconds
 
 FUSED, SPLIT, STAGGERED = Mode("fused", "global"), Mode("split", "global"), Mode()
 
-TABLE = [
+TABLE: list[tuple[str, str, Mode, int | tuple[int, ...], int, int]] = [
     ("fault-free 1F1B", "", FUSED, (4, 3, 2, 1), 0, 27),
     ("fused", "W1_2", FUSED, (4, 3, 2, 1), 0, 36),
     ("fused", "W1_2", FUSED, 4, 0, 33),
@@ -137,8 +137,8 @@ def small_problem(random_: random.Random) -> Problem:
     limit = random_.choice([depth, depth + depth // 2, 2 * depth])
     released = random_.randint(0, 1)
     for stage in range(depth):
-        scaled = [each + each // 2 if heavier and stage == depth - 1 else each for each in cost]
-        stages.append(Stage(*scaled, random_.choice([0, 3]) * cost[0], 0, 1, released, limit))
+        forward, back, own = (each + each // 2 if heavier and stage == depth - 1 else each for each in cost)
+        stages.append(Stage(forward, back, own, random_.choice([0, 3]) * cost[0], 0, 1, released, limit))
     latency = random_.choice([0, 0, 1])
     job = Job(pipelines, micro_batches, tuple(stages), (latency,) * (depth - 1))
     failed: list[Server] = []

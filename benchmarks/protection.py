@@ -104,7 +104,7 @@ def measure(job: Job, sequence: int, pairs: int, seconds: float) -> list[float]:
         try:
             for protected in (False, True):
                 contestants.append(start(job, Path(folder) / str(protected), sequence, protected))
-            turns = take_turns(*contestants, pairs, seconds)
+            turns = take_turns(contestants[0], contestants[1], pairs, seconds)
             report(("unprotected", "protected"), turns)
             return [ours.clock / stock.clock for stock, ours in turns]
         finally:

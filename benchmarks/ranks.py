@@ -164,7 +164,8 @@ def kill_under_flag(kills: int, seed: int, pipelines: int, ranks: int, optimizer
         os.environ["PACE"] = str(slow)
         survives = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", kills)
         broken = train(
-            *(dataset, *size, "--tensor-model-parallel-size", ranks, *survives),
+            dataset,
+            *(*size, "--tensor-model-parallel-size", ranks, *survives),
             ranks=total,
             iterations=iterations,
             script="paced_gpt.py",
@@ -215,7 +216,8 @@ def main() -> int:
     make = plan_maker(job, Mode())
     model = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, clip=0.5, exact=arguments.exact)
     durations = Durations(beat=1.0, silence=10.0)
-    losses, states = [], []
+    losses: list[dict[int, list[float]]] = []
+    states: list[dict[tuple[str, str], torch.Tensor]] = []
     with tempfile.TemporaryDirectory() as temporary:
         for kills in (0, arguments.kills):
             killer = Killer(kills, seed, pipelines * STAGES, ranks)

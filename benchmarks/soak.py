@@ -103,7 +103,9 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
         file = EventFile(folder / "events", str(member), "soak")
         reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
         trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, reporter)
-        trainee.watch(folder / FOLDER / f"{member}.jsonl", door.endpoint.connect())
+        store = door.endpoint.connect()
+        assert isinstance(store, TorchStore)
+        trainee.watch(folder / FOLDER / f"{member}.jsonl", store)
         mine = faults.of_worker(member.server, member.incarnation)
         hooks = [Injector(mine, lambda fault, time_ns: None, list)] if mine else []
         plans = Plans(plan, None, plan_maker(job, plan.mode))

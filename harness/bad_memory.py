@@ -1,7 +1,9 @@
 """Memory that goes bad."""
 
+from recycle.state.segment import Segment
 
-def flip(segment, place):
+
+def flip(segment: Segment, place: int) -> None:
     """Change one bit of a segment."""
     found = bytearray(1)
     segment.read(place, memoryview(found))

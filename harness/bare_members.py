@@ -202,12 +202,15 @@ class BareMember:
     def change_view(self) -> Cost:
         """Take part until there is a verdict."""
         store = self._store
-        while not self._rebuilt:
+        while not self._is_done():
             for event in self._gathering.look(self._machine):
                 self._tell(event)
-                if self._rebuilt:
+                if self._is_done():
                     break
         return Cost(time.monotonic(), store.requests, store.read, store.view)
+
+    def _is_done(self) -> bool:
+        return self._rebuilt
 
     def _tell(self, event: Event) -> None:
         queue = [event]

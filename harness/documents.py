@@ -33,7 +33,7 @@ class Command(NamedTuple):
 def commands_of(path: Path) -> list[Command]:
     """Those of ``recycle`` and ``python`` in a document."""
     text = path.read_text()
-    lines = []
+    lines: list[str] = []
     for block in FENCE.finditer(text):
         if block["language"] in ("", "sh"):
             lines += block["body"].replace("\\\n", " ").splitlines()

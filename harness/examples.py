@@ -1,8 +1,11 @@
 """The worked example, and plans made quickly for tests."""
 
+from collections.abc import Sequence
+
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
 from recycle.plan.mode import Mode
+from recycle.plan.plan import Form, Plan
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 
@@ -10,7 +13,9 @@ DEAD = (Server(1, 2),)
 QUICK = Effort((MaxMoves(2000),), "2000 moves")
 
 
-def placed_job(form, pipelines=2, servers=2, micro_batches=4, limit=4, latency=0):
+def placed_job(
+    form: str, pipelines: int = 2, servers: int = 2, micro_batches: int = 4, limit: int = 4, latency: int = 0
+) -> Job:
     """Servers of several chunks, by the short form of their placement; F, I, W and the optimizer take a slot each."""
     placement = parse_placement(form, servers)
     count = sum(map(len, placement))
@@ -18,16 +23,18 @@ def placed_job(form, pipelines=2, servers=2, micro_batches=4, limit=4, latency=0
     return Job(pipelines, micro_batches, stages, (latency,) * (count - 1), "placed", placement=placement)
 
 
-def uneven_job(slow=100):
+def uneven_job(slow: int = 100) -> Job:
     """Two servers beside three, whose cuts make four chunks, with five micro-batches and three; and one may be slow."""
     short = PlacedPipeline(5, (PlacedServer((0, 1), 8), PlacedServer((2, 3), 8)))
     long = PlacedPipeline(3, (PlacedServer((0,), 4), PlacedServer((1, 2), 8, slow), PlacedServer((3,), 4)))
     return Job(2, 5, (Stage(1, 1, 1, 1, 0, 1, 0, 8),) * 4, (0,) * 3, "uneven", layout=(short, long))
 
 
-def paper_job(limit=4, released=1, pipelines=3, stages=4, micro_batches=6):
+def paper_job(
+    limit: int | Sequence[int] = 4, released: int = 1, pipelines: int = 3, stages: int = 4, micro_batches: int = 6
+) -> Job:
     """The paper's example: F, I and W take a slot each, the optimizer three."""
-    limits = limit if isinstance(limit, (list, tuple)) else [limit] * stages
+    limits = [limit] * stages if isinstance(limit, int) else limit
     return Job(
         pipelines=pipelines,
         micro_batches=micro_batches,
@@ -37,5 +44,5 @@ def paper_job(limit=4, released=1, pipelines=3, stages=4, micro_batches=6):
     )
 
 
-def paper_plan(form="lowered", failed=DEAD, **changes):
+def paper_plan(form: Form = "lowered", failed: Sequence[Server] = DEAD, **changes: int) -> Plan:
     return make_plan(paper_job(**changes), failed, Mode(), QUICK, form)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 
+from harness.forked import ForkedRun
 from harness.started import python_path
 from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.megatron.gpt.text import standard_library
@@ -22,8 +24,7 @@ from recycle.megatron.shared.cpu import run_on_cpu
 SCRIPT = Path(__file__).parent / "scripts" / "pretrain_small_gpt.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 """Starts as many ranks as the next word says."""
-FORKED = (str(SCRIPT.with_name("forked_ranks.py")),)
-"""The same without torchrun, for less of the processor's time."""
+FLAGGED = ("-m", "recycle.megatron")
 NEEDED = ("megatron.training", "yaml", "six", "regex", "pydantic")
 missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 needs_training = pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} are not installed: scripts/test does")
@@ -52,7 +53,7 @@ class Printed(NamedTuple):
     output: str
 
 
-def make_dataset(prefix):
+def make_dataset(prefix: Path) -> Path:
     """An indexed dataset of Megatron's, whose tokens are the bytes of Python's standard library."""
     run_on_cpu()
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
@@ -69,7 +70,7 @@ def make_dataset(prefix):
 VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
-def words_of(dataset, *arguments, iterations=8, script=SCRIPT.name):
+def words_of(dataset: Path, *arguments: object, iterations: int | None = 8, script: str = SCRIPT.name) -> list[str]:
     """A script and its arguments; without a number of iterations, they say how long it trains."""
     length = () if iterations is None else ("--train-iters", iterations)
     words = [*SIZE.split(), *settings_for_cpu([]), "--data-path", dataset, *length, *arguments]
@@ -77,13 +78,18 @@ def words_of(dataset, *arguments, iterations=8, script=SCRIPT.name):
 
 
 def launch(
-    dataset, *arguments, ranks=4, iterations=8, start=("-m", "recycle.megatron"), script=SCRIPT.name, launcher=TORCHRUN
-):
-    """Begin to run a script; what it prints can be read."""
+    dataset: Path,
+    *arguments: object,
+    ranks: int = 4,
+    iterations: int | None = 8,
+    start: Sequence[object] = FLAGGED,
+    script: str = SCRIPT.name,
+) -> "subprocess.Popen[str]":
+    """Begin to run a script by torchrun; what it prints can be read."""
     words = words_of(dataset, *arguments, iterations=iterations, script=script)
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", *launcher, str(ranks), *map(str, start), *words],
-        env=os.environ | VARIABLES | {"PYTHONPATH": python_path()},
+        [sys.executable, "-W", "ignore", *TORCHRUN, str(ranks), *map(str, start), *words],
+        env=variables(),
         cwd=Path(dataset).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -91,14 +97,44 @@ def launch(
     )
 
 
-def train(dataset, *arguments, watch=lambda started, output: None, launcher=FORKED, **settings):
-    """Run a script as launch does; fails where it fails.
+def fork(
+    dataset: Path,
+    *arguments: object,
+    ranks: int = 4,
+    iterations: int | None = 8,
+    start: Sequence[object] = FLAGGED,
+    script: str = SCRIPT.name,
+) -> ForkedRun:
+    """The same without torchrun, for less of the processor's time."""
+    words = words_of(dataset, *arguments, iterations=iterations, script=script)
+    return ForkedRun(ranks, [*map(str, start), *words], variables(), Path(dataset).parent)
+
+
+def variables() -> dict[str, str]:
+    """Those of a run's processes."""
+    return os.environ | VARIABLES | {"PYTHONPATH": python_path()}
+
+
+Job = ForkedRun | subprocess.Popen[str]
+Watch = Callable[[Job, str], object]
+
+
+def train(
+    dataset: Path,
+    *arguments: object,
+    watch: Watch = lambda started, output: None,
+    launcher: Callable[..., Job] = fork,
+    **settings: object,
+) -> Printed:
+    """Run a script; fails where it fails.
 
     Args:
         watch: called with the launcher's process and what was printed so far, whenever something is printed.
+        launcher: who starts its ranks.
     """
-    with launch(dataset, *arguments, launcher=launcher, **settings) as started:
+    with launcher(dataset, *arguments, **settings) as started:
         output = ""
+        assert started.stdout is not None
         for line in started.stdout:
             output += line
             watch(started, output)
@@ -106,7 +142,7 @@ def train(dataset, *arguments, watch=lambda started, output: None, launcher=FORK
     return printed(output)
 
 
-def printed(output):
+def printed(output: str) -> Printed:
     """What can be found in all that a run has printed."""
     return Printed(
         {int(number): (loss, norm) for number, loss, norm in TRAINED.findall(output)},
@@ -115,11 +151,11 @@ def printed(output):
     )
 
 
-def kill(moments):
+def kill(moments: Sequence[tuple[int, int, float]]) -> Watch:
     """Kill workers: each with the iteration after which, and how many seconds after that was printed."""
     left = list(moments)
 
-    def watch(launcher, output):
+    def watch(launcher: Job, output: str) -> None:
         done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
         for moment in [each for each in left if each[1] <= done]:
             left.remove(moment)
@@ -130,7 +166,9 @@ def kill(moments):
     return watch
 
 
-def kill_in_turn(ranks, slow, apart=3, say=lambda text: None):
+def kill_in_turn(
+    ranks: Sequence[int], slow: Path, apart: int = 3, say: Callable[[str], None] = lambda text: None
+) -> Watch:
     """Kill workers that come back: each next one when the one before is back.
 
     Args:
@@ -141,7 +179,7 @@ def kill_in_turn(ranks, slow, apart=3, say=lambda text: None):
     """
     left, away, since, back, killed = list(ranks), 0, 0, 0, 0.0
 
-    def watch(launcher, output):
+    def watch(launcher: Job, output: str) -> None:
         nonlocal away, since, back, killed
         done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
         if output.count(" among them again") < away:
@@ -160,9 +198,9 @@ def kill_in_turn(ranks, slow, apart=3, say=lambda text: None):
     return watch
 
 
-def agents(launcher):
+def agents(launcher: int) -> dict[int, int]:
     """The processes that a launcher has started, by rank."""
-    found = {}
+    found: dict[int, int] = {}
     for process in children(launcher):
         variables = Path(f"/proc/{process}/environ").read_text().split("\0")
         ranks = [each.partition("=")[2] for each in variables if each.startswith("RANK=")]
@@ -171,6 +209,6 @@ def agents(launcher):
     return found or dict(enumerate(children(launcher)))
 
 
-def children(process):
+def children(process: int) -> list[int]:
     """The processes that a process has started."""
     return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

@@ -1,9 +1,9 @@
 """The same GPT trained by a plan and by Megatron's stock 1F1B, for comparison."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import torch
@@ -18,23 +18,24 @@ from megatron.core.utils import get_attr_wrapped_model
 
 from harness.examples import paper_job
 from recycle.control.view import View
-from recycle.job import Server
+from recycle.job import Job, Server
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
-from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.script_data import Other, ScriptData
 from recycle.megatron.flag.server_ranks import ServerRanks
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.gpt.text import ByteText, standard_library
 from recycle.megatron.shared.cpu import run_on_cpu
-from recycle.megatron.shared.stage import MegatronStage
+from recycle.megatron.shared.stage import ForwardStep, MegatronStage
 from recycle.megatron.shared.ties import Tie
 from recycle.megatron.shared.world import Place, join_server
+from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.local import Process, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
@@ -50,19 +51,19 @@ class Result(msgspec.Struct):
     parameters: list[float]
 
 
-def optimizer(parameters):
+def optimizer(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
 class FullPrecision:
     """AdamW on copies in full precision of a DDP model's parameters, as mixed precision is trained."""
 
-    def __init__(self, model):
-        self.model = list(model.parameters())
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model: list[Any] = list(model.parameters())
         self.main = [each.detach().float().clone() for each in self.model]
         self.adam = optimizer(self.main)
 
-    def step(self):
+    def step(self) -> None:
         for main, parameter in zip(self.main, self.model, strict=True):
             main.grad = parameter.main_grad.float()
         self.adam.step()
@@ -72,47 +73,50 @@ class FullPrecision:
 
 
 @functools.cache
-def content():
+def content() -> bytes:
     return standard_library()[:200_000]
 
 
 class LettersOnly(ByteText):
     """A text of which only letters count, so that every micro-batch has another number of tokens."""
 
-    def samples(self, micro_batch, part=0):
+    def samples(self, micro_batch: MicroBatch, part: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, labels = super().samples(micro_batch, part)
         return tokens, labels.masked_fill(labels < ord("A"), -1)
 
 
-def text(options):
+def text(options: ModelOptions) -> ByteText:
     kind = LettersOnly if options.per_token_loss else ByteText
     return kind(content(), "the library", options.sequence, options.micro_batch_size, options.seed)
 
 
-def name(micro_batch):
+def name(micro_batch: MicroBatch) -> str:
     return f"{micro_batch.step} {micro_batch.home} {micro_batch.number}"
 
 
-def flat(parameters):
-    return torch.cat([each.detach().float().flatten() for each in parameters]).tolist()
+def flat(parameters: Iterable[torch.Tensor]) -> list[float]:
+    found: list[float] = torch.cat([each.detach().float().flatten() for each in parameters]).tolist()
+    return found
 
 
-def gather(servers, body, tensor_parallel=1):
-    results = {}
+def gather(
+    servers: Sequence[Server], body: Callable[[Process], None], tensor_parallel: int = 1
+) -> dict[Server, Result]:
+    results: dict[Server, Result] = {}
 
-    def receive(rank, payload):
+    def receive(rank: int, payload: bytes) -> None:
         results[servers[rank // tensor_parallel]] = msgspec.msgpack.decode(payload, type=Result)
 
     launch(len(servers) * tensor_parallel, body, receive)
     return results
 
 
-def train_by_plan(plan, steps, options=OPTIONS):
+def train_by_plan(plan: Plan, steps: int, options: ModelOptions = OPTIONS) -> dict[Server, Result]:
     """Every server's result."""
     view = View.of(plan)
     job = plan.job
 
-    def body(member):
+    def body(member: Process) -> None:
         run_on_cpu()
         server = view.servers[member.rank]
         store = member.store()
@@ -137,7 +141,7 @@ def train_by_plan(plan, steps, options=OPTIONS):
             tokens=total if options.per_token_loss else None,
         )
         worker = Worker(plan, [stage], update, network, Recorder(server))
-        losses = {}
+        losses: dict[str, float] = {}
         for step in range(steps):
             places = [
                 MicroBatch(step, *divmod(place, job.micro_batches))
@@ -151,42 +155,42 @@ def train_by_plan(plan, steps, options=OPTIONS):
     return gather(view.servers, body)
 
 
-def token_loss(losses):
+def token_loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
     """A loss of tokens: the sum, and how many there are."""
     total = losses.float().sum()
     return total, torch.tensor(losses.numel(), dtype=torch.int), {"lm loss": total.detach().clone() / losses.numel()}
 
 
-def token_forward_step(data_iterator, model):
+def token_forward_step(data_iterator: Iterator[Any], model: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
     return forward_step(data_iterator, model)[0], token_loss
 
 
 class AnyPart(NamedTuple):
     """The text of any pipeline; an Other."""
 
-    samples: Callable
+    samples: Callable[[MicroBatch], Any]
 
-    def begin(self, step, micro_batches):
+    def begin(self, step: int, micro_batches: int) -> None:
         """It has as many as are asked for."""
 
-    def __call__(self, micro_batch):
+    def __call__(self, micro_batch: MicroBatch) -> Any:
         return self.samples(micro_batch)
 
 
 class LiveExecution:
     """Executes a plan where the dead take part in nothing, and nobody else dies; an Execution."""
 
-    def __init__(self, plan, here, store):
+    def __init__(self, plan: Plan, here: ThisRank, store: dist.Store) -> None:
         self.plan = plan
         self.server = here.server
         self.network = connect(store, View.of(plan), here.server, rank=here.rank)
 
-    def begin(self, stages):
+    def begin(self, stages: Sequence[MegatronStage]) -> None:
         (self.stage,) = stages
         update = LiveGradients(stages, self.network, self.plan.job.depth)
         self.worker = Worker(self.plan, stages, update, self.network, Recorder(self.server))
 
-    def train(self, step, force_all_reduce):
+    def train(self, step: int, force_all_reduce: bool) -> list[Any]:
         self.stage.drop()
         self.worker.bring(self.stage.micro_batches)
         self.worker.run(step)
@@ -194,17 +198,25 @@ class LiveExecution:
 
 
 def train_by_stock(
-    job, steps, options=OPTIONS, plan=None, data=True, ddp=None, step=forward_step, tensor_parallel=1, **config
-):
+    job: Job,
+    steps: int,
+    options: ModelOptions = OPTIONS,
+    plan: Plan | None = None,
+    data: bool = True,
+    ddp: Mapping[str, Any] | None = None,
+    step: ForwardStep = forward_step,
+    tensor_parallel: int = 1,
+    **config: Any,
+) -> dict[Server, Result]:
     """Every live server's result by Megatron's training code; on its own schedule, or on a plan in its place.
 
     Servers that are dead in the plan take part in making Megatron's groups, and then in nothing.
     """
     # Megatron numbers ranks with the pipeline's stage outermost.
     servers = [Server(pipeline, stage) for stage in range(job.depth) for pipeline in range(job.pipelines)]
-    failed = plan.dead if plan else ()
+    failed = tuple(plan.dead) if plan else ()
 
-    def body(member):
+    def body(member: Process) -> None:
         run_on_cpu()
         server = servers[member.rank // tensor_parallel]
         store = member.store()
@@ -232,13 +244,14 @@ def train_by_stock(
             execution = (LiveExecution if failed else UnprotectedExecution)(plan, here, store)
             forward_backward = PlanSchedule(plan, server, script_data, count().__next__, 0, execution)
         main = FullPrecision(model)
-        losses = {}
+        losses: dict[str, float] = {}
         for turn in range(steps):
             model.zero_grad_buffer()
             batches = [MicroBatch(turn, server.pipeline, number) for number in range(job.micro_batches)]
             iterator = iter([samples(each) for each in batches])
             if data:
-                script_data.add(iterator, AnyPart(samples))
+                # Nobody asks it for more.
+                script_data.add(iterator, cast("Other", AnyPart(samples)))
             reported = forward_backward(
                 forward_step_func=step,
                 data_iterator=iterator,
@@ -260,22 +273,22 @@ def train_by_stock(
     return gather(servers, body, tensor_parallel)
 
 
-def mean_losses(results, steps):
+def mean_losses(results: Mapping[Server, Result], steps: int) -> list[float]:
     """The mean loss of every step."""
-    found = [[] for _ in range(steps)]
+    found: list[list[float]] = [[] for _ in range(steps)]
     for key, loss in all_losses(results).items():
         found[int(key.split()[0])].append(loss)
     return [sum(each) / len(each) for each in found]
 
 
-def all_losses(results):
+def all_losses(results: Mapping[Server, Result]) -> dict[str, float]:
     return {key: loss for result in results.values() for key, loss in result.losses.items()}
 
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=4, limit=4, released=0)
-PER_TOKEN = {"step": token_forward_step, "calculate_per_token_loss": True}
+PER_TOKEN: dict[str, Any] = {"step": token_forward_step, "calculate_per_token_loss": True}
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "dropout": {"options": msgspec.structs.replace(OPTIONS, tied=True, dropout=0.1)},
     "bf16 with fp32 main parameters": {
         "bf16": True,

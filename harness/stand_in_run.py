@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -168,9 +168,10 @@ class CountingServer(EmulatedServer):
         """See Hooks: a reduction is of the whole batch."""
         if instruction.op is Op.REDUCE:
             assert self._network is not None
-            counts = dict(zip(JOB.chunks[self._network.server.stage], self._stages, strict=True))[
-                instruction.stage
-            ].counts
+            stages = zip(JOB.chunks[self._network.server.stage], self._stages, strict=True)
+            (stage,) = (each for number, each in stages if number == instruction.stage)
+            assert isinstance(stage, CountingStage)
+            counts = stage.counts
             total = counts.clone()
             self._network.peers.sum(total)
             assert bool((total == 1).all()), f"the reduction has micro-batches so often: {total.tolist()}"
@@ -317,7 +318,7 @@ class StandInRun:
             steps = max(each.trainee.newest for each in self._lives.values())
             self.last = steps + AFTERWARDS
             for each in self._lives.values():
-                self._await(lambda each=each: each.join(0.01), f"the end of {each.member}")
+                self._await(partial(each.join, 0.01), f"the end of {each.member}")
             self._look()
             self._await(lambda: not self._threads_left(), "the end of all threads")
         return Outcome(died, second, self.last, self.sums, tuple(seconds))
@@ -341,8 +342,11 @@ class StandInRun:
             time.sleep(draw.uniform(0, 0.1))
             each.mortal.doomed.set()
         for each in victims:
-            self._await(lambda each=each: self._lives[each.member.server] is not each, f"the death of {each.member}")
+            self._await(partial(self._is_over, each), f"the death of {each.member}")
         return victims
+
+    def _is_over(self, life: Life) -> bool:
+        return self._lives[life.member.server] is not life
 
     def _start_again(self, server: Server) -> None:
         life = Member(server, self._board_of_thread().joining.new_incarnation(server))

@@ -39,7 +39,7 @@ class Started:
         environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
         self.process = subprocess.Popen(
             host.command(*words) if host is not None else list(words),
-            env=os.environ | environment | (variables or {}),
+            env={**os.environ, **environment, **(variables or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -88,7 +88,7 @@ SMALL = {
     "keeping put": Small("--megabytes 1 --rounds 2", r"1 MB: [\d.]+ ms of the server"),
     "keeping bring": Small("--megabytes 1 --rounds 1", r"1 MB from another host [\d.]+ ms, to send once"),
     "join": Small("--hidden 32 --layers 2", r"copied in the pause +[\d.]+ "),
-    "stagger": Small("--iterations 2", r"nothing clips: \d+ waits, and none is allowed"),
+    "stagger": Small("--iterations 2 --slot-ms 5", r"nothing clips: \d+ waits, and none is allowed"),
     "study year": Small("--pipelines 2", r"\d+ policies over \d+ days: [\d.]+ s, once plans are there"),
     "study figures": Small("--seeds 1 -o .", r"study-cost.svg"),
     "fidelity -o docs/images/fidelity.svg": Small(

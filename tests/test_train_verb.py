@@ -4,15 +4,18 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
+import torch
 from click.testing import CliRunner
 
 from recycle.cli import group
 from recycle.cli.join import LATE
 from recycle.control.agent import FENCED
+from recycle.control.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
@@ -95,11 +98,14 @@ class Watch:
             print("torch may log", os.environ.get("TORCH_CPP_LOG_LEVEL"))
 
 sys.meta_path.insert(0, Watch())
-main()
+try:
+    main()
+finally:
+    print("Megatron was compiled:", "torch._inductor.compile_fx" in sys.modules)
 """
 
 
-def test_torch_is_told_to_log_nothing_before_it_is_imported(tmp_path):
+def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothing_for_a_cpu(tmp_path):
     # It reads that once; and each wait at the store that times out, of which every run has many, would be two lines.
     environment = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
     words = ["train", "-D", "2", "-P", "2", "-M", "2", "--iterations", "1", "-o", str(tmp_path / "run")]
@@ -111,6 +117,7 @@ def test_torch_is_told_to_log_nothing_before_it_is_imported(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("torch may log FATAL")
+    assert ended.stdout.endswith(f"Megatron was compiled: {torch.backends.cuda.is_built()}\n")
 
 
 def test_emulates_a_plan():
@@ -162,7 +169,8 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
         ([*SMALL, "--store", "etcd://host", "--unprotected"], "--store: it is for a run that survives failures"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(tmp_path, arguments, message):
+def test_what_cannot_be_used_is_one_line(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.setattr("recycle.control.claim.EtcdStore", partial(EtcdStore, patience=0.5))
     with pytest.raises(UserError, match=message) as caught:
         call("train", *arguments, "-o", tmp_path)
     assert "\n" not in str(caught.value)

@@ -1,6 +1,6 @@
-"""Stands in for torchrun on one machine: ``forked_ranks.py RANKS (-m MODULE | SCRIPT) [ARGUMENT ...]``.
+"""Stands in for torchrun on one machine, for the programs beside it.
 
-Its ranks are forked from one process that has imported Megatron, because that is most of what a short run asks of the
+Ranks are forked from one process that has imported Megatron, because that is most of what a short run asks of the
 processor. Variables, store and end are as torchrun has them.
 """
 
@@ -50,6 +50,7 @@ def wait_for_all(processes: list[int]) -> int:
 
 
 def main(ranks: int, words: list[str]) -> int:
+    """Run ``-m`` and a module, or a script, with its arguments in all ranks; gives the exit status."""
     listener = listen()
     port = listener.getsockname()[1]
     gc.freeze()
@@ -76,8 +77,3 @@ def prepare() -> None:
     import megatron.core.datasets.gpt_dataset
     import megatron.core.models.gpt
     import megatron.training.training  # noqa: F401
-
-
-if __name__ == "__main__":
-    prepare()
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

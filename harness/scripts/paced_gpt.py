@@ -8,6 +8,7 @@ import runpy
 import time
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from megatron.training import training
 
@@ -16,7 +17,7 @@ train_step = training.train_step
 
 
 @wraps(train_step)
-def paced(*arguments, **keywords):
+def paced(*arguments: Any, **keywords: Any) -> Any:
     if slow.exists():
         time.sleep(float(os.environ.get("PACE_SECONDS", "3")))
     return train_step(*arguments, **keywords)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from recycle.control.claim import HeldClaim, find_claim
@@ -58,7 +60,8 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run(keys: EtcdCluster, mon
     assert store.get("claim") == stale
 
 
-def test_nobody_waits_for_etcd_that_is_not_there() -> None:
+def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recycle.control.claim.EtcdStore", partial(EtcdStore, patience=0.5))
     nobody = EtcdCluster((("127.0.0.1", 1),))
     with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs there"):
         HeldClaim(nobody, "mine", SILENCE)

@@ -100,7 +100,7 @@ def test_what_is_appended_in_one_step_has_one_number_and_a_strangers_word_is_giv
 
 @needs_etcd
 def test_without_a_majority_every_request_says_so_within_its_patience(three: Etcd) -> None:
-    store = EtcdStore(three.cluster, patience=1.0)
+    store = EtcdStore(three.cluster, patience=0.3)
     for member in three.members[:2]:
         member.pause()
     for request in (

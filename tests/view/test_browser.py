@@ -4,17 +4,15 @@ import io
 
 import pytest
 
-from harness.browser import chromium, missing
+from harness.browser import missing
 from harness.examples import paper_plan
 from recycle.job import Server
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
-from recycle.view.compare import compare
-from recycle.view.html import page
-from recycle.view.panel import Panel, make_panels
-from recycle.view.subject import Subject, load_subject, subject_of
-from tests.view.disturbed import DEATH, VIEW, write_disturbed
-from tests.view.samples import DEAD, SCRIPT, chart_of, measured, small
+from recycle.view.panel import Panel
+from recycle.view.subject import subject_of
+from tests.view.pages import CRITICAL, FORWARD, LOST, MEMORY, STEP, colours, move, move_to, press, settle, tip, written
+from tests.view.samples import DEAD, SCRIPT, chart_of, small
 
 pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
@@ -23,94 +21,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
 def plan():
     return paper_plan()
 
 
 @pytest.fixture
-def open_page(browser, tmp_path):
-    """Open a page of some panels; at the end nothing may stand in the browser's console."""
-
-    def load(*panels):
-        path = tmp_path / "page.html"
-        path.write_text(page(panels))
-        browser.get(path.as_uri())
-        return browser
-
-    yield load
-    assert browser.get_log("browser") == []
-
-
-@pytest.fixture
 def shown(open_page, plan):
     return open_page(Panel("plan", chart_of(plan), timeline(plan)))
-
-
-def move(browser, text, panel=0, click=False):
-    """Put the pointer on an instruction."""
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    place = browser.execute_script("return schedule.place(arguments[0], arguments[1])", text, panel)
-    assert place is not None, f"{text} is not on the page"
-    actions = ActionChains(browser)
-    pointer = actions.w3c_actions.pointer_action
-    pointer.move_to_location(int(place["x"] + place["width"] / 2), int(place["y"] + place["height"] / 2))
-    if click:
-        pointer.click()
-    actions.perform()
-    return place
-
-
-def move_to(browser, label, time):
-    """Put the pointer on a server's row at a time."""
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    place = browser.execute_script("return schedule.moment(arguments[0], arguments[1])", label, time)
-    actions = ActionChains(browser)
-    actions.w3c_actions.pointer_action.move_to_location(round(place["x"]), round(place["y"]))
-    actions.perform()
-
-
-def press(browser, *keys):
-    from selenium.webdriver.common.by import By
-
-    browser.find_element(By.ID, "plot").send_keys(*keys)
-
-
-def tip(browser):
-    return browser.execute_script(
-        "const tip = document.getElementById('tip'); return tip.style.display === 'block' ? tip.innerText : ''"
-    )
-
-
-def colours(browser, element="plot"):
-    """How often each colour is on the screen, from a screenshot."""
-    image = pytest.importorskip("PIL.Image")
-    from selenium.webdriver.common.by import By
-
-    picture = image.open(io.BytesIO(browser.find_element(By.ID, element).screenshot_as_png)).convert("RGB")
-    return {colour: count for count, colour in picture.getcolors(1 << 24)}
-
-
-def settle(browser):
-    """Wait until what was asked for is drawn."""
-    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-
-
-FORWARD = (0x2F, 0x6D, 0xB5)
-LOST = (0xC1, 0x12, 0x1F)
-BACK = (0x2E, 0x8B, 0x57)
-PAUSE = (0xFF, 0xD5, 0x4A)
-DARK_PAUSE = (0xB0, 0x8A, 0x1E)
-CRITICAL = (0xD6, 0x18, 0x7F)
-MEMORY = (0xB9, 0xB3, 0xD6)
-STEP = (0x7B, 0x57, 0xA8)
 
 
 def test_the_head_and_the_first_drawing(shown, plan):
@@ -122,17 +39,6 @@ def test_the_head_and_the_first_drawing(shown, plan):
     seen = colours(shown)
     assert seen[FORWARD] > 1000
     assert seen[STEP] > 1000
-
-
-def written(browser):
-    """All texts on the canvas."""
-    browser.execute_script(
-        "window.texts = []; const pen = CanvasRenderingContext2D.prototype; const write = pen.fillText;"
-        "pen.fillText = function (text, ...rest) { texts.push(text); write.call(this, text, ...rest); };"
-        "document.getElementById('fit').click()"
-    )
-    settle(browser)
-    return browser.execute_script("return texts")
 
 
 def test_every_stage_says_when_it_takes_which_iteration(open_page, plan):
@@ -375,21 +281,6 @@ def test_keys_go_from_box_to_box_and_follow(shown):
     assert colours(shown)[FORWARD] < whole / 3
 
 
-def test_a_run_below_its_plan_on_one_time_axis(open_page, plan):
-    run = measured(plan)
-    line = timeline(plan, 2)
-    comparison = compare(line, run)
-    shown = open_page(
-        Panel("plan", chart_of(plan, 2), line),
-        Panel("run", make_chart(Subject("run", None, run), run), run, comparison),
-    )
-    one = shown.execute_script("return schedule.place('2F1.3', 0)")
-    other = shown.execute_script("return schedule.place('2F1.3', 1)")
-    assert other["y"] > one["y"]
-    move(shown, "2F1.3", panel=1)
-    assert " ms" in tip(shown)
-
-
 def test_an_illegal_plan_says_so_and_marks_the_box(open_page, plan):
     import msgspec
     from selenium.webdriver.common.by import By
@@ -409,56 +300,6 @@ def test_names_from_files_stay_text(open_page):
     shown = open_page(Panel("x", chart_of(small(name=SCRIPT)), timeline(small(name=SCRIPT))))
     assert SCRIPT in shown.find_element(By.ID, "head").text
     assert shown.title.startswith(SCRIPT)
-
-
-def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_page, tmp_path):
-    subject = load_subject(write_disturbed(tmp_path / "run"))
-    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
-    seen = colours(shown)
-    assert seen[LOST] > 500
-    assert seen[BACK] > 50
-    assert seen[PAUSE] > 5000
-    move_to(shown, "W1_2", DEATH + 40_000)
-    assert tip(shown) == "W1_2\nW1_2 was killed by signal 9 (SIGKILL)"
-    move_to(shown, "W0_0", DEATH + 2000)
-    assert tip(shown) == "W0_0\ninto view 1 in 5.6 ms: agree 2.1 ms, rebuild 1.5 ms, restore 700 us, start 1.3 ms"
-    move_to(shown, "W1_2", VIEW)
-    assert "view 1: 11 servers, throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(shown)
-    move_to(shown, "W0_0", DEATH - 11_000)
-    assert tip(shown).startswith("W0_0\nidle from 38 ms to 41 ms")
-
-
-def test_a_run_has_its_loss_its_throughput_and_its_story(open_page, tmp_path):
-    from selenium.webdriver.common.by import By
-
-    subject = load_subject(write_disturbed(tmp_path / "run"))
-    [panel] = make_panels([subject], "stage")
-    shown = open_page(panel)
-    texts = written(shown)
-    assert {"loss", "throughput", "4", "1"} <= set(texts)
-    summary = shown.find_element(By.CSS_SELECTOR, "details.events summary")
-    assert summary.text.startswith("1 failure, 1 rejoin, 1 iteration made again; recovered in 6 ms")
-    summary.click()
-    settle(shown)
-    events = shown.find_element(By.CSS_SELECTOR, "details.events ol").text
-    assert "50 msW1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent" in events
-    before = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
-    shown.find_elements(By.CSS_SELECTOR, "details.events button")[0].click()
-    settle(shown)
-    after = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
-    assert after["width"] >= before["width"]
-
-
-def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_page, tmp_path):
-    subject = load_subject(write_disturbed(tmp_path / "run"))
-    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
-    # The victim began 2F1.0 at 36000; what it waited for and who waited for it are of the same view.
-    move_to(shown, "W1_2", 36_500)
-    text = tip(shown)
-    assert text.startswith("2F1.0 on W1_2")
-    assert "iteration 1" in text
-    assert "waits for 1F1.0 on W1_1 (until 36 ms)" in text
-    assert "awaited by 2I1.0 on W1_2 (at 39 ms), 3F1.0 on W1_3 (at 37 ms)" in text
 
 
 def test_many_boxes_are_painted_as_pixels(open_page):
@@ -497,21 +338,3 @@ def test_groups_of_too_many_servers_are_folded_and_the_dead_are_named(open_page)
     actions.perform()
     settle(shown)
     assert "W2_2" in written(shown)
-
-
-def test_dark_theme(plan, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(page([Panel("plan", chart_of(plan), timeline(plan))]))
-    subject = load_subject(write_disturbed(tmp_path / "run"))
-    disturbed = tmp_path / "disturbed.html"
-    disturbed.write_text(page([Panel("run", make_chart(subject, subject.timeline), subject.timeline)]))
-    with chromium(dark=True) as browser:
-        browser.get(path.as_uri())
-        seen = colours(browser)
-        assert max(seen, key=seen.get)[0] < 0x40
-        assert seen[FORWARD] > 1000
-        browser.get(disturbed.as_uri())
-        seen = colours(browser)
-        assert seen[DARK_PAUSE] > 5000
-        assert PAUSE not in seen
-        assert browser.get_log("browser") == []

@@ -1,6 +1,7 @@
 """Megatron without CUDA: the names it calls unconditionally, pointed at the CPU, for processes that compute there."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,11 +17,9 @@ def run_on_cpu() -> tuple[str, ...]:
     """Make Megatron run on this machine's CPU, once; say what was done for it."""
     if applied:
         return tuple(applied)
-    # Megatron compiles its fused functions when it is imported, which takes seconds before any of them is called.
-    own_compile = replace(torch, "compile", _leave_uncompiled)
+    _import_uncompiled()
     from megatron.core.tensor_parallel import random
 
-    replace(torch, "compile", own_compile)
     # Buffers are made on "the current device".
     replace(torch.cuda, "current_device", _current_device)
     # Counters and scales are made with device="cuda".
@@ -46,6 +45,26 @@ def run_on_cpu() -> tuple[str, ...]:
         ]
     )
     return tuple(applied)
+
+
+def import_megatron() -> None:
+    """Import Megatron for processes that will compute on a CPU because torch is built for nothing else.
+
+    Who imports Megatron after this finds its functions as they are written.
+    """
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        _import_uncompiled()
+
+
+def _import_uncompiled() -> None:
+    """Import Megatron, which has its fused functions compiled: to prepare that takes longer than all the rest."""
+    own_compile = replace(torch, "compile", _leave_uncompiled)
+    try:
+        import_module("megatron.core.models.gpt.gpt_layer_specs")
+    finally:
+        replace(torch, "compile", own_compile)
+    # Every optimizer imports it when it is made, which is cheaper before processes are forked.
+    import_module("torch._dynamo")
 
 
 def _current_device() -> torch.device:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from megatron.core import __version__
 
-from harness.flag_runs import TORCHRUN, make_dataset, needs_training, train
+from harness.flag_runs import launch, make_dataset, needs_training, train
 
 PATCHES = Path(__file__).parents[3] / "patches"
 PATCH = PATCHES / f"megatron-core-{__version__}.patch"
@@ -52,9 +52,9 @@ def test_a_patched_tree_has_the_flag_and_trains_with_it_and_without(tree, tmp_pa
     dataset = make_dataset(tmp_path / "text")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]))
     script = Path(__file__).parents[3] / "harness" / "scripts" / "without_cuda.py"
-    stock = train(dataset, start=(script,), launcher=TORCHRUN, iterations=3)
+    stock = train(dataset, start=(script,), launcher=launch, iterations=3)
     dead = ("--pipeline-schedule", "recycle", "--recycle-dead", "W0_1", "--recycle-budget", "1s")
-    flagged = train(dataset, *dead, start=(script,), launcher=TORCHRUN, iterations=3)
+    flagged = train(dataset, *dead, start=(script,), launcher=launch, iterations=3)
     assert f"recycle_dead {36 * '.'} W0_1" in flagged.output
     assert "pipeline_schedule ............................... stock" in stock.output
     assert sorted(flagged.trained) == [1, 2, 3]

@@ -12,11 +12,11 @@ from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
 from harness.flag_runs import (
-    TORCHRUN,
     VARIABLES,
     children,
     kill,
     kill_in_turn,
+    launch,
     make_dataset,
     needs_training,
     printed,
@@ -86,7 +86,7 @@ def require_recorded(printed, folder, returned):
 def test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock(dataset, stock, tmp_path, victims):
     moments = [(victim, after, random.uniform(0, 0.2)) for victim, after in zip(victims, (2, 6), strict=True)]
     saved = (*TO_FILE, tmp_path)
-    survived = train(dataset, *ON, *saved, iterations=LENGTH, watch=kill(moments), launcher=TORCHRUN)
+    survived = train(dataset, *ON, *saved, iterations=LENGTH, watch=kill(moments), launcher=launch)
     assert len(deaths(survived)) == 2, moments
     assert losses(survived) == stock, moments
     resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 8, iterations=LENGTH))

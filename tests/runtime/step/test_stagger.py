@@ -196,11 +196,10 @@ def spoil(seed):
     }
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("clip", [0.25, 1e9], ids=["clips", "watches"])
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
-def test_what_is_not_finite_is_skipped_whoever_is_spoiled_and_when(kind, clip, seed):
-    plan, spoiled = plan_of("W1_1"), spoil(f"{kind} {clip} {seed}")
+def test_what_is_not_finite_is_skipped_whoever_is_spoiled_and_when(kind, clip):
+    plan, spoiled = plan_of("W1_1"), spoil(f"{kind} {clip} 0")
     waited = train(plan, STEPS, Method(clip), kind, spoiled)
     guessed = train(plan, STEPS, Method(clip, staggered=True), kind, spoiled)
     assert summary(guessed) == summary(waited)
@@ -208,10 +207,9 @@ def test_what_is_not_finite_is_skipped_whoever_is_spoiled_and_when(kind, clip, s
         assert all(result.counts[1] > 0 for result in guessed.values()), "nobody was surprised"
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
-def test_where_nobody_looks_at_the_norm_both_end_alike(kind, seed):
-    spoiled = spoil(f"{kind} {seed}")
+def test_where_nobody_looks_at_the_norm_both_end_alike(kind):
+    spoiled = spoil(f"{kind} 0")
     last, stage = min(spoiled)
     waited = train(plan_of("W1_1"), last, Method(keep=True), kind, spoiled, breaks=True)
     stepped = train(plan_of("W1_1"), last, Method(staggered=True, keep=True), kind, spoiled, breaks=True)

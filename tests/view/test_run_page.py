@@ -1,0 +1,105 @@
+"""Runs on the page in a real browser: beside their plan, with deaths and returns, and by night."""
+
+import pytest
+
+from harness.browser import chromium, missing
+from harness.examples import paper_plan
+from recycle.record.planned import timeline
+from recycle.view.chart import make_chart
+from recycle.view.compare import compare
+from recycle.view.html import page
+from recycle.view.panel import Panel, make_panels
+from recycle.view.subject import Subject, load_subject
+from tests.view.disturbed import DEATH, VIEW, write_disturbed
+from tests.view.pages import BACK, DARK_PAUSE, FORWARD, LOST, PAUSE, colours, move, move_to, settle, tip, written
+from tests.view.samples import chart_of, measured
+
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def test_a_run_below_its_plan_on_one_time_axis(open_page):
+    plan = paper_plan()
+    run = measured(plan)
+    line = timeline(plan, 2)
+    comparison = compare(line, run)
+    shown = open_page(
+        Panel("plan", chart_of(plan, 2), line),
+        Panel("run", make_chart(Subject("run", None, run), run), run, comparison),
+    )
+    one = shown.execute_script("return schedule.place('2F1.3', 0)")
+    other = shown.execute_script("return schedule.place('2F1.3', 1)")
+    assert other["y"] > one["y"]
+    move(shown, "2F1.3", panel=1)
+    assert " ms" in tip(shown)
+
+
+def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_page, tmp_path):
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
+    seen = colours(shown)
+    assert seen[LOST] > 500
+    assert seen[BACK] > 50
+    assert seen[PAUSE] > 5000
+    move_to(shown, "W1_2", DEATH + 40_000)
+    assert tip(shown) == "W1_2\nW1_2 was killed by signal 9 (SIGKILL)"
+    move_to(shown, "W0_0", DEATH + 2000)
+    assert tip(shown) == "W0_0\ninto view 1 in 5.6 ms: agree 2.1 ms, rebuild 1.5 ms, restore 700 us, start 1.3 ms"
+    move_to(shown, "W1_2", VIEW)
+    assert "view 1: 11 servers, throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(shown)
+    move_to(shown, "W0_0", DEATH - 11_000)
+    assert tip(shown).startswith("W0_0\nidle from 38 ms to 41 ms")
+
+
+def test_a_run_has_its_loss_its_throughput_and_its_story(open_page, tmp_path):
+    from selenium.webdriver.common.by import By
+
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    [panel] = make_panels([subject], "stage")
+    shown = open_page(panel)
+    texts = written(shown)
+    assert {"loss", "throughput", "4", "1"} <= set(texts)
+    summary = shown.find_element(By.CSS_SELECTOR, "details.events summary")
+    assert summary.text.startswith("1 failure, 1 rejoin, 1 iteration made again; recovered in 6 ms")
+    summary.click()
+    settle(shown)
+    events = shown.find_element(By.CSS_SELECTOR, "details.events ol").text
+    assert "50 msW1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent" in events
+    before = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
+    shown.find_elements(By.CSS_SELECTOR, "details.events button")[0].click()
+    settle(shown)
+    after = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
+    assert after["width"] >= before["width"]
+
+
+def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_page, tmp_path):
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
+    # The victim began 2F1.0 at 36000; what it waited for and who waited for it are of the same view.
+    move_to(shown, "W1_2", 36_500)
+    text = tip(shown)
+    assert text.startswith("2F1.0 on W1_2")
+    assert "iteration 1" in text
+    assert "waits for 1F1.0 on W1_1 (until 36 ms)" in text
+    assert "awaited by 2I1.0 on W1_2 (at 39 ms), 3F1.0 on W1_3 (at 37 ms)" in text
+
+
+def test_dark_theme(tmp_path):
+    plan = paper_plan()
+    path = tmp_path / "page.html"
+    path.write_text(page([Panel("plan", chart_of(plan), timeline(plan))]))
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    disturbed = tmp_path / "disturbed.html"
+    disturbed.write_text(page([Panel("run", make_chart(subject, subject.timeline), subject.timeline)]))
+    with chromium(dark=True) as browser:
+        browser.get(path.as_uri())
+        seen = colours(browser)
+        assert max(seen, key=seen.get)[0] < 0x40
+        assert seen[FORWARD] > 1000
+        browser.get(disturbed.as_uri())
+        seen = colours(browser)
+        assert seen[DARK_PAUSE] > 5000
+        assert PAUSE not in seen
+        assert browser.get_log("browser") == []
