@@ -183,8 +183,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if missing and any(not name.startswith("train") for name in names):
         print(f"{', '.join(missing)} are not installed: scripts/develop does, in .megatron-0.17.1", file=sys.stderr)
         return 2
-    columns = ("case", "exit status", "iterations", "from then to the end", "processes left", "output")
-    columns += ("temporary files left", "descriptors open", "what is said")
+    ended = ("exit status", "iterations", "from then to the end")
+    left_behind = ("processes left", "output", "temporary files left", "descriptors open")
+    columns = ("case", *ended, *left_behind, "what is said")
     print(f"| {' | '.join(columns)} |")
     print(f"|{' --- |' * len(columns)}")
     left = 0

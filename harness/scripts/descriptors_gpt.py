@@ -6,14 +6,15 @@ import sys
 from collections import Counter
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from megatron.training import training
 
 train_step = training.train_step
-steps = Counter()
+steps = Counter[str]()
 
 
-def say(when):
+def say(when: str) -> None:
     if os.environ["RANK"] != "0":
         return
     opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
@@ -23,7 +24,7 @@ def say(when):
 
 
 @wraps(train_step)
-def counted(*arguments, **keywords):
+def counted(*arguments: Any, **keywords: Any) -> Any:
     steps["made"] += 1
     if steps["made"] == 11:
         say("after ten iterations")
