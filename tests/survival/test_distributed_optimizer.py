@@ -16,7 +16,7 @@ from recycle.plan.instruction import Op
 from recycle.runtime.step.checkpoint import folder_of, read_stage
 from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
+from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text, wait_for_return
 
 SAVED = 7
 """The iterations before the first checkpoint of a run that makes one before its end."""
@@ -84,7 +84,8 @@ def test_a_death_where_parameters_are_given_to_the_peers(tmp_path, whole, monkey
     assert [len(each.servers) for each in run.views] == [6, 5, 4]
 
 
-def test_deaths_and_returns(tmp_path, whole):
+def test_deaths_and_returns(tmp_path, whole, monkeypatch):
+    wait_for_return(monkeypatch, Server(0, 0), first=5)
     faults = [
         fault(Kind.KILL, "W0_0", 2, Op.F),
         fault(Kind.KILL, "W1_1", 4, Op.STEP),
@@ -94,6 +95,7 @@ def test_deaths_and_returns(tmp_path, whole):
     run = Exact(tmp_path / "run", *faults, distributed=True, checkpoint_every=4)
     run.require_same_bits(whole)
     assert ITERATIONS in run.steps
+    assert any(each.joined == ["W0_0"] for each in run.views), run.story
 
 
 def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole):

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 
 import msgspec
 import pytest
@@ -13,13 +12,14 @@ from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
 from harness.started import TRAIN, Started, by_hand
 from recycle.control.tcp_store import listen
+from recycle.job import Server
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.trained import DURATIONS, MODEL, Trained, short_text
+from tests.survival.trained import DURATIONS, MODEL, Trained, short_text, wait_for_return
 
 pytestmark = pytest.mark.timeout(150)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
@@ -92,14 +92,7 @@ def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
 
 
 def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monkeypatch):
-    iterate = GptServer.iterate
-
-    def patient(server, step):
-        if len(server.view.servers) < 4:
-            time.sleep(0.5)
-        iterate(server, step)
-
-    monkeypatch.setattr(GptServer, "iterate", patient)
+    wait_for_return(monkeypatch, Server(1, 0))
     doom["W1_0", 1] = 40
     run = SplitRun(tmp_path / "run", restarts=1)
     run.require_same(reference)

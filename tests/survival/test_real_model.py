@@ -13,7 +13,7 @@ from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
 from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.emulated import PATIENT
-from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text
+from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text, wait_for_return
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +46,8 @@ def test_a_kill_leaves_the_losses_as_they_are(tmp_path, reference, server, op):
     assert [len(each.servers) for each in run.views] == [6, 5]
 
 
-def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference):
+def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference, monkeypatch):
+    wait_for_return(monkeypatch, Server(1, 0), first=5)
     faults = [
         fault(Kind.KILL, "W1_0", 2, Op.F),
         fault(Kind.KILL, "W2_1", 4, Op.STEP),
@@ -54,6 +55,7 @@ def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference):
     ]
     run = Trained(tmp_path / "run", *faults, evaluate_every=4)
     run.require_same(reference, IterationLine, EvaluationLine)
+    assert [len(each.servers) for each in run.views] == [6, 5, 4, 5], run.story
 
 
 def test_a_gradient_that_is_spoiled_once_is_made_again(tmp_path, reference):

@@ -1,20 +1,18 @@
 """Where pipelines are not alike a server has other peers for each of its chunks, and its death changes no bit."""
 
-import time
-
 import msgspec
 import pytest
 
 from harness.examples import QUICK, uneven_job
 from recycle.control.durations import Durations
 from recycle.faults.menu import Kind
+from recycle.job import Server
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.trained import MODEL, Trained, fault, short_text
+from tests.survival.trained import MODEL, Trained, fault, short_text, wait_for_return
 
 pytestmark = pytest.mark.timeout(150)
 JOB = uneven_job()
@@ -45,14 +43,7 @@ class Uneven(Trained):
 
 
 def test_a_server_dies_and_comes_back_with_the_state_of_all_its_peers(tmp_path, monkeypatch):
-    iterate = GptServer.iterate
-
-    def patient(server, step):
-        if len(server.view.servers) < 5:
-            time.sleep(0.5)
-        iterate(server, step)
-
-    monkeypatch.setattr(GptServer, "iterate", patient)
+    wait_for_return(monkeypatch, Server(1, 1))
     reference = Uneven(tmp_path / "reference", iterations=ITERATIONS)
     # W0_0 and W0_1 hold one each of W1_1's two chunks.
     faults = fault(Kind.KILL, "W1_1", 3, Op.STEP), fault(Kind.JOIN, "W1_1", 4)
