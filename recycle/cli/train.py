@@ -128,7 +128,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 @click.option(
     "--measured-speeds",
     is_flag=True,
-    help="With --move-layers: give slow servers fewer layers and micro-batches, by what the run shows.",
+    help="With --move-layers: give servers that are slow less to do.",
     **SURVIVING,
 )
 @click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.", **SURVIVING)
