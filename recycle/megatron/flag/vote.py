@@ -88,16 +88,17 @@ class Vote:
 
     def train(self, step: int) -> None:
         """See Steps."""
-        goal = step + 1
+        # Megatron can leave out iterations: they are no versions. Where steps may be made again, it is not told to.
+        goal = self.newest + 1 if self._repeated is None else step + 1
         while self.oldest < goal:
-            if self.newest < step:
+            if self.newest < goal - 1:
                 self._make_again(step)
                 # Those who took the stage up come to this iteration as one does at first.
                 self._execution.let_in(step)
                 self._zero_gradients()
                 continue
             try:
-                self._make(goal)
+                self._make(goal, step)
             except ViewBroken as error:
                 self._execution.enter_next_view(error)
                 if self.newest < goal:
@@ -149,11 +150,11 @@ class Vote:
             self.oldest = step
             self.undone += 1
 
-    def _make(self, goal: int) -> None:
-        """Get to a version, but for the step."""
+    def _make(self, goal: int, step: int) -> None:
+        """Get to a version by an iteration, but for the optimizer's step."""
         network = self._execution.network
         if self.newest < goal:
-            self._make_gradients(goal - 1)
+            self._make_gradients(step)
             meet(network)
             self.newest = goal
         meet(network)
@@ -168,7 +169,7 @@ class Vote:
                 with torch.enable_grad(), _in_training(self._models):
                     if self.newest < goal:
                         self._zero_gradients()
-                    self._make(goal)
+                    self._make(goal, goal - 1)
             except ViewBroken as error:
                 self._execution.enter_next_view(error)
         self._repeated.repeat(goal)

@@ -289,7 +289,7 @@ def test_in_numbers_of_two_bytes_a_death_changes_how_sums_are_rounded_and_nothin
     victim, when = random.randrange(4), random.uniform(0, 0.2)
     survived = train(dataset, *settings, *ON, iterations=6, watch=kill([(victim, 2, when)]))
     assert deaths(survived) == [f"W{victim % 2}_{victim // 2}"], when
-    assert losses(survived) == pytest.approx(stock, rel=1e-4), (victim, when)
+    assert losses(survived) == pytest.approx(stock, rel=1e-3), (victim, when)
 
 
 def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeypatch):
