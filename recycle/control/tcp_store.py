@@ -118,7 +118,7 @@ class TorchStore:
                     return list(self.torch_store.multi_get(wanted))
             except DistStoreError:
                 pass  # one was deleted meanwhile
-        return [self.get(key) for key in wanted]
+        return [self._look(key) for key in wanted]
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
@@ -141,13 +141,12 @@ class TorchStore:
         """See Store."""
         end = time.monotonic() + timeout
         with self._reached():
-            # Torch also ends the wait for a key that is not there when somebody looks for it with a compare-and-set.
             while (left := end - time.monotonic()) > 0:
                 try:
                     self.torch_store.wait([key], timedelta(seconds=left))
                 except DistStoreError:
                     return None
-                if (found := self.get(key)) is not None:
+                if (found := self._look(key)) is not None:
                     return found
         return None
 
@@ -186,6 +185,16 @@ class TorchStore:
     def clone(self) -> "TorchStore":
         """See Store."""
         return TorchStore(*self._address, self._patience, self._prefix)
+
+    def _look(self, key: str) -> bytes | None:
+        """The same as get, for keys that others wait for.
+
+        Torch ends all waits for a key that is not there when somebody looks for it with a compare-and-set: if all who
+        wait looked so, each would wake all others, without an end.
+        """
+        with self._reached():
+            there = self.torch_store.check([key])
+        return self.get(key) if there else None
 
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         with self._reached():

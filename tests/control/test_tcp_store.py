@@ -1,6 +1,12 @@
 import os
 import subprocess
 import sys
+import threading
+import time
+
+import pytest
+
+from recycle.control.tcp_store import TorchStore, listen, serve
 
 EXPIRE = """
 from recycle.control.tcp_store import TorchStore, listen, serve
@@ -17,3 +23,25 @@ def test_a_wait_that_expires_logs_nothing_though_torch_was_imported_without_its_
     assert done.stdout == "expired\n"
     # To log the names of both ends, torch would look them up.
     assert done.stderr == ""
+
+
+def test_those_who_wait_for_a_key_do_not_wake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    served, asked = serve(listen()), list[str]()
+    store = TorchStore("127.0.0.1", served.port)
+    get = TorchStore.get
+
+    def counted(self: TorchStore, key: str) -> bytes | None:
+        asked.append(key)
+        return get(self, key)
+
+    monkeypatch.setattr(TorchStore, "get", counted)
+    waiters = [threading.Thread(target=store.clone().wait, args=("a", 0.5)) for _ in range(3)]
+    for each in waiters:
+        each.start()
+    while any(each.is_alive() for each in waiters):
+        # With one request for all of them, and with one of its own, which ends the waits.
+        store.get_many(["a", "b"])
+        if not asked:
+            store.get("a")
+        time.sleep(0.05)
+    assert asked == ["a"]
