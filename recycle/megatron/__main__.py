@@ -15,6 +15,7 @@ from recycle.megatron.flag.command_line import require_command_line
 from recycle.megatron.flag.flags import REFUSED, find_flags
 from recycle.megatron.flag.left_out import LEFT_OUT, leave_out
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
+from recycle.megatron.shared.release import require_listed_release
 from recycle.runtime.net.gloo.threads import let_go
 
 ASYNC_SAVE = "--async-save"
@@ -50,6 +51,7 @@ def main(arguments: list[str]) -> int:
         run_script(script, others)
         return 0
     require_command_line(rest)
+    require_listed_release(Path(script))
     rest, left_out = leave_out(rest)
     for option in left_out:
         say(f"{option} is left out: {LEFT_OUT[option]}")

@@ -1,12 +1,11 @@
 """What stock Megatron has to be told on a machine without CUDA, for those who want to try before they have GPUs."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from recycle.errors import UserError
+from recycle.megatron.shared.release import folders_of_megatron
 
 ON_CPU = "--on-cpu"
 
@@ -70,9 +69,8 @@ def require_data_helpers(script: Path) -> None:
     Raises:
         UserError: they are missing.
     """
-    found = PathFinder.find_spec("megatron", [str(script.resolve().parent), *sys.path])
-    for location in [] if found is None else found.submodule_search_locations or ():
-        folder = Path(location) / "core" / "datasets"
+    for parts in folders_of_megatron(script):
+        folder = parts / "core" / "datasets"
         if folder.is_dir():
             if not any(folder.glob("helpers_cpp*")):
                 raise UserError(

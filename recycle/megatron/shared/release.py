@@ -1,9 +1,13 @@
 """The releases of Megatron that are known here: what is replaced or relied on in each, and with which signature."""
 
 import inspect
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from recycle.runtime.errors import RunError
@@ -225,6 +229,36 @@ TRAINER = (
 RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": EXECUTION + TRAINER, "0.17.1": EXECUTION + TRAINER}
 
 
+def require_listed_release(script: Path) -> None:
+    """Check that the release of Megatron which a script will import is in the table, without importing it.
+
+    Newer ones cannot even be imported on each machine where the ones of the table can.
+
+    Args:
+        script: which will be run; Megatron may lie beside it.
+
+    Raises:
+        RunError: it is not.
+    """
+    for folder in folders_of_megatron(script):
+        file = folder / "core" / "package_info.py"
+        if file.is_file():
+            parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *['\"]?(\w*)", file.read_text(), re.M))
+            if {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
+                hooks_of(f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}")
+            return
+
+
+def folders_of_megatron(script: Path) -> Iterator[Path]:
+    """Where a script will find the parts of Megatron, without importing any of them.
+
+    Args:
+        script: as above; its folder takes the place of the first one where modules are looked for.
+    """
+    found = PathFinder.find_spec("megatron", [str(script.resolve().parent), *sys.path[1:]])
+    yield from map(Path, () if found is None else found.submodule_search_locations or ())
+
+
 def require_known_release() -> str:
     """Check every name of the table against the Megatron that is installed; give its release.
 
@@ -233,12 +267,7 @@ def require_known_release() -> str:
     """
     from megatron.core import __version__
 
-    hooks = RELEASES.get(__version__)
-    if hooks is None:
-        raise RunError(
-            f"megatron-core is {__version__}, and --pipeline-schedule recycle knows {' and '.join(RELEASES)}: "
-            "install one of these, or train with --pipeline-schedule stock"
-        )
+    hooks = hooks_of(__version__)
     for hook in hooks:
         found = parameters_of(hook)
         if found != hook.parameters:
@@ -248,6 +277,21 @@ def require_known_release() -> str:
                 "--pipeline-schedule stock"
             )
     return str(__version__)
+
+
+def hooks_of(release: str) -> tuple[Hook, ...]:
+    """What the table has for a release.
+
+    Raises:
+        RunError: it has nothing.
+    """
+    hooks = RELEASES.get(release)
+    if hooks is None:
+        raise RunError(
+            f"megatron-core is {release}, and --pipeline-schedule recycle knows {' and '.join(RELEASES)}: "
+            "install one of these, or train with --pipeline-schedule stock"
+        )
+    return hooks
 
 
 def parameters_of(hook: Hook) -> str:

@@ -1,13 +1,22 @@
 """The table of Megatron's names: a changed one is found before training starts."""
 
 import importlib
+import subprocess
+import sys
 from functools import reduce
 
 import pytest
 from megatron import core
 
 from harness.flag_runs import missing, needs_training
-from recycle.megatron.shared.release import EXECUTION, RELEASES, TRAINER, parameters_of, require_known_release
+from recycle.megatron.shared.release import (
+    EXECUTION,
+    RELEASES,
+    TRAINER,
+    parameters_of,
+    require_known_release,
+    require_listed_release,
+)
 from recycle.runtime.errors import RunError
 
 TRAINING = not missing
@@ -62,6 +71,38 @@ def test_an_unknown_release_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setattr(core, "__version__", "0.99.0")
     with pytest.raises(RunError, match=r"megatron-core is 0.99.0, .* knows 0.16.1 and 0.17.1: install one of these"):
         require_known_release()
+
+
+def script_beside(folder, numbers, prerelease=""):
+    """A training script in a source tree of some release of Megatron's that cannot be imported here."""
+    core = folder / "megatron" / "core"
+    core.mkdir(parents=True)
+    (core / "__init__.py").write_text("raise ImportError('this release needs something else')")
+    lines = zip(("MAJOR", "MINOR", "PATCH"), numbers, strict=True)
+    content = "".join(f"{name} = {value}\n" for name, value in lines) + f'PRE_RELEASE = "{prerelease}"\n'
+    (core / "package_info.py").write_text(content)
+    script = folder / "pretrain.py"
+    script.write_text("import megatron.core")
+    return script
+
+
+def test_an_unknown_release_is_refused_before_it_is_imported(tmp_path):
+    script = script_beside(tmp_path, (0, 19, 2))
+    command = [sys.executable, "-m", "recycle.megatron", script, "--pipeline-schedule", "recycle"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("recycle: megatron-core is 0.19.2, and --pipeline-schedule recycle knows 0.16.1 and 0.17.1:")
+
+
+def test_a_release_before_its_release_is_unknown(tmp_path):
+    with pytest.raises(RunError, match=r"megatron-core is 0.17.1rc0, "):
+        require_listed_release(script_beside(tmp_path, (0, 17, 1), "rc0"))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_release_of_the_table_is_let_through(release, tmp_path):
+    require_listed_release(script_beside(tmp_path, release.split(".")))
 
 
 def test_both_releases_are_in_the_table():
