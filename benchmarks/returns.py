@@ -1,6 +1,6 @@
 """Crashes and automatic returns in one run of ``recycle train``: is the view whole again each time, and the loss equal?
 
-Usage: python -m benchmarks.returns [--crashes 50] [--seed 0] [--shape 3x4]
+Usage: python -m benchmarks.returns [--crashes 50] [--seed 0] [--exact] [--shape 3x4]
 
 Workers are killed one after another with SIGKILL, each once the view is whole; their agents start them again. In the
 end the run is told to end, and the same iterations are trained again with nobody killed.
@@ -59,6 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--crashes", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--exact", action="store_true", help="sum exactly, and expect equal losses to the bit")
     add_shape(parser)
     arguments = parser.parse_args()
     pipelines, stages = arguments.shape
@@ -67,7 +68,12 @@ def main() -> int:
         folder, undisturbed = Path(temporary) / "crashes", Path(temporary) / "undisturbed"
         # Each server may crash as often as it is chosen.
         run = Started(
-            [*TRAIN, *train_words(folder, ENDLESS, arguments.shape), "--restarts", str(arguments.crashes + 1)]
+            [
+                *TRAIN,
+                *train_words(folder, ENDLESS, arguments.shape, exact=arguments.exact),
+                "--restarts",
+                str(arguments.crashes + 1),
+            ]
         )
         try:
             run.wait_for("iteration 2/")
@@ -87,7 +93,7 @@ def main() -> int:
             run.kill()
         found = losses(folder / "run")
         print(f"{max(found) + 1} iterations that nothing befalls, to compare", file=sys.stderr, flush=True)
-        again = Started([*TRAIN, *train_words(undisturbed, max(found) + 1, arguments.shape)])
+        again = Started([*TRAIN, *train_words(undisturbed, max(found) + 1, arguments.shape, exact=arguments.exact)])
         assert again.ended(3600) == 0, again.output
         expected = losses(undisturbed / "run")
     complete = list(found) == list(expected)
