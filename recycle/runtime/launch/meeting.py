@@ -49,7 +49,7 @@ TELLING = 20.0
 """Seconds for which a process that cannot take part looks for somebody to tell."""
 
 
-class Refused(RunError):
+class NotAdmitted(RunError):
     """This process cannot take part, as others know that have said so."""
 
 
@@ -270,7 +270,7 @@ class RollCall:
         other = _read_hello(found, start.rank)
         # Of a run that goes on it may be one that has died.
         if other.identity != identity and not self.is_late:
-            raise Refused(
+            raise NotAdmitted(
                 f"process {start.rank} has come already, on {other.host}: where that is another job's, give this one a "
                 "MASTER_PORT of its own; where it has ended, start all again"
             )
@@ -301,7 +301,7 @@ class RollCall:
         start = self.start
         try:
             yield
-        except Refused:
+        except NotAdmitted:
             raise
         except UserError as error:
             if start.rank > 0:
@@ -342,11 +342,11 @@ class RollCall:
             self.refuse(refusal)
         raise self._refused(refusal)
 
-    def _refused(self, reason: str) -> Refused:
+    def _refused(self, reason: str) -> NotAdmitted:
         """What ends this process, of which those who wait for it need to know that it has heard it."""
         if not self.is_late:
             self.leave(1)
-        return Refused(reason)
+        return NotAdmitted(reason)
 
     def _reach(self, patience: float | None = None) -> Store:
         start, prefix = self.start, f"{self.start.prefix}/start"
