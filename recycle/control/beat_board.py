@@ -1,16 +1,13 @@
 """Which host each member is on, and the hosts' signs of life, as they are kept in the store."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from recycle.control import keys
 from recycle.control.messages import Alarm
 from recycle.control.participant import Participant
 from recycle.control.sealed_store import SealedStore
 from recycle.control.view import Member
-
-_K = TypeVar("_K")
-_T = TypeVar("_T")
 
 
 class Glance(NamedTuple):
@@ -43,7 +40,7 @@ class BeatBoard:
 
     def homes(self, participants: Iterable[Participant]) -> dict[Participant, str]:
         """Which host each one is on, without those of whom nobody has said it."""
-        return self._read({each: keys.home(each) for each in participants}, str)
+        return self._sealed.read_all({each: keys.home(each) for each in participants}, str)
 
     def glance(self, host: str, count: int, hosts: Sequence[str] = (), epoch: int = -1) -> Glance:
         """Give a host's sign of life, and look at what changes though nothing fails, in one request where it can be.
@@ -66,7 +63,7 @@ class BeatBoard:
     def of_hosts(self, hosts: Iterable[str]) -> dict[str, int]:
         """What each host has counted; 0 for one that has given no sign."""
         wanted = {each: keys.beat(each) for each in hosts}
-        return dict.fromkeys(wanted, 0) | self._read(wanted, int)
+        return dict.fromkeys(wanted, 0) | self._sealed.read_all(wanted, int)
 
     def counts(self, members: Iterable[Member], ranks: int = 1) -> dict[Member, int]:
         """What each member's host has counted; 0 where it is not known, or has given no sign.
@@ -82,10 +79,3 @@ class BeatBoard:
             member: min(counts[homes[each]] if each in homes else 0 for each in own)
             for member, own in participants.items()
         }
-
-    def _read(self, wanted: Mapping[_K, str], form: type[_T]) -> dict[_K, _T]:
-        """What is stored under some keys, without those where nothing is."""
-        stored = self._sealed.plain.get_many(list(wanted.values())) if wanted else []
-        pairs = zip(wanted.items(), stored, strict=True)
-        read = {each: self._sealed.find(key, found, form) for (each, key), found in pairs}
-        return {each: content for each, content in read.items() if content is not None}

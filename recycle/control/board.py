@@ -317,10 +317,7 @@ class PaceBoard:
 
     def of_all(self, view: View) -> tuple[Pace, ...]:
         """What was said last of each member of a view, without those of whom nothing was."""
-        names = [keys.pace(view.epoch, each) for each in view.members]
-        stored = zip(names, self._sealed.plain.get_many(names), strict=True)
-        read = [self._sealed.find(name, found, Pace) for name, found in stored]
-        return tuple(each for each in read if each is not None)
+        return tuple(self._sealed.read_all({each: keys.pace(view.epoch, each) for each in view.members}, Pace).values())
 
 
 class EndBoard:
