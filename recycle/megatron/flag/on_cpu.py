@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recycle.errors import UserError
-from recycle.megatron.shared.release import folders_of_megatron
+from recycle.megatron.shared.release import find_in_megatron
 
 ON_CPU = "--on-cpu"
 
@@ -69,15 +69,12 @@ def require_data_helpers(script: Path) -> None:
     Raises:
         UserError: they are missing.
     """
-    for parts in folders_of_megatron(script):
-        folder = parts / "core" / "datasets"
-        if folder.is_dir():
-            if not any(folder.glob("helpers_cpp*")):
-                raise UserError(
-                    f"{folder}: its data helpers are not built; run make -C {folder}, which needs a C++ compiler and "
-                    "pybind11, or copy helpers_cpp*.so from the package of the same release"
-                )
-            return
+    folder = find_in_megatron(script, "core/datasets")
+    if folder is not None and not any(folder.glob("helpers_cpp*")):
+        raise UserError(
+            f"{folder}: its data helpers are not built; run make -C {folder}, which needs a C++ compiler and "
+            "pybind11, or copy helpers_cpp*.so from the package of the same release"
+        )
 
 
 def _given(arguments: Sequence[str]) -> dict[str, str | None]:

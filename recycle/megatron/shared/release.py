@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -240,23 +240,24 @@ def require_listed_release(script: Path) -> None:
     Raises:
         RunError: it is not.
     """
-    for folder in folders_of_megatron(script):
-        file = folder / "core" / "package_info.py"
-        if file.is_file():
-            parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *['\"]?(\w*)", file.read_text(), re.M))
-            if {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
-                hooks_of(f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}")
-            return
+    file = find_in_megatron(script, "core/package_info.py")
+    if file is None:
+        return
+    parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *['\"]?(\w*)", file.read_text(), re.M))
+    if {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
+        hooks_of(f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}")
 
 
-def folders_of_megatron(script: Path) -> Iterator[Path]:
-    """Where a script will find the parts of Megatron, without importing any of them.
+def find_in_megatron(script: Path, name: str) -> Path | None:
+    """The file or folder of Megatron's that a script will find, without importing anything; None if there is none.
 
     Args:
         script: as above; its folder takes the place of the first one where modules are looked for.
+        name: of the file or folder, below ``megatron``.
     """
     found = PathFinder.find_spec("megatron", [str(script.resolve().parent), *sys.path[1:]])
-    yield from map(Path, () if found is None else found.submodule_search_locations or ())
+    folders = () if found is None else found.submodule_search_locations or ()
+    return next((path for path in (Path(each, name) for each in folders) if path.exists()), None)
 
 
 def require_known_release() -> str:
