@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from recycle.megatron.shared.hooks import RELEASES
 from recycle.runtime.errors import RunError
 
 
@@ -16,7 +17,7 @@ def replace(owner: Any, name: str, value: Any) -> Any:
 
         where = getattr(owner, "__name__", repr(owner))
         raise RunError(
-            f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use 0.16.1 or 0.17.1"
+            f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use {' or '.join(RELEASES)}"
         )
     original = getattr(owner, name)
     setattr(owner, name, value)
