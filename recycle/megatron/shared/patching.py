@@ -15,9 +15,9 @@ def replace(owner: Any, name: str, value: Any) -> Any:
     if not hasattr(owner, name):
         from megatron.core import __version__
 
-        where = getattr(owner, "__name__", repr(owner))
+        where, known = getattr(owner, "__name__", repr(owner)), ", ".join(RELEASES)
         raise RunError(
-            f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use {' or '.join(RELEASES)}"
+            f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use one of {known}"
         )
     original = getattr(owner, name)
     setattr(owner, name, value)
