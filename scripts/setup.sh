@@ -26,14 +26,14 @@ setup() {
     export PATH="$PWD/.venv/bin:$PATH"
 }
 
-# setup_trainer: the release of Megatron whose package carries its training code, in a folder that goes before .venv on
+# setup_trainer RELEASE: that of Megatron, whose package carries its training code, in a folder that goes before .venv on
 # PYTHONPATH. It says that it needs Python 3.12, and works with 3.11 as well.
 setup_trainer() {
-    trainer="$PWD/.megatron-0.17.1"
+    trainer="$PWD/.megatron-$1"
     if [ ! -e "$trainer/installed" ]; then
-        say "Installing megatron-core 0.17.1 in ${trainer##*/}"
+        say "Installing megatron-core $1 in ${trainer##*/}"
         .venv/bin/python -m pip install --disable-pip-version-check --quiet --target "$trainer" \
-            --no-deps --ignore-requires-python megatron-core==0.17.1 || return 1
+            --no-deps --ignore-requires-python "megatron-core==$1" || return 1
         .venv/bin/python -m pip install --disable-pip-version-check --quiet --target "$trainer" \
             pyyaml six regex pydantic || return 1
         touch "$trainer/installed"

@@ -88,6 +88,9 @@ def test_batches_that_grow_are_planned_for(run):
     assert status == 0
     assert "batches that grow from 2 to 6 micro-batches per pipeline" in " ".join(out.split())
     assert json.loads(run("doctor", "--json", *words[1:])[1])["plan"]["growth"] == [2, 4, 6]
+    report = json.loads(run("doctor", "--json", "--megatron", "0.18.2", *words[1:])[1])
+    assert report["plan"]["growth"] == []
+    assert [each["word"] for each in report["unread"]] == ["--rampup-batch-size"]
 
 
 def test_with_experts_a_server_is_their_whole_group(run):
@@ -158,7 +161,7 @@ def test_words_that_nobody_reads_are_named(run, arguments, message):
 def test_a_release_that_is_not_known_is_refused(run):
     status, _, err = run("doctor", "--megatron", "0.1", "--ranks", 24, *GOOD)
     assert status == 2
-    assert "Megatron 0.1: the options of 0.16.1, 0.17.1, 0.19.0 are known" in err
+    assert "Megatron 0.1: the options of 0.16.1, 0.17.1, 0.18.0, 0.18.2, 0.19.0, 0.19.1, 0.19.2 are known" in err
 
 
 @pytest.mark.parametrize(
@@ -181,6 +184,15 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
         ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
+        ("--eval-global-batch-size 12", "--eval-global-batch-size: evaluations run the plan of training"),
+        (
+            "--tensor-parallel-num-weight-shards 4",
+            "--tensor-parallel-num-weight-shards: weights are sharded",
+        ),
+        ("--optimizer dist_muon", "--optimizer: peers have the state of different layers"),
+        ("--optimizer muon --use-distributed-optimizer", "--optimizer: peers have the state of different layers"),
+        ("--moe-paged-stash", "--moe-paged-stash: pages are given back"),
+        ("--gpu-sniff-test-interval 100", "--gpu-sniff-test-interval: ranks send to each other"),
         ("--rampup-batch-size 3 3 100 --iterations-to-skip 7", "--iterations-to-skip: nobody knows how large"),
         ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
         (

@@ -13,8 +13,8 @@ import sys
 import torch
 
 from recycle.control.tcp_store import listen, serve
-from recycle.megatron.flag.cpu_training import stand_in_for_triton
 from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.missing import make_importable
 
 
 def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -72,8 +72,8 @@ def main(ranks: int, words: list[str]) -> int:
 def prepare() -> None:
     """Import once for all what scripts import."""
     if not torch.cuda.is_available():
+        make_importable()
         run_on_cpu()
-        stand_in_for_triton()
     import megatron.core.datasets.gpt_dataset
     import megatron.core.models.gpt
     import megatron.training.training  # noqa: F401

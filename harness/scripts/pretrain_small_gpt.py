@@ -1,17 +1,19 @@
-"""A training script as Megatron's users have them: it knows nothing of recycle."""
+"""A training script as Megatron's users have them: it knows nothing of recycle, and several releases of Megatron."""
 
 from functools import partial
+from inspect import signature
 
 import torch
 from megatron.core import parallel_state
+from megatron.core import utils as core_utils
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.training import get_args, get_timers, pretrain
+from megatron.training import arguments, get_args, get_timers, pretrain, utils
 from megatron.training.arguments import core_transformer_config_from_args
-from megatron.training.utils import get_batch_on_this_tp_rank, get_blend_and_blend_per_split
+from megatron.training.utils import get_blend_and_blend_per_split
 
 
 class Tokenizer:
@@ -46,6 +48,31 @@ def model_provider(pre_process=True, post_process=True, vp_stage=None, config=No
 
 def on_an_end():
     return parallel_state.is_pipeline_first_stage() or parallel_state.is_pipeline_last_stage()
+
+
+def get_batch_on_this_tp_rank(data_iterator):
+    if hasattr(utils, "get_batch_on_this_tp_rank"):
+        return utils.get_batch_on_this_tp_rank(data_iterator)
+    args = get_args()
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    give = core_utils.get_batch_on_this_tp_rank
+    (packed,) = {"is_sft", "has_cu_seqlens"} & signature(give).parameters.keys()
+    return give(
+        next(data_iterator) if rank == 0 else {},
+        is_hybrid_cp=False,
+        create_attention_mask_in_dataloader=args.create_attention_mask_in_dataloader,
+        broadcast_src_rank=parallel_state.get_tensor_model_parallel_src_rank(),
+        broadcast_group=parallel_state.get_tensor_model_parallel_group(),
+        cp_size=1,
+        tp_rank=rank,
+        micro_batch_size=args.micro_batch_size,
+        seq_length=args.seq_length,
+        mtp_on_this_rank=False,
+        pipeline_model_parallel_size=args.pipeline_model_parallel_size,
+        is_pipeline_first_stage=parallel_state.is_pipeline_first_stage(),
+        is_pipeline_last_stage=parallel_state.is_pipeline_last_stage(),
+        **{packed: False},
+    )
 
 
 def get_batch(data_iterator):
@@ -93,10 +120,16 @@ def datasets_provider(numbers, vp_stage=None):
 
 if __name__ == "__main__":
     datasets_provider.is_distributed = True
-    pretrain(
-        datasets_provider,
-        model_provider,
-        ModelType.encoder_or_decoder,
-        forward_step,
-        args_defaults={"tokenizer_type": "NullTokenizer"},
-    )
+    parts = {
+        "train_valid_test_dataset_provider": datasets_provider,
+        "model_provider": model_provider,
+        "model_type": ModelType.encoder_or_decoder,
+        "forward_step_func": forward_step,
+    }
+    defaults = {"tokenizer_type": "NullTokenizer"}
+    if hasattr(arguments, "parse_and_validate_args"):
+        from megatron.training.argument_utils import pretrain_cfg_container_from_args
+
+        pretrain(pretrain_cfg_container_from_args(arguments.parse_and_validate_args(args_defaults=defaults)), **parts)
+    else:
+        pretrain(**parts, args_defaults=defaults)

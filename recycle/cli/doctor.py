@@ -9,7 +9,7 @@ import click
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.parameters import Count
 from recycle.job import Server
-from recycle.megatron.flag.command_line import CommandLine, read_command_line
+from recycle.megatron.flag.command_line import RAMP_UP, CommandLine, read_command_line
 from recycle.megatron.flag.flags import owns_steps
 from recycle.megatron.flag.left_out import LEFT_OUT
 from recycle.megatron.flag.option_table import Unread, choose_release, find_unread
@@ -138,13 +138,16 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str, lacks_
         refused += not_own(line.setting, line.flags.exact)
     if line.flags.redundancy is not None:
         refused += not_kept(line.setting, line.flags.staggered, line.flags.exact)
+    unread = list(find_unread(line.arguments, release))
+    if any(each.word == RAMP_UP for each in unread):
+        line = line._replace(growth=())
     per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST
     servers = servers_of(line.shape, line.pipelines_last)
     return Diagnosis(
         line,
         refused,
         list(unsplit(line.setting)),
-        list(find_unread(line.arguments, release)),
+        unread,
         release,
         unprotected(line.shape, line.flags.dead),
         exposed_stages(servers, hosts_of(servers, line.server_ranks.size, per_host)),

@@ -15,7 +15,9 @@ from recycle.megatron.flag.command_line import require_command_line
 from recycle.megatron.flag.flags import REFUSED, find_flags
 from recycle.megatron.flag.left_out import LEFT_OUT, leave_out
 from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
-from recycle.megatron.shared.release import require_listed_release
+from recycle.megatron.shared.hooks import RELEASES
+from recycle.megatron.shared.missing import stand_in_for_python
+from recycle.megatron.shared.release import find_release, require_listed
 from recycle.runtime.net.gloo.threads import let_go
 
 ASYNC_SAVE = "--async-save"
@@ -51,7 +53,9 @@ def main(arguments: list[str]) -> int:
         run_script(script, others)
         return 0
     require_command_line(rest)
-    require_listed_release(Path(script))
+    release = find_release(Path(script))
+    if release is not None:
+        require_listed(release)
     rest, left_out = leave_out(rest)
     for option in left_out:
         say(f"{option} is left out: {LEFT_OUT[option]}")
@@ -94,6 +98,10 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     """
     # Megatron may lie beside the script and nowhere else.
     sys.path[0] = str(Path(script).resolve().parent)
+    release = RELEASES.get(find_release(Path(script)) or "")
+    done = "" if release is None else stand_in_for_python(release.python)
+    if done:
+        say(done)
     import torch
 
     if not torch.cuda.is_available():

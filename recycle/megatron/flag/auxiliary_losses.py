@@ -8,14 +8,24 @@ pipelines.
 from collections.abc import Mapping
 
 import torch
-from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker as reported
+from megatron.core.transformer.moe import moe_utils
 
+from recycle.megatron.shared.release import module_with
 from recycle.runtime.net.network import Group
 
+TRACKER = "get_moe_metrics_tracker"
+"""What has them, in the releases that have it; in others, a dictionary has."""
 
-def hand_over() -> dict[str, torch.Tensor]:
-    """What this rank's layers have reported since the last line that was printed: of each layer, by name."""
-    return {name: each["values"] for name, each in reported().items()}
+
+def reported() -> dict[str, torch.Tensor]:
+    """What this rank's layers have reported since the last line that was printed: of each layer, by name.
+
+    These are the tensors that Megatron adds up in.
+    """
+    logging = module_with(TRACKER)
+    if logging is not None:
+        return {name: each.values for name, each in logging.get_moe_metrics_tracker().metrics.items()}
+    return {name: each["values"] for name, each in moe_utils.get_moe_layer_wise_logging_tracker().items()}
 
 
 def take_over(losses: Mapping[str, torch.Tensor]) -> None:
@@ -28,8 +38,23 @@ def take_over(losses: Mapping[str, torch.Tensor]) -> None:
         losses: of each layer, by name.
     """
     for name, values in losses.items():
-        unknown = {"reduce_group": None, "avg_group": None, "reduce_group_has_dp": False}
-        reported().setdefault(name, unknown)["values"] = values.clone()
+        if name not in reported():
+            _make_place(name, values)
+        reported()[name].copy_(values)
+
+
+def _make_place(name: str, like: torch.Tensor) -> None:
+    logging = module_with(TRACKER)
+    if logging is not None:
+        logging.get_moe_metrics_tracker().ensure_initialized(name, len(like), like.device)
+    else:
+        place = {
+            "values": torch.zeros_like(like),
+            "reduce_group": None,
+            "avg_group": None,
+            "reduce_group_has_dp": False,
+        }
+        moe_utils.get_moe_layer_wise_logging_tracker()[name] = place
 
 
 class AuxiliaryLosses:
@@ -47,13 +72,13 @@ class AuxiliaryLosses:
     def begin(self, step: int) -> None:
         """An iteration begins, or is made again."""
         if step != self._step:
-            self._before = {name: each["values"].clone() for name, each in reported().items()}
+            self._before = {name: each.clone() for name, each in reported().items()}
             self._step = step
         for name, each in reported().items():
             if name in self._before:
-                each["values"].copy_(self._before[name])
+                each.copy_(self._before[name])
             else:
-                each["values"].zero_()
+                each.zero_()
 
     def share(self, peers: Group) -> None:
         """At its end, have what it added everywhere; all peers come here.
@@ -65,7 +90,7 @@ class AuxiliaryLosses:
             ViewBroken: somebody is gone.
         """
         for name, each in sorted(reported().items()):
-            before = self._before.get(name, torch.zeros_like(each["values"]))
-            added = (each["values"] - before).double()
+            before = self._before.get(name, torch.zeros_like(each))
+            added = (each - before).double()
             peers.sum(added)
-            each["values"].copy_(before + added / self._pipelines)
+            each.copy_(before + added / self._pipelines)

@@ -69,12 +69,14 @@ class Comeback:
         own_train, arguments = training.train, self._arguments
 
         @wraps(own_train)
-        def train(forward_step_func: Any, model: Any, optimizer: Any, scheduler: Any, data: Any, *others: Any) -> Any:
+        def train(
+            forward_step_func: Any, model: Any, optimizer: Any, scheduler: Any, data: Any, *others: Any, **keywords: Any
+        ) -> Any:
             batch = schedule.micro_batches, arguments.seq_length, arguments.micro_batch_size
             schedule.begin(Call(forward_step_func, data, model, *batch))
             # Megatron looks how large the batch is now, and where it finds it grown, all make a checkpoint.
             update_num_microbatches(arguments.consumed_train_samples, consistency_check=False)
-            return own_train(forward_step_func, model, optimizer, scheduler, data, *others)
+            return own_train(forward_step_func, model, optimizer, scheduler, data, *others, **keywords)
 
         replace(training, "train", train)
 

@@ -31,6 +31,11 @@ NUMBERS: dict[str, int | float | None] = {
     "--clip-grad": 1.0,
     "--hidden-dropout": 0.1,
     "--attention-dropout": 0.1,
+    "--eval-global-batch-size": None,
+    "--eval-micro-batch-size": None,
+    "--tensor-parallel-num-weight-shards": None,
+    "--expert-tensor-parallel-num-weight-shards": None,
+    "--gpu-sniff-test-interval": None,
 }
 """Options that take a number, with Megatron's defaults."""
 
@@ -52,6 +57,10 @@ WORDS: dict[str, str | None] = {
     "--moe-token-dispatcher-type": "allgather",
     "--fp8-recipe": "delayed",
     "--step-batch-size-schedule": None,
+    "--moe-expert-rank-capacity-factor": None,
+    "--logits-save-dir": None,
+    "--logits-load-dir": None,
+    "--moe-routing-trace-path": None,
 }
 """Options that take a word, likewise."""
 
@@ -89,6 +98,8 @@ SWITCHES = (
     "--tp-comm-overlap",
     "--use-sharp",
     "--fp8-param-gather",
+    "--moe-paged-stash",
+    "--overlap-dispatch-backward-with-experts-wgrad",
 )
 """Options that are off unless they are given."""
 

@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import wraps
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ import torch
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.patching import replace
 
-KERNELS = "megatron.core.transformer.custom_layers.batch_invariant_kernels"
 COLLECTORS = ("get_write_results_queue", "_get_write_results_queue")
 """What makes the process that collects what all writers of a checkpoint have written."""
 
@@ -67,7 +66,6 @@ def train_on_cpu() -> tuple[str, ...]:
     applied = run_on_cpu()
     if importlib.util.find_spec("megatron.training") is None:
         return applied
-    stand_in_for_triton()
     # Megatron sets up its groups only if there is a device, and gives each process its own.
     replace(torch.cuda, "device_count", lambda: 1)
     replace(torch.cuda, "set_device", lambda device: None)
@@ -147,16 +145,3 @@ def _allow_no_cuda(initialize: Callable[..., Any]) -> Callable[..., Any]:
         return initialize(*arguments, **keywords, allow_no_cuda=True)
 
     return initialize_megatron
-
-
-def stand_in_for_triton() -> None:
-    """Put something in the place of a module that needs Triton even to be imported, and that only one option uses."""
-    if importlib.util.find_spec("triton") is not None:
-        return
-
-    def enable_batch_invariant_mode() -> None:
-        raise NotImplementedError("--batch-invariant-mode needs Triton, which is not installed")
-
-    module = ModuleType(KERNELS)
-    module.enable_batch_invariant_mode = enable_batch_invariant_mode  # type: ignore[attr-defined]
-    sys.modules.setdefault(KERNELS, module)

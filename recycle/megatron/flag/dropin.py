@@ -19,13 +19,14 @@ from recycle.megatron.flag.alone import make_lonely_groups
 from recycle.megatron.flag.comeback import Comeback
 from recycle.megatron.flag.ending import Ending
 from recycle.megatron.flag.engine import cannot_delay, delay_where_split
-from recycle.megatron.flag.flags import KEEP, REFUSED, add_flags, owns_steps, read_flags
+from recycle.megatron.flag.flags import KEEP, REFUSED, owns_steps, read_flags
 from recycle.megatron.flag.other_data import OtherData
 from recycle.megatron.flag.planning import Make, Shape, Source
 from recycle.megatron.flag.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.protection import Protection
 from recycle.megatron.flag.recording import Recording, begin_recordings
 from recycle.megatron.flag.refusals import not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.releases import leave_out_of_step_calls, parse_flags
 from recycle.megatron.flag.saving import save_by_the_living
 from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.script_data import ScriptData
@@ -129,6 +130,7 @@ class DropIn:
         """
         replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
         self._keep_loaders(training)
+        leave_out_of_step_calls()
         if self._recording is not None:
             self._recording.install(training, self._arguments, self._execution.recorder)
         if self._protected is None or self._comeback is None:
@@ -189,7 +191,7 @@ class DropIn:
         get_rerun_state_machine().set_mode(RerunMode.DISABLED)
         # All servers know the same already, and would wait for each other.
         for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
-            replace(training, name, lambda value: value)
+            replace(training, name, lambda value, **_: value)
 
     def _make_stage_steps(
         self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int
@@ -235,11 +237,11 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
     delay_where_split(lambda: any(each.splits for each in drop_ins))
 
     @wraps(set_up)
-    def initialize_megatron(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
+    def initialize_megatron(*positional: Any, **keywords: Any) -> Any:
         if protection is not None and protection.life:
             # Where the others have met, there is no place for one more.
             keywords["store"] = HashStore()
-        result = set_up(with_flags(extra_args_provider), *positional, **keywords)
+        result = set_up(*positional, **keywords)
         arguments = get_args()
         drop_in = DropIn(arguments, make, protection, groups)
         drop_in.install(training)
@@ -250,6 +252,7 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
         for drop_in in drop_ins:
             drop_in.leave()
 
+    parse_flags()
     replace(training, "initialize_megatron", initialize_megatron)
     return leave
 
@@ -264,15 +267,6 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
     if rank.size == 1:
         return make_lonely_groups(server)
     return make_lonely_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
-
-
-def with_flags(provider: Any) -> Callable[[Any], Any]:
-    """An extra-arguments provider that adds recycle's flags to those of another one, if there is one."""
-
-    def add(parser: Any) -> Any:
-        return add_flags(parser if provider is None else provider(parser))
-
-    return add
 
 
 def job_store() -> Store:

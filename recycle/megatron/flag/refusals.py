@@ -54,6 +54,8 @@ OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn 
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
 BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
 DISPATCH = Advice("tokens travel around torch.distributed, where no failure is seen", "use alltoall")
+LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
+MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", "leave it out")
 
 RULES = (
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
@@ -91,8 +93,25 @@ RULES = (
     Rule(
         ("step_batch_size_schedule",),
         (),
-        Advice("no release that the flag knows has it", "use --rampup-batch-size, where the release has that"),
+        Advice("a plan is for the batch of --global-batch-size, which Megatron takes no more beside it", "give that"),
     ),
+    Rule(("optimizer",), ("adam", "sgd", "muon", "adaptive_muon", "lion", "soap"), LAYER_WISE),
+    _off("use_layer_wise_distributed_optimizer", LAYER_WISE),
+    Rule(
+        ("moe_expert_rank_capacity_factor",),
+        (),
+        Advice("where experts get more, Megatron runs its schedule again", "leave it out"),
+    ),
+    _off("moe_paged_stash", Advice("pages are given back in the order of Megatron's own schedule", "leave it out")),
+    _off(
+        "overlap_dispatch_backward_with_experts_wgrad", Advice("a plan orders weight gradients itself", "turn it off")
+    ),
+    Rule(
+        ("gpu_sniff_test_interval",),
+        (),
+        Advice("ranks send to each other in it, and dead ones do not answer", "leave it out"),
+    ),
+    Rule(("logits_save_dir", "logits_load_dir", "moe_routing_trace_path"), (), MOVED),
     Rule(
         ("num_microbatches_with_partial_activation_checkpoints",),
         (),
@@ -121,6 +140,17 @@ GROWING = (
     ),
 )
 """What batches need that grow."""
+
+EVALUATED = Advice("evaluations run the plan of training", "leave it out")
+REMATERIALIZED = Advice("weights are sharded over peers, so no peer has a whole stage", "leave it out")
+
+AS_ANOTHER = (
+    ("eval_global_batch_size", "global_batch_size", EVALUATED),
+    ("eval_micro_batch_size", "micro_batch_size", EVALUATED),
+    ("tensor_parallel_num_weight_shards", "tensor_model_parallel_size", REMATERIALIZED),
+    ("expert_tensor_parallel_num_weight_shards", "expert_tensor_parallel_size", REMATERIALIZED),
+)
+"""Settings that need the value of another one, which is what Megatron gives them."""
 
 COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
 
@@ -198,6 +228,7 @@ SHARDED = (
         (1,),
         Advice("shards would be cut among the ranks of a server, too", "turn one of them off"),
     ),
+    Rule(("optimizer",), ("adam",), LAYER_WISE),
     _off("fp16", Advice("each rank looks for overflow in its own shard only", "use --bf16")),
     Rule(("loss_scale",), (), Advice("each rank unscales its own shard only", "leave it out")),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
@@ -299,6 +330,9 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
         lacks_nccl: why NCCL cannot carry anything; empty if it can.
     """
     yield from _broken(RULES, settings)
+    for name, other, advice in AS_ANOTHER:
+        if settings(name) not in (None, settings(other)):
+            yield Refusal(name, settings(name), advice)
     if settings("rampup_batch_size") is not None:
         yield from _broken(GROWING, settings)
     if settings("distributed_backend") == "nccl":

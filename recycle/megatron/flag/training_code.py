@@ -13,7 +13,7 @@ import numpy
 import torch
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
-from recycle.megatron.flag.auxiliary_losses import hand_over, take_over
+from recycle.megatron.flag.auxiliary_losses import reported, take_over
 from recycle.megatron.flag.script_data import Bookmark, ScriptData
 from recycle.runtime.errors import ConnectionLost
 
@@ -105,7 +105,7 @@ class TrainingCode:
             f"{RANDOM}cuda": torch.cuda.get_rng_state(),
             **{f"{TRACKER}{name}": each for name, each in get_cuda_rng_tracker().get_states().items()},
             **{f"{TOTAL}{name}": each for name, each in self._totals.items() if isinstance(each, torch.Tensor)},
-            **{f"{REPORTED}{name}": each for name, each in hand_over().items()},
+            **{f"{REPORTED}{name}": each for name, each in reported().items()},
         }
         if scaler:
             tensors["scale"] = scaler["scale"]

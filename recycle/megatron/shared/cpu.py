@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from recycle.megatron.shared.missing import stand_in_for_triton
 from recycle.megatron.shared.patching import replace
 
 FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "zeros_like", "ones_like", "empty_like", "rand")
@@ -42,6 +43,7 @@ def run_on_cpu() -> tuple[str, ...]:
             "Tensor.type() names CPU tensors as Megatron expects CUDA tensors to be named",
             "Tensor.cuda() leaves a tensor where it is",
             "functions that Megatron would compile are called as they are",
+            "modules that cannot be imported without Triton have no kernels",
         ]
     )
     return tuple(applied)
@@ -58,6 +60,7 @@ def import_megatron() -> None:
 
 def _import_uncompiled() -> None:
     """Import Megatron, which has its fused functions compiled: to prepare that takes longer than all the rest."""
+    stand_in_for_triton()
     own_compile = replace(torch, "compile", _leave_uncompiled)
     try:
         import_module("megatron.core.models.gpt.gpt_layer_specs")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from recycle.megatron.shared.hooks import RELEASES
 from recycle.runtime.errors import RunError
 
 
@@ -14,9 +15,9 @@ def replace(owner: Any, name: str, value: Any) -> Any:
     if not hasattr(owner, name):
         from megatron.core import __version__
 
-        where = getattr(owner, "__name__", repr(owner))
+        where, known = getattr(owner, "__name__", repr(owner)), ", ".join(RELEASES)
         raise RunError(
-            f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use 0.16.1 or 0.17.1"
+            f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use one of {known}"
         )
     original = getattr(owner, name)
     setattr(owner, name, value)

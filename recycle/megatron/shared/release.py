@@ -1,251 +1,33 @@
-"""The releases of Megatron that are known here: what is replaced or relied on in each, and with which signature."""
+"""The release of Megatron that is used: whether it is one that is known here, and where it has what differs."""
 
 import inspect
 import re
 import sys
-from collections.abc import Mapping
 from functools import reduce
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from recycle.megatron.shared.hooks import RELEASES, Hook, Release
 from recycle.runtime.errors import RunError
 
-TRAINING = "megatron.training.training"
-SCHEDULES = "megatron.core.pipeline_parallel.schedules"
-DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer"
 
+def find_release(script: Path) -> str | None:
+    """The release of Megatron that a script will import, without importing it; None if that cannot be told.
 
-class Hook(NamedTuple):
-    """A function of Megatron's.
-
-    Attributes:
-        module: where it is.
-        name: what it is called there.
-        parameters: the names of its parameters; those behind a * can only be given by name.
-    """
-
-    module: str
-    name: str
-    parameters: str
-
-
-EXECUTION = (
-    # What a plan takes the place of, and what evaluates where all servers live as long as the run.
-    Hook(
-        SCHEDULES,
-        "forward_backward_pipelining_without_interleaving",
-        "*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size, "
-        "decoder_seq_length, forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, "
-        "p2p_communicator, pg_collection, force_all_reduce",
-    ),
-    Hook(
-        SCHEDULES,
-        "forward_backward_no_pipelining",
-        "*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size, "
-        "decoder_seq_length, forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, "
-        "p2p_communicator, pg_collection, force_all_reduce",
-    ),
-    # Called for every micro-batch.
-    Hook(
-        SCHEDULES,
-        "forward_step",
-        "forward_step_func, data_iterator, model, num_microbatches, input_tensor, forward_data_store, config, "
-        "cp_group_size, collect_non_loss_data, checkpoint_activations_microbatch, is_first_microbatch, "
-        "current_microbatch, vp_stage, is_last_stage",
-    ),
-    Hook(SCHEDULES, "custom_backward", "output, grad_output"),
-    Hook(SCHEDULES, "deallocate_output_tensor", "out, deallocate_pipeline_outputs"),
-    Hook(
-        "megatron.core.tensor_parallel.random",
-        "model_parallel_cuda_manual_seed",
-        "seed, te_rng_tracker, inference_rng_tracker, use_cudagraphable_rng, tp_rank, ep_rank, etp_rank, "
-        "force_reset_rng",
-    ),
-    # Replaced to split the backward pass.
-    Hook(
-        "megatron.core.tensor_parallel.layers",
-        "LinearWithGradAccumulationAndAsyncCommunication.backward",
-        "ctx, grad_output",
-    ),
-    Hook(
-        "megatron.core.tensor_parallel.layers",
-        "prepare_input_tensors_for_wgrad_compute",
-        "grad_output, all_gathered_input",
-    ),
-    # What ends an iteration.
-    Hook(
-        "megatron.core.distributed.finalize_model_grads",
-        "_allreduce_non_tensor_model_parallel_grads",
-        "model, config, tp_group",
-    ),
-    Hook(
-        "megatron.core.distributed.finalize_model_grads",
-        "finalize_model_grads",
-        "model, num_tokens, pg_collection, force_all_reduce",
-    ),
-    # What a distributed optimizer of a shard is made, stepped and written with.
-    Hook(
-        DISTRIBUTED,
-        "DistributedOptimizer.__init__",
-        "self, optimizer, config, grad_scaler, init_state_fn, model_chunks, per_model_buffers, data_parallel_group, "
-        "data_parallel_group_gloo, data_parallel_group_idx, distributed_optimizer_instance_id",
-    ),
-    Hook(DISTRIBUTED, "DistributedOptimizer._copy_model_grads_to_main_grads", "self"),
-    Hook(DISTRIBUTED, "DistributedOptimizer._copy_main_params_to_model_params", "self"),
-    Hook(DISTRIBUTED, "DistributedOptimizer._get_main_param_and_optimizer_states", "self, model_param"),
-    Hook(
-        DISTRIBUTED,
-        "DistributedOptimizer.get_parameter_state_dp_zero",
-        "self, use_gloo_comm, empty_data, return_on_all_ranks",
-    ),
-    Hook(
-        DISTRIBUTED,
-        "DistributedOptimizer.sharded_state_dict",
-        "self, model_sharded_state_dict, is_loading, sharding_type, metadata",
-    ),
-    Hook(
-        "megatron.core.optimizer.clip_grads",
-        "clip_grad_by_total_norm_fp32",
-        "parameters, max_norm, total_norm, use_decoupled_grad",
-    ),
-    Hook(
-        "megatron.core.optimizer.optimizer",
-        "get_grad_norm_fp32",
-        "grads_for_norm, norm_type, grad_stats_parallel_group",
-    ),
-)
-
-TRAINER = (
-    # Replaced: the flags are added to its arguments, and the plan is chosen when it returns.
-    Hook(
-        TRAINING,
-        "initialize_megatron",
-        "extra_args_provider, args_defaults, ignore_unknown_args, allow_no_cuda, skip_mpu_initialization, "
-        "get_embedding_ranks, get_position_embedding_ranks, parsed_args, store",
-    ),
-    # Replaced: where the backward pass is split, layers of Transformer Engine leave their weight gradients.
-    Hook("megatron.training.arguments", "core_transformer_config_from_args", "args, config_class"),
-    # Replaced: it gives the schedule that runs the plan.
-    Hook(TRAINING, "get_forward_backward_func", "pp_size, vp_size"),
-    # Replaced: the loaders are kept, to read the data of other pipelines with them.
-    Hook(TRAINING, "build_train_valid_test_data_loaders", "build_train_valid_test_datasets_provider"),
-    # Replaced: each iterator is known with the loader that it reads.
-    Hook(TRAINING, "build_train_valid_test_data_iterators", "build_train_valid_test_datasets_provider"),
-    # Calls that schedule; replaced where a run is recorded, and what follows it as well.
-    Hook(
-        TRAINING,
-        "train_step",
-        "forward_step_func, data_iterator, model, optimizer, opt_param_scheduler, config, forward_backward_func, "
-        "iteration",
-    ),
-    Hook(
-        TRAINING,
-        "evaluate",
-        "forward_step_func, data_iterator, model, process_non_loss_data_func, config, verbose, non_loss_data_func, "
-        "eval_iters",
-    ),
-    # Copied for each other pipeline, whose number its attribute data_parallel_rank is.
-    Hook(
-        "megatron.training.datasets.data_samplers",
-        "MegatronPretrainingSampler.__init__",
-        "self, total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size, drop_last",
-    ),
-    Hook(
-        "megatron.training.datasets.data_samplers",
-        "MegatronPretrainingRandomSampler.__init__",
-        "self, dataset, total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size, "
-        "data_sharding",
-    ),
-    Hook("megatron.training.global_vars", "get_args", ""),
-    # Replaced where a run survives failures: the living save, again where one of them died meanwhile.
-    Hook(
-        TRAINING,
-        "save_checkpoint",
-        "iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, "
-        "checkpointing_context, pipeline_rank, expert_rank, tensor_rank, pipeline_parallel, expert_parallel, "
-        "non_persistent_ckpt, train_data_iterator, preprocess_common_state_dict_fn, release, tp_group, pp_group, "
-        "dp_cp_group",
-    ),
-    Hook(
-        "megatron.training.checkpointing",
-        "get_checkpoint_name",
-        "checkpoints_path, iteration, release, pipeline_parallel, tensor_rank, pipeline_rank, expert_parallel, "
-        "expert_rank, return_base_dir, basename",
-    ),
-    # Replaced there: who lives speaks and writes for who is dead.
-    Hook(TRAINING, "print_rank_last", "message"),
-    Hook("megatron.training.utils", "print_rank_last", "message"),
-    Hook("megatron.core.parallel_state", "get_data_parallel_rank", "with_context_parallel, partial_data_parallel"),
-    Hook("megatron.core.parallel_state", "get_expert_data_parallel_rank", "partial_expert_data_parallel"),
-    # Read there: what layers with experts report beside the loss.
-    Hook("megatron.core.transformer.moe.moe_utils", "get_moe_layer_wise_logging_tracker", ""),
-    # Called there, before a schedule is done again.
-    Hook("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel.zero_grad_buffer", "self"),
-    # Replaced there, for servers that come back: what they take over is known, and they take it over before they train.
-    Hook(TRAINING, "setup_model_and_optimizer", "model_provider_func, model_type, checkpointing_context"),
-    Hook(
-        TRAINING,
-        "training_log",
-        "loss_dict, total_loss_dict, learning_rate, iteration, loss_scale, report_memory_flag, skipped_iter, "
-        "grad_norm, params_norm, num_zeros_in_grad, max_attention_logit, pg_collection, is_first_iteration",
-    ),
-    Hook(
-        TRAINING,
-        "train",
-        "forward_step_func, model, optimizer, opt_param_scheduler, train_data_iterator, valid_data_iterator, "
-        "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, inference_model",
-    ),
-    Hook(TRAINING, "num_floating_point_operations", "args, batch_size"),
-    # Called there, where who comes back begins to train: how large the batch is by now.
-    Hook(
-        "megatron.core.num_microbatches_calculator",
-        "update_num_microbatches",
-        "consumed_samples, consistency_check, verbose",
-    ),
-    # Replaced there, for checkpoints that nobody has planned, and what makes them.
-    Hook(
-        TRAINING,
-        "checkpoint_and_decide_exit",
-        "model, optimizer, opt_param_scheduler, iteration, num_floating_point_operations_so_far, "
-        "checkpointing_context, train_data_iterator",
-    ),
-    Hook(
-        TRAINING,
-        "save_checkpoint_and_time",
-        "iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, "
-        "checkpointing_context, non_persistent_ckpt, train_data_iterator",
-    ),
-    # Replaced where stages step on their own: the optimizer's step, and what would make them wait after it.
-    Hook(TRAINING, "logical_and_across_model_parallel_group", "input"),
-    Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat"),
-    Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.step", "self"),
-    # Called there: iterations are not run again to compare their results.
-    Hook("megatron.core.rerun_state_machine", "get_rerun_state_machine", ""),
-    Hook("megatron.core.rerun_state_machine", "RerunStateMachine.set_mode", "self, mode"),
-)
-
-RELEASES: Mapping[str, tuple[Hook, ...]] = {"0.16.1": EXECUTION + TRAINER, "0.17.1": EXECUTION + TRAINER}
-
-
-def require_listed_release(script: Path) -> None:
-    """Check that the release of Megatron which a script will import is in the table, without importing it.
-
-    Newer ones cannot even be imported on each machine where the ones of the table can.
+    Newer ones cannot even be imported on each machine where the older ones can.
 
     Args:
         script: which will be run; Megatron may lie beside it.
-
-    Raises:
-        RunError: it is not.
     """
     file = find_in_megatron(script, "core/package_info.py")
     if file is None:
-        return
+        return None
     parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *['\"]?(\w*)", file.read_text(), re.M))
-    if {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
-        hooks_of(f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}")
+    if not {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
+        return None
+    return f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}"
 
 
 def find_in_megatron(script: Path, name: str) -> Path | None:
@@ -268,8 +50,7 @@ def require_known_release() -> str:
     """
     from megatron.core import __version__
 
-    hooks = hooks_of(__version__)
-    for hook in hooks:
+    for hook in require_listed(__version__).hooks:
         found = parameters_of(hook)
         if found != hook.parameters:
             raise RunError(
@@ -280,19 +61,32 @@ def require_known_release() -> str:
     return str(__version__)
 
 
-def hooks_of(release: str) -> tuple[Hook, ...]:
+def require_listed(release: str) -> Release:
     """What the table has for a release.
 
     Raises:
         RunError: it has nothing.
     """
-    hooks = RELEASES.get(release)
-    if hooks is None:
+    found = RELEASES.get(release)
+    if found is None:
+        *others, last = RELEASES
         raise RunError(
-            f"megatron-core is {release}, and --pipeline-schedule recycle knows {' and '.join(RELEASES)}: "
+            f"megatron-core is {release}, and --pipeline-schedule recycle knows {', '.join(others)} and {last}: "
             "install one of these, or train with --pipeline-schedule stock"
         )
-    return hooks
+    return found
+
+
+def module_with(name: str) -> Any:
+    """The module where the installed release has a function of the table; None if it has none of this name.
+
+    Raises:
+        RunError: the release is not in the table.
+    """
+    from megatron.core import __version__
+
+    hooks = require_listed(__version__).hooks
+    return next((import_module(hook.module) for hook in hooks if hook.name == name), None)
 
 
 def parameters_of(hook: Hook) -> str:
@@ -305,7 +99,7 @@ def parameters_of(hook: Hook) -> str:
         function: Any = reduce(getattr, hook.name.split("."), import_module(hook.module))
     except (ImportError, AttributeError) as error:
         raise RunError(
-            f"{hook.module}.{hook.name} is not there ({error}): install megatron-core 0.17.1, which carries "
+            f"{hook.module}.{hook.name} is not there ({error}): install megatron-core 0.17.1 or newer, which carries "
             "megatron.training, or put the source tree of Megatron-LM 0.16.1 on PYTHONPATH"
         ) from error
     empty = inspect.Parameter.empty

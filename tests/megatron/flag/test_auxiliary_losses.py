@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from megatron.core.transformer.moe.moe_utils import clear_aux_losses_tracker, save_to_aux_losses_tracker
+from megatron.core.transformer.moe import moe_utils
 
-from recycle.megatron.flag.auxiliary_losses import AuxiliaryLosses, reported
+from recycle.megatron.flag.auxiliary_losses import TRACKER, AuxiliaryLosses, reported, take_over
+from recycle.megatron.shared.release import module_with
 from recycle.runtime.net.network import Alone
 
 LAYERS = 2
@@ -17,19 +18,34 @@ class WithAnother(Alone):
         tensor *= 2
 
 
+def tracker():
+    """Megatron's, in the releases that have one."""
+    logging = module_with(TRACKER)
+    return None if logging is None else logging.get_moe_metrics_tracker()
+
+
 @pytest.fixture(autouse=True)
 def nothing_reported():
-    reported().clear()
+    known = moe_utils.get_moe_layer_wise_logging_tracker() if tracker() is None else tracker().metrics
+    known.clear()
     yield
-    reported().clear()
+    known.clear()
 
 
 def add(amount, layer=1):
-    save_to_aux_losses_tracker("load_balancing_loss", torch.tensor(amount), layer, LAYERS)
+    add_up = moe_utils.save_to_aux_losses_tracker if tracker() is None else tracker().record
+    add_up("load_balancing_loss", torch.tensor(amount), layer, LAYERS)
+
+
+def print_line():
+    if tracker() is None:
+        moe_utils.clear_aux_losses_tracker()
+    else:
+        tracker().clear()
 
 
 def values():
-    return reported()["load_balancing_loss"]["values"].tolist()
+    return reported()["load_balancing_loss"].tolist()
 
 
 def test_who_does_the_work_of_all_reports_the_mean():
@@ -64,8 +80,18 @@ def test_what_was_printed_is_not_counted_again():
     losses.begin(0)
     add(2.0)
     losses.share(Alone())
-    clear_aux_losses_tracker()
+    print_line()
     losses.begin(1)
     add(6.0)
     losses.share(Alone())
     assert values() == [3.0, 0.0]
+
+
+def test_who_comes_back_adds_to_what_its_peer_has_handed_over():
+    add(1.0)
+    handed_over = {"load_balancing_loss": torch.tensor([3.0, 4.0]), "z_loss": torch.tensor([5.0, 0.0])}
+    take_over(handed_over)
+    add(2.0, layer=2)
+    assert values() == [3.0, 6.0]
+    assert reported()["z_loss"].tolist() == [5.0, 0.0]
+    assert handed_over["load_balancing_loss"].tolist() == [3.0, 4.0]

@@ -49,6 +49,7 @@ VALUES = {
     "--non-persistent-ckpt-type": ("global",),
     "--ckpt-format": ("torch",),
     "--fp8-recipe": ("tensorwise",),
+    "--optimizer": ("sgd",),
     RAMP_UP: ("2", "2", "9"),
 }
 """What is accepted where that is not any number."""

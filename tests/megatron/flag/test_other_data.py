@@ -35,13 +35,6 @@ def loader(kind, pipeline, consumed=0):
     return DataLoader(numbers, batch_sampler=sampler)
 
 
-@pytest.fixture(autouse=True)
-def without_cuda():
-    from recycle.megatron.flag.cpu_training import stand_in_for_triton
-
-    stand_in_for_triton()
-
-
 @needs_training
 @pytest.mark.parametrize("kind", ["single", "cyclic", "sharded"])
 @pytest.mark.parametrize("first", [0, 1])

@@ -18,12 +18,8 @@ WORLD_SIZE = 8
 
 
 @pytest.fixture(autouse=True)
-def without_cuda():
-    """What lets megatron.training be imported here."""
+def imported():
     if not missing:
-        from recycle.megatron.flag.cpu_training import stand_in_for_triton
-
-        stand_in_for_triton()
         importlib.import_module("megatron.training.checkpointing")
 
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from megatron.core.transformer.moe.moe_utils import save_to_aux_losses_tracker
 
-from recycle.megatron.flag.auxiliary_losses import reported
+from recycle.megatron.flag.auxiliary_losses import reported, take_over
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.whole_stage import WholeStage
@@ -66,19 +65,19 @@ def test_all_that_is_known_is_taken_over():
     totals = {}
     log = peer.log(lambda losses, totals, **_: totals.update({"lm loss": losses, "advanced iterations": 3}))
     log(torch.tensor([1.5]), totals, is_first_iteration=True)
-    save_to_aux_losses_tracker("load_balancing_loss", torch.tensor(2.5), layer_number=2, num_layers=2)
+    take_over({"load_balancing_loss": torch.tensor([0.0, 2.5])})
     state = peer.state(25)
     drawn = random.random(), numpy.random.rand(), torch.rand(1).item()
     received = come_over(25, state)
-    reported().clear()
+    reported()["load_balancing_loss"].zero_()
     back, own = code()
     back.adopt(25, received)
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(1).item())
     assert (peer.began, back.began) == (20, 20)
     assert (own.iteration, own.consumed_train_samples, own.consumed_valid_samples) == (25, 200, 32)
     assert own.num_floating_point_operations_so_far == 20_000
-    assert {name: each["values"].tolist() for name, each in reported().items()} == {"load_balancing_loss": [0.0, 2.5]}
-    reported().clear()
+    assert reported()["load_balancing_loss"].tolist() == [0.0, 2.5]
+    reported()["load_balancing_loss"].zero_()
     assert (back.scheduler.num_steps, back.scheduler.rate) == (200, 200)
     seen = {}
     back.log(lambda losses, totals, **given: seen.update(totals, **given))(None, {}, is_first_iteration=True)

@@ -29,7 +29,7 @@ def test_what_is_done_for_the_cpu_is_said_and_done_once():
 
 
 def test_a_name_that_is_gone_is_named():
-    with pytest.raises(RunError, match=r"megatron-core 0\.16\.1: torch has no zeroes, which is replaced here"):
+    with pytest.raises(RunError, match=r"megatron-core [0-9.]+: torch has no zeroes, which is replaced here"):
         replace(torch, "zeroes", None)
 
 

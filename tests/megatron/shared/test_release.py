@@ -9,28 +9,14 @@ import pytest
 from megatron import core
 
 from harness.flag_runs import missing, needs_training
-from recycle.megatron.shared.release import (
-    EXECUTION,
-    RELEASES,
-    TRAINER,
-    parameters_of,
-    require_known_release,
-    require_listed_release,
-)
+from recycle.megatron.flag.option_table import known_releases
+from recycle.megatron.shared.hooks import EXECUTION, RELEASES
+from recycle.megatron.shared.release import find_release, module_with, parameters_of, require_known_release
 from recycle.runtime.errors import RunError
 
 TRAINING = not missing
 
-HOOKS = EXECUTION + (TRAINER if TRAINING else ())
-
-
-@pytest.fixture(autouse=True)
-def without_cuda():
-    """What lets megatron.training be imported here; the functions of the table stay Megatron's own."""
-    if TRAINING:
-        from recycle.megatron.flag.cpu_training import stand_in_for_triton
-
-        stand_in_for_triton()
+HOOKS = RELEASES[core.__version__].hooks if TRAINING else EXECUTION
 
 
 def name(hook):
@@ -69,7 +55,7 @@ def test_a_name_that_is_not_there_is_an_error_with_a_remedy(monkeypatch):
 
 def test_an_unknown_release_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setattr(core, "__version__", "0.99.0")
-    with pytest.raises(RunError, match=r"megatron-core is 0.99.0, .* knows 0.16.1 and 0.17.1: install one of these"):
+    with pytest.raises(RunError, match=r"megatron-core is 0.99.0, .* 0.16.1, 0.17.1, 0.18.0 and 0.18.2: install one"):
         require_known_release()
 
 
@@ -86,24 +72,38 @@ def script_beside(folder, numbers, prerelease=""):
     return script
 
 
-def test_an_unknown_release_is_refused_before_it_is_imported(tmp_path):
-    script = script_beside(tmp_path, (0, 19, 2))
+@pytest.mark.parametrize(
+    ("numbers", "prerelease", "found"), [((0, 19, 2), "", "0.19.2"), ((0, 17, 1), "rc0", "0.17.1rc0")]
+)
+def test_an_unknown_release_is_refused_before_it_is_imported(numbers, prerelease, found, tmp_path):
+    script = script_beside(tmp_path, numbers, prerelease)
     command = [sys.executable, "-m", "recycle.megatron", script, "--pipeline-schedule", "recycle"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("recycle: megatron-core is 0.19.2, and --pipeline-schedule recycle knows 0.16.1 and 0.17.1:")
-
-
-def test_a_release_before_its_release_is_unknown(tmp_path):
-    with pytest.raises(RunError, match=r"megatron-core is 0.17.1rc0, "):
-        require_listed_release(script_beside(tmp_path, (0, 17, 1), "rc0"))
+    assert line.startswith(f"recycle: megatron-core is {found}, and --pipeline-schedule recycle knows 0.16.1, 0.17.1,")
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_release_of_the_table_is_let_through(release, tmp_path):
-    require_listed_release(script_beside(tmp_path, release.split(".")))
+def test_a_release_of_the_table_is_found_beside_a_script(release, tmp_path):
+    assert find_release(script_beside(tmp_path, release.split("."))) == release
 
 
-def test_both_releases_are_in_the_table():
-    assert set(RELEASES) == {"0.16.1", "0.17.1"}
+def test_the_doctor_knows_the_options_of_every_release_of_the_table():
+    assert set(RELEASES) <= set(known_releases())
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_release_has_what_is_looked_for_in_one_place(release, monkeypatch):
+    hooks = {(each.module, each.name) for each in RELEASES[release].hooks}
+    assert len(hooks) == len(RELEASES[release].hooks)
+    names = [name for _, name in hooks]
+    assert names.count("parse_args") == 1
+    # What experts report is in a dictionary, or in what took its place.
+    assert ("get_moe_metrics_tracker" in names) != ("get_moe_layer_wise_logging_tracker" in names)
+
+
+@needs_training
+def test_a_function_is_found_where_this_release_has_it():
+    assert module_with("parse_args").parse_args
+    assert module_with("no_such_function") is None
