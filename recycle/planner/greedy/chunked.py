@@ -1,6 +1,7 @@
 """Schedules for servers of several chunks, made in one go: the best orders of F and I, with W where they fit."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import msgspec
 
@@ -11,7 +12,11 @@ from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import Problem, Programs, make_problem
 
-EVEN_POLICIES = (ChunkPolicy(100, late=True, frees=True, steady=True), *POLICIES[:2])
+EVEN_POLICIES = (
+    ChunkPolicy(100, late=True, frees=True, steady=True),
+    ChunkPolicy(100, late=True, frees=True),
+    ChunkPolicy(0),
+)
 """For the problem of even costs. The first makes the order of V-shaped zero-bubble schedules (Qi et al., 2024)."""
 
 NO_TARGET = 1 << 60
@@ -20,13 +25,16 @@ NO_TARGET = 1 << 60
 def chunk_schedules(problem: Problem) -> Iterator[Programs]:
     """Legal programs, the likely best first.
 
-    The order of F and I is taken from the problem of even costs without latency, where all servers keep step, and from
-    the problem itself.
+    The order of F and I is taken from the problem itself, and from that of even costs without latency, where all
+    servers of a V keep step.
     """
     target = lower_bound(problem).value
     split = problem.kinds == 3
+    v_shaped = is_v_shaped(problem)
+    if not v_shaped:
+        yield from _by_policies(problem, target)
     even = _evened(problem)
-    orders = []
+    orders: list[Programs] = []
     for policy in EVEN_POLICIES:
         order = schedule_chunks(even, policy)
         orders.append(order)
@@ -34,20 +42,32 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
             yield refit(problem, order, target)
             yield refit(problem, order, NO_TARGET)
         yield order
-    if is_v_shaped(problem):
-        plain = _plain(problem)
-        for each in (problem,) if plain == problem else (problem, plain):
-            for order in round_schedules(each):
-                yield order
-                yield refit(problem, order, target)
-                orders.append(order)
-    for policy in POLICIES:
-        order = schedule_chunks(problem, policy)
-        yield order
-        if split:
-            yield refit(problem, order, target)
+    if v_shaped:
+        in_rounds = _in_rounds(problem, target, orders)
+        for pair in zip_longest(in_rounds, _by_policies(problem, target)):
+            yield from filter(None, pair)
     for order in orders if split else ():
         yield from _targeted(problem, order, target)
+
+
+def _in_rounds(problem: Problem, target: int, orders: list[Programs]) -> Iterator[Programs]:
+    """Schedules in rounds, with W as they come and placed anew; what they are is added to the orders."""
+    plain = _plain(problem)
+    for each in (problem,) if plain == problem else (problem, plain):
+        for order in round_schedules(each):
+            yield order
+            yield refit(problem, order, target)
+            orders.append(order)
+
+
+def _by_policies(problem: Problem, target: int) -> Iterator[Programs]:
+    # Where chunks are interleaved, those that take I of the last chunk before F are often the best.
+    likely = POLICIES if is_v_shaped(problem) else sorted(POLICIES, key=lambda policy: policy.fill > 0 or policy.late)
+    for policy in likely:
+        order = schedule_chunks(problem, policy)
+        yield order
+        if problem.kinds == 3:
+            yield refit(problem, order, target)
 
 
 def _targeted(problem: Problem, order: Programs, bound: int) -> Iterator[Programs]:
