@@ -1,7 +1,6 @@
 """Schedules for servers of several chunks, made in one go: the best orders of F and I, with W where they fit."""
 
-from collections.abc import Iterator
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -32,7 +31,9 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
     split = problem.kinds == 3
     v_shaped = is_v_shaped(problem)
     if not v_shaped:
-        yield from _by_policies(problem, target)
+        # Those that take I of the last chunk before F are often the best there.
+        likely = sorted(POLICIES, key=lambda policy: policy.fill > 0 or policy.late)
+        yield from _by_policies(problem, likely, target)
     even = _evened(problem)
     orders: list[Programs] = []
     for policy in EVEN_POLICIES:
@@ -43,9 +44,10 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
             yield refit(problem, order, NO_TARGET)
         yield order
     if v_shaped:
-        in_rounds = _in_rounds(problem, target, orders)
-        for pair in zip_longest(in_rounds, _by_policies(problem, target)):
-            yield from filter(None, pair)
+        # With latency and much memory the first of them does better on the problem itself.
+        yield from _by_policies(problem, EVEN_POLICIES[:1], target)
+        yield from _in_rounds(problem, target, orders)
+        yield from _by_policies(problem, POLICIES, target)
     for order in orders if split else ():
         yield from _targeted(problem, order, target)
 
@@ -60,10 +62,8 @@ def _in_rounds(problem: Problem, target: int, orders: list[Programs]) -> Iterato
             orders.append(order)
 
 
-def _by_policies(problem: Problem, target: int) -> Iterator[Programs]:
-    # Where chunks are interleaved, those that take I of the last chunk before F are often the best.
-    likely = POLICIES if is_v_shaped(problem) else sorted(POLICIES, key=lambda policy: policy.fill > 0 or policy.late)
-    for policy in likely:
+def _by_policies(problem: Problem, policies: Iterable[ChunkPolicy], target: int) -> Iterator[Programs]:
+    for policy in policies:
         order = schedule_chunks(problem, policy)
         yield order
         if problem.kinds == 3:
