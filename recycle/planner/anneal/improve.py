@@ -6,6 +6,7 @@ Where all pipelines are alike one of them is planned, and in large jobs the patt
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 
 import msgspec
@@ -42,6 +43,9 @@ TASKS_A_MOVE = 200
 
 FEWER = 1
 """How many micro-batches fewer than the busiest server's a pattern is tried with: more never helped."""
+
+FIRST_PATTERN = 2
+"""With several chunks per server, the pattern with room for all may take one of so many parts of what may be spent."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -105,9 +109,10 @@ class _Spending:
         """How far a search has come, with what all have spent."""
         return Progress(value, bound, self.moves, time.thread_time() - self._began)
 
-    def enough(self, progress: Progress) -> bool:
-        """True if a search that has come this far should end."""
-        return any(stop.reached(progress) for stop in self._stops)
+    def enough(self, progress: Progress, parts: int = 1) -> bool:
+        """True if a search that has come this far should end, where it may spend one of so many parts of all."""
+        share = msgspec.structs.replace(progress, moves=progress.moves * parts, seconds=progress.seconds * parts)
+        return any(stop.reached(share) for stop in self._stops)
 
 
 class _Search:
@@ -208,15 +213,17 @@ class _Search:
     def places(self) -> range:
         """The patterns to try, by their micro-batches: the one with room for all first."""
         most = busiest(self.problem)
-        fewer = FEWER if self.problem.job.standard else 0
-        return range(most, max(self.problem.job.micro_batches, most - fewer) - 1, -1)
+        return range(most, max(self.problem.job.micro_batches, most - FEWER) - 1, -1)
 
     def pattern(self, places: int) -> "_Search":
         """A search of a pattern, with the best that can be made in one go."""
         search = _Search(one_pipeline(self.problem, places), self.spending, self.random, whole=self)
+        patterns = self.places()
         for programs in search.constructed():
             search.begin(programs)
-            late = not self.problem.job.standard and self.spending.enough(search.progress())
+            # With several chunks there are many of them; the last pattern is the one that promises most.
+            parts = FIRST_PATTERN if places > patterns[-1] else 1
+            late = not self.problem.job.standard and self.spending.enough(search.progress(), parts)
             if search.value <= search.bound or late:
                 break
         return search
@@ -225,6 +232,12 @@ class _Search:
         """Search for a pattern that all pipelines follow."""
         most, *fewer = self.places()
         pattern = self.pattern(most)
+        if fewer and not self.problem.job.standard:
+            # To time a plan takes long where there are so many tasks: the pattern that promises more is first.
+            self.crowd(self.pattern(fewer[0]))
+            if self.best is None or pattern.value < self.value:
+                self.spread(pattern)
+            return
         self.spread(pattern)
         for places in fewer if self.problem.dead else ():
             if self.ended():
@@ -252,21 +265,31 @@ class _Search:
     def crowd(self, pattern: "_Search") -> None:
         """Take the schedules in which all pipelines follow a pattern that has servers make up for guests left over.
 
-        One is left over near the end: what it delays is not late yet where its pipeline has the last place free.
+        One is left over near the end: what it delays is not late yet where its pipeline has the last place free. Where
+        each of its chunks delays another server, it is one in the middle, when the most W are there to be put off.
         """
         assert pattern.best is not None
         places = pattern.problem.job.micro_batches
+        if not self.problem.job.standard:
+            programs = spread(self.problem, pattern.best, places, places // 2)
+            with suppress(Deadlock):
+                split = self.problem.kinds == 3
+                self.begin(refit(self.problem, programs, max(self.bound, pattern.value)) if split else programs)
+            return
         programs = spread(self.problem, advance(pattern.problem, pattern.best), places, max(0, places - 2))
         if self.begin(programs) and self.problem.kinds == 3 and not self.ended():
             self.begin(refit(self.problem, programs, max(self.bound, pattern.value)))
 
     def walk(self) -> None:
-        """Walk from the best schedule and from those made in one go, in turn; not where servers hold several chunks."""
-        if not self.problem.job.standard:
+        """Walk from the best schedule and from those made in one go, in turn.
+
+        Not where servers of several pipelines hold several chunks: a window is that of one server there.
+        """
+        if not self.problem.job.standard and self.problem.job.pipelines > 1:
             return
         self.walking = True
         starts = sorted(self.starts)[:3]
-        unit = max(1.0, sum(map(sum, self.problem.cost)) / (3 * self.problem.job.depth))
+        unit = max(1.0, sum(map(sum, self.problem.cost)) / (3 * len(self.problem.cost)))
         length = FIRST_ROUND
         turn = 0
         while not self.ended():

@@ -43,11 +43,12 @@ class Reversal(NamedTuple):
 class Walk:
     """One annealing run.
 
-    Tasks are numbered ``(unit * P + stage) * 3 + kind``. Lanes are doubly linked rings; their heads, one per server,
-    are numbered behind the tasks and end when the server's stage is released.
+    Tasks are numbered ``(unit * C + chunk) * 3 + kind`` for C chunks: stages, where servers hold one each. Lanes are
+    doubly linked rings; their heads, one per server, are numbered behind the tasks and end when the server's stage, its
+    place in a pipeline, is released.
 
     Args:
-        problem: what is planned.
+        problem: what is planned: one pipeline, or one chunk per server.
         programs: where to begin.
         target: the value to reach: ``energy`` is 0 once the order's value is not above it.
         random: source of all choices.
@@ -60,19 +61,22 @@ class Walk:
         self._problem = problem
         self._random = random.random
         self._target = target
-        depth, total = problem.job.depth, problem.total
+        job, depth, total = problem.job, problem.job.depth, problem.total
+        assert job.standard or job.pipelines == 1, "windows of several chunks are those of servers"
         self._depth = depth
-        self._count = count = total * depth * 3
+        self._chunks = len(job.stages)
+        self._count = count = total * self._chunks * 3
         self._servers = [pipeline * depth + stage for stage, live in enumerate(problem.live) for pipeline in live]
-        heads = problem.job.pipelines * depth
+        heads = job.pipelines * depth
         none = count + heads
         self._cost = [cost for stage in problem.cost for cost in stage] * total + [0] * (heads + 1)
         self._lag, self._need = _remote_needs(problem, none)
         # The memory rule as tables: whether a change fits is asked at every step, of a part of a lane or of one lane.
         self._acquired = [amount for stage in problem.acquire for amount in stage] * total
         self._released = [amount for stage in problem.release for amount in stage] * total
-        self._limit = [stage.limit for stage in problem.job.stages]
-        self._update = [stage.update if problem.staggered else 0 for stage in problem.job.stages]
+        self._limit = [job.limit(stage) for stage in range(depth)]
+        updates = [sum(job.stages[chunk].update for chunk in chunks) for chunks in job.chunks]
+        self._update = updates if problem.staggered else [0] * depth
         hosts = [movable(problem, stage) for stage in range(depth)]
         self._movable = [list(units) for units in hosts]
         self._hosts: list[dict[int, list[int]]] = []
@@ -90,7 +94,7 @@ class Walk:
         self.tidy()
 
     def _load(self, programs: Programs, heads: int) -> None:
-        depth, count = self._depth, self._count
+        depth, count, chunks = self._depth, self._count, self._problem.job.chunks
         self._server = [-1] * (count + heads)
         self._before = [*range(count + heads)]
         self._after = [*range(count + heads)]
@@ -99,7 +103,8 @@ class Walk:
             number = server.pipeline * depth + server.stage
             self._server[count + number] = number
             for code in programs[server]:
-                task = (code // 3 * depth + server.stage) * 3 + code % 3
+                slot, unit = divmod(code // 3, self._problem.total)
+                task = (unit * self._chunks + chunks[server.stage][slot]) * 3 + code % 3
                 self._server[task] = number
                 self._place(task, self._before[count + number])
                 tasks.append(task)
@@ -107,17 +112,18 @@ class Walk:
         self._release = [0] * depth
         if self._problem.staggered:
             for task, time in sorted(zip(tasks, times.start, strict=True), key=lambda each: each[1], reverse=True):
-                self._release[task // 3 % depth] = time
+                self._release[self._server[task] % depth] = time
         self._order = [tasks[node] for node in times.sequence]
 
     def programs(self) -> Programs:
         """The current order of every live server."""
-        programs: dict[Server, list[int]] = {
-            Server(pipeline, stage): [] for stage, live in enumerate(self._problem.live) for pipeline in live
-        }
+        problem = self._problem
+        programs: dict[Server, list[int]] = {server: [] for server in problem.servers}
+        slots = {chunk: slot for chunks in problem.job.chunks for slot, chunk in enumerate(chunks)}
         for task in self._order:
-            pipeline, stage = divmod(self._server[task], self._depth)
-            programs[Server(pipeline, stage)].append(task // (3 * self._depth) * 3 + task % 3)
+            unit, chunk = divmod(task // 3, self._chunks)
+            server = Server(*divmod(self._server[task], self._depth))
+            programs[server].append((slots[chunk] * problem.total + unit) * 3 + task % 3)
         return programs
 
     def _place(self, task: int, behind: int) -> None:
@@ -271,7 +277,7 @@ class Walk:
         """Execute a task before the one that it follows without idle time."""
         end, cost = self._end, self._cost
         previous = self._before[task]
-        if previous // 3 == task // 3:
+        if previous // 3 == task // 3 or self._need[task] == previous:
             return None
         server = self._server[task]
         need = self._acquired[task]
@@ -375,12 +381,11 @@ class Walk:
 def _remote_needs(problem: Problem, none: int) -> tuple[list[int], list[int]]:
     """Per task, the lag before its result reaches another stage, and the task of another stage whose result it needs.
 
-    A task needs at most one result from elsewhere, and each result is needed by one task at most; what it needs of its
-    own stage comes before it on its lane.
+    A task needs at most one such result, and each is needed by one task at most; the rest is before it on its lane.
     """
-    depth = problem.job.depth
-    lags = [0] * (3 * depth)
-    sources: list[int | None] = [None] * (3 * depth)
+    width = 3 * len(problem.job.stages)
+    lags = [0] * width
+    sources: list[int | None] = [None] * width
     for stage, kinds in enumerate(problem.needs):
         for kind, needs in enumerate(kinds):
             for need in needs:
@@ -390,7 +395,5 @@ def _remote_needs(problem: Problem, none: int) -> tuple[list[int], list[int]]:
                     assert source not in sources
                     sources[stage * 3 + kind] = source
                     lags[source] = need.lag
-    needed = [
-        none if source is None else unit * 3 * depth + source for unit in range(problem.total) for source in sources
-    ]
+    needed = [none if source is None else unit * width + source for unit in range(problem.total) for source in sources]
     return lags * problem.total + [0] * (none + 1 - len(needed)), needed

@@ -1,6 +1,6 @@
 """Schedules for servers of several chunks, made in one go: the best orders of F and I, with W where they fit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -11,7 +11,11 @@ from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import Problem, Programs, make_problem
 
-EVEN_POLICIES = (ChunkPolicy(100, late=True, frees=True, steady=True), *POLICIES[:2])
+EVEN_POLICIES = (
+    ChunkPolicy(100, late=True, frees=True, steady=True),
+    ChunkPolicy(100, late=True, frees=True),
+    ChunkPolicy(0),
+)
 """For the problem of even costs. The first makes the order of V-shaped zero-bubble schedules (Qi et al., 2024)."""
 
 NO_TARGET = 1 << 60
@@ -20,13 +24,18 @@ NO_TARGET = 1 << 60
 def chunk_schedules(problem: Problem) -> Iterator[Programs]:
     """Legal programs, the likely best first.
 
-    The order of F and I is taken from the problem of even costs without latency, where all servers keep step, and from
-    the problem itself.
+    The order of F and I is taken from the problem itself, and from that of even costs without latency, where all
+    servers of a V keep step.
     """
     target = lower_bound(problem).value
     split = problem.kinds == 3
+    v_shaped = is_v_shaped(problem)
+    if not v_shaped:
+        # Those that take I of the last chunk before F are often the best there.
+        likely = sorted(POLICIES, key=lambda policy: policy.fill > 0 or policy.late)
+        yield from _by_policies(problem, likely, target)
     even = _evened(problem)
-    orders = []
+    orders: list[Programs] = []
     for policy in EVEN_POLICIES:
         order = schedule_chunks(even, policy)
         orders.append(order)
@@ -34,20 +43,31 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
             yield refit(problem, order, target)
             yield refit(problem, order, NO_TARGET)
         yield order
-    if is_v_shaped(problem):
-        plain = _plain(problem)
-        for each in (problem,) if plain == problem else (problem, plain):
-            for order in round_schedules(each):
-                yield order
-                yield refit(problem, order, target)
-                orders.append(order)
-    for policy in POLICIES:
-        order = schedule_chunks(problem, policy)
-        yield order
-        if split:
-            yield refit(problem, order, target)
+    if v_shaped:
+        # With latency and much memory the first of them does better on the problem itself.
+        yield from _by_policies(problem, EVEN_POLICIES[:1], target)
+        yield from _in_rounds(problem, target, orders)
+        yield from _by_policies(problem, POLICIES, target)
     for order in orders if split else ():
         yield from _targeted(problem, order, target)
+
+
+def _in_rounds(problem: Problem, target: int, orders: list[Programs]) -> Iterator[Programs]:
+    """Schedules in rounds, with W as they come and placed anew; what they are is added to the orders."""
+    plain = _plain(problem)
+    for each in (problem,) if plain == problem else (problem, plain):
+        for order in round_schedules(each):
+            yield order
+            yield refit(problem, order, target)
+            orders.append(order)
+
+
+def _by_policies(problem: Problem, policies: Iterable[ChunkPolicy], target: int) -> Iterator[Programs]:
+    for policy in policies:
+        order = schedule_chunks(problem, policy)
+        yield order
+        if problem.kinds == 3:
+            yield refit(problem, order, target)
 
 
 def _targeted(problem: Problem, order: Programs, bound: int) -> Iterator[Programs]:

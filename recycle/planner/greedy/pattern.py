@@ -14,8 +14,8 @@ has f - z guests, and c - z live servers have it free, which are as many or more
 So the value of the pattern is reached. Where it equals the bound of a stage with k micro-batches, no plan is better.
 
 A pattern of fewer micro-batches is shorter, and leaves guests over. They are put beside the micro-batch in their place,
-and releases of memory are moved forward for them; what that costs, or whether servers then wait for each other, only
-the clock tells.
+each of their chunks on another server, and releases of memory are moved forward for them; what that costs, or whether
+servers then wait for each other, only the clock tells.
 """
 
 from collections import deque
@@ -71,7 +71,7 @@ def spread(problem: Problem, pattern: Programs, places: int, over: int = 0) -> P
             tasks = [
                 ((task // 3 // places * problem.total + unit) * 3 + task % 3, time)
                 for task, time in zip(order, due[stage], strict=True)
-                for unit in units[task // 3 % places]
+                for unit in units[task // 3]
             ]
             crowded = any(len(each) > 1 for each in units)
             programs[Server(pipeline, stage)] = _fit(problem, stage, tasks) if crowded else [task for task, _ in tasks]
@@ -98,8 +98,8 @@ def _places(problem: Problem, places: int, over: int) -> list[list[int | None]]:
 
 
 def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -> dict[int, list[list[int]]]:
-    """Per live pipeline, the micro-batches that its server of a stage executes in each place."""
-    live = problem.live[stage]
+    """Per live pipeline, the micro-batches that its server executes in each place, for one chunk after another."""
+    live, chunks = problem.live[stage], problem.job.chunks[stage]
     hosted = {pipeline: [[] if unit is None else [unit] for unit in taken[pipeline]] for pipeline in live}
     dead = sorted(set(range(problem.job.pipelines)) - set(live))
     allowed = {home: frozenset(problem.hosts(stage, home)) for home in dead}
@@ -119,14 +119,16 @@ def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -
                 continue
             host = min(open_, key=lambda pipeline: load[pipeline])
             hosted[host][place].append(unit)
+            load[host] += len(chunks)
+    by_chunk = {pipeline: [list(units) for _ in chunks for units in each] for pipeline, each in hosted.items()}
+    for slot in range(len(chunks)):
+        for place, unit in sorted(over):
+            # Its other servers make up for what a guest delays where their own next place is free.
+            hosts = allowed[unit // problem.job.micro_batches]
+            host = min(hosts, key=lambda pipeline: (load[pipeline], _wait(taken[pipeline], place), pipeline))
+            by_chunk[host][slot * len(gaps) + place].insert(0, unit)
             load[host] += 1
-    for place, unit in sorted(over):
-        # Its other servers make up for what a guest delays where their own next place is free.
-        hosts = allowed[unit // problem.job.micro_batches]
-        host = min(hosts, key=lambda pipeline: (load[pipeline], _wait(taken[pipeline], place), pipeline))
-        hosted[host][place].insert(0, unit)
-        load[host] += 1
-    return hosted
+    return by_chunk
 
 
 def _wait(taken: Sequence[int | None], place: int) -> int:
@@ -135,7 +137,7 @@ def _wait(taken: Sequence[int | None], place: int) -> int:
 
 
 def _fit(problem: Problem, stage: int, tasks: Sequence[tuple[int, int]]) -> list[int]:
-    """The tasks of a server of one chunk in an order that keeps to memory, and to a pattern as far as it can.
+    """The tasks of a server in an order that keeps to memory, and to a pattern as far as it can.
 
     F and I keep their order. A W waits while the server is late, for nothing waits for it; where an F needs memory, a W
     goes first, or the next I if there is none.
@@ -145,29 +147,39 @@ def _fit(problem: Problem, stage: int, tasks: Sequence[tuple[int, int]]) -> list
         stage: the server's.
         tasks: in an order that may not keep to memory, with the time at which each starts in the pattern.
     """
-    cost, acquire, release = problem.cost[stage], problem.acquire[stage], problem.release[stage]
-    room = problem.job.stages[stage].limit
+    chunks, total = problem.job.chunks[stage], problem.total
+    cost, acquire, release = (
+        [amount for chunk in chunks for amount in table[chunk]]
+        for table in (problem.cost, problem.acquire, problem.release)
+    )
+    room = problem.job.limit(stage)
     waiting = [(task, due) for task, due in tasks if task % 3 < 2]
     weights: deque[int] = deque()
     started: set[int] = set()
     ordered: list[int] = []
     now = 0
+
+    def rule(task: int) -> int:
+        return task // 3 // total * 3 + task % 3
+
     while waiting or weights:
         number = 0
         if waiting:
             task, due = waiting[0]
-            short = acquire[task % 3] > room
-            if weights and (now + cost[2] <= due or (short and release[2])):
+            short = acquire[rule(task)] > room
+            if weights and (
+                now + cost[rule(weights[0])] <= due or (short and any(release[rule(weight)] for weight in weights))
+            ):
                 number = -1
             elif short:
                 number = next(place for place, (each, _) in enumerate(waiting) if each % 3 == 1 and each - 1 in started)
         else:
             number = -1
         task, due = (weights.popleft(), now) if number < 0 else waiting.pop(number)
-        now = max(now, due) + cost[task % 3]
+        now = max(now, due) + cost[rule(task)]
         started.add(task)
         ordered.append(task)
-        room += release[task % 3] - acquire[task % 3]
+        room += release[rule(task)] - acquire[rule(task)]
         if task % 3 == 1 and problem.kinds == 3:
             weights.append(task + 1)
     return ordered

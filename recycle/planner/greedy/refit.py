@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 
 from recycle.holding import costs_on, placed
 from recycle.job import Server
+from recycle.plan.timing import Deadlock
 from recycle.planner.model.problem import Problem, Programs
 
 
@@ -28,6 +29,9 @@ def refit(problem: Problem, programs: Programs, target: int) -> Programs:
 
     Returns:
         Legal programs.
+
+    Raises:
+        Deadlock: the servers wait for each other in this order.
     """
     return _Refit(problem, programs, target).run()
 
@@ -96,10 +100,12 @@ class _Refit:
             for number in sorted(idle):
                 if self.lanes[number].free <= now:
                     self._fill(number, now)
+        stuck = [(number, lane.place) for number, lane in enumerate(self.lanes) if lane.place < len(lane.order)]
+        if stuck:
+            raise Deadlock(stuck)
         return {server: self._programs(server, lane) for server, lane in zip(self.servers, self.lanes, strict=True)}
 
     def _programs(self, server: Server, lane: _Lane) -> list[int]:
-        assert lane.place == len(lane.order)
         assert not lane.waiting
         chunks, total = placed(self.problem.job, server).chunks, self.problem.total
         return [

@@ -8,24 +8,34 @@ server does that of its own, and those of the dead ones are shared: by the mean 
 and by counting some server has so many of their chunks. The updates of all its chunks come on top.
 
 Warm-up. Before its first I a server can run only F, and each of them still holds its memory: at most the best filling
-of the limit. The first I, of chunk c, starts no earlier than a round trip behind the end of its F; and where all of the
-place's servers live and micro-batches stay at home, that F itself starts no earlier than the way from the server's
-lowest chunk to c after the server's first F. The least of this over c, minus the filling, is idle time.
+of the limit. That I starts no earlier than a round trip behind the end of its F, and the difference is idle. Under a
+rule that keeps micro-batches at home a server has all chunks of its pipeline's, its own. So until the way from its
+lowest chunk to its next has passed since its first F of its own, all these are of the lowest; and so on to its last
+chunk, of which its first I of its own is, a round trip behind that F. Before any memory of its own is released that
+micro-batch needs some for its F of every chunk: what is executed until the F of a chunk can be there is at most the
+best filling of the limit less what the chunks from there on hold. The rest of that time is idle or the guests', so that
+all work of its own and that rest fit into the window.
+
+Last gradient. Between the first F and the last I lie all F and I, the warm-up, and all W but those still pending at the
+last I; what these hold is in memory together, so they are no more than the best filling of the limit with W. Of a
+server's own, the last F is of the last chunk; and the last I, of the lowest chunk, comes no earlier than the round trip
+of that F and the way back to the lowest. All I and W of its own behind the last F are of what is in memory then, at
+most the best filling of the limit with both. All other work of its own lies before it, and the warm-up too, if memory
+does not hold all F.
 
 Sandwich. Let t be a chunk below the lowest that the server holds. Its first F belongs to a micro-batch whose F of t
 started the way from t earlier; its last I to one whose I of t comes the way back later, and is followed by a W and an
 update of t. All of that is inside one window: that of the server that ran the first of them, which does not end before
-all gradients of t are complete and it has stepped. Between the first F and the last I lie all F and I, the warm-up, and
-all W but those still pending at the last I; what these hold is in memory together, so they are no more than the best
-filling of the limit with W.
+all gradients of t are complete and it has stepped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Literal, NamedTuple, TypeAlias
 
 from recycle.planner.model.problem import Problem
 
-ChunkRule: TypeAlias = Literal["work", "warm-up", "sandwich"]
+ChunkRule: TypeAlias = Literal["work", "warm-up", "last gradient", "sandwich"]
 
 
 class _Load(NamedTuple):
@@ -34,12 +44,28 @@ class _Load(NamedTuple):
     Attributes:
         work: all its compute.
         idle: idle time before its first I.
-        pending: the most W that can be left at its last I.
+        last_gradient: from the start of its first F to the end of its last I.
+        last_weight: how long the W behind that takes.
     """
 
     work: int
     idle: int
-    pending: int
+    last_gradient: int
+    last_weight: int
+
+
+class _Item(NamedTuple):
+    """What a server may execute at a time at which nothing else releases memory.
+
+    Attributes:
+        memory: that each takes.
+        time: that each takes.
+        most: how many there are at most.
+    """
+
+    memory: int
+    time: int
+    most: int
 
 
 def chunk_bounds(problem: Problem) -> list[tuple[int, int, ChunkRule]]:
@@ -53,11 +79,11 @@ def chunk_bounds(problem: Problem) -> list[tuple[int, int, ChunkRule]]:
         outside = sum(job.stages[chunk].update for chunk in chunks) if problem.staggered else out[lowest]
         found.append((load.work + outside, place, "work"))
         found.append((load.work + load.idle + outside, place, "warm-up"))
-        middle = load.work + load.idle - load.pending
+        found.append((load.last_gradient + load.last_weight + outside, place, "last gradient"))
         for chunk in range(lowest) if problem.staggered else range(min(lowest, 1)):
             way = out[lowest] - out[chunk] + back[lowest] - back[chunk]
             last = problem.cost[chunk][2] + (job.stages[chunk].update if problem.staggered else 0)
-            found.append((way + middle + last, place, "sandwich"))
+            found.append((way + load.last_gradient + last, place, "sandwich"))
     return found
 
 
@@ -91,23 +117,66 @@ def _busiest(problem: Problem, place: int, out: Sequence[int], back: Sequence[in
     work = own * sum(each) + max(-(-others * sum(each) // live), -(-others * len(chunks) // live) * min(each))
 
     limit = job.limit(place)
-    forwards = _filling(limit, [(job.stages[chunk].held, problem.cost[chunk][0]) for chunk in chunks])
-    at_home = keeps_home and live == job.pipelines
-    first_gradient = min(
-        (out[chunk] - out[chunks[0]] if at_home else 0) + round_trip(problem, chunk) - problem.cost[chunk][1]
-        for chunk in chunks
+    pending = _filling(
+        limit, [_Item(problem.release[chunk][2], problem.cost[chunk][2], problem.total) for chunk in chunks]
     )
-    weights = [(problem.release[chunk][2], problem.cost[chunk][2]) for chunk in chunks]
-    total = sum(problem.cost[chunk][2] for chunk in chunks) * problem.total
-    return _Load(work, max(0, first_gradient - forwards), min(total, _filling(limit, weights)))
+    first_gradient = min(round_trip(problem, chunk) - problem.cost[chunk][1] for chunk in chunks)
+    idle = max(0, first_gradient - _filling(limit, _forwards(problem, chunks, problem.total)))
+    last_gradient = work + idle - pending
+    last_weight = min(problem.cost[chunk][2] for chunk in chunks)
+    if keeps_home:
+        mine, warm_up = own * sum(each), _warm_up(problem, place, out)
+        idle = max(idle, mine + warm_up - work)
+        # If memory does not hold all F, the last of them comes behind the first I, and so behind the warm-up.
+        waits = own * sum(job.stages[chunk].held for chunk in chunks) > limit
+        cooled = mine + (warm_up if waits else 0) + _cool_down(problem, place, back)
+        last_gradient = max(last_gradient, mine + warm_up - pending, cooled)
+    if keeps_home and live == job.pipelines:
+        last_weight = problem.cost[chunks[0]][2]
+    return _Load(work, idle, last_gradient, last_weight)
 
 
-def _filling(limit: int, items: Sequence[tuple[int, int]]) -> int:
-    """No less than the most time that items (memory, time) can take whose memory fits into a limit together."""
-    if any(memory == 0 and time for memory, time in items):
-        return 1 << 60
-    sizes = [(memory, time) for memory, time in items if time]
+def _warm_up(problem: Problem, place: int, out: Sequence[int]) -> int:
+    """For how long a server does nothing for the micro-batches of its own pipeline before the first I of them."""
+    chunks, limit = problem.job.chunks[place], problem.job.limit(place)
+    last = chunks[-1]
+    first_gradient = out[last] + round_trip(problem, last) - problem.cost[last][1]
+    idle = 0
+    for there, time in enumerate([*(out[chunk] for chunk in chunks[1:]), first_gradient], 1):
+        kept = sum(problem.acquire[chunk][0] for chunk in chunks[there:])
+        forwards = _filling(limit - kept, _forwards(problem, chunks[:there], problem.job.micro_batches))
+        idle = max(idle, time - out[chunks[0]] - forwards)
+    return idle
+
+
+def _cool_down(problem: Problem, place: int, back: Sequence[int]) -> int:
+    """By how much the way from a server's last F of its own to its last I is longer than its own tasks from then on."""
+    chunks, own = problem.job.chunks[place], problem.job.micro_batches
+    lowest, last = chunks[0], chunks[-1]
+    items = []
+    for chunk in chunks:
+        _, gradient, weight = problem.cost[chunk]
+        items.append(_Item(problem.acquire[chunk][0], gradient + weight, own))
+        items.append(_Item(problem.release[chunk][2], weight, own))
+    way = round_trip(problem, last) + back[last] - back[lowest]
+    return way - problem.cost[last][0] - _filling(problem.job.limit(place), items)
+
+
+def _forwards(problem: Problem, chunks: Iterable[int], count: int) -> list[_Item]:
+    return [_Item(problem.acquire[chunk][0], problem.cost[chunk][0], count) for chunk in chunks]
+
+
+def _filling(limit: int, items: Iterable[_Item]) -> int:
+    """No less than the most time that items can take whose memory fits into a limit together."""
+    timed = [item for item in items if item.time]
+    free = sum(item.time * item.most for item in timed if not item.memory)
+    sizes = sorted((item for item in timed if item.memory), key=lambda item: Fraction(-item.time, item.memory))
     if not sizes:
-        return 0
-    by_count = limit // min(memory for memory, _ in sizes) * max(time for _, time in sizes)
-    return min(by_count, max(limit * time // memory for memory, time in sizes))
+        return free
+    by_count = limit // min(item.memory for item in sizes) * max(item.time for item in sizes)
+    in_parts, room = 0, limit
+    for item in sizes:
+        taken = min(room, item.memory * item.most)
+        in_parts += taken * item.time // item.memory
+        room -= taken
+    return free + min(by_count, in_parts)

@@ -43,3 +43,23 @@ def test_a_dead_server_leaves_its_chunks_to_its_peers_one_by_one():
     work = [bound.value for bound in breakdown(problem) if bound.rule == "work"]
     # Six chunks of three tasks and two updates; and of the dead one's six, two for each of three peers.
     assert work == [18 + 4, 18 + 6 + 4, 18 + 4, 18 + 4]
+
+
+@pytest.mark.parametrize(("form", "limit", "rule"), [("v-shaped", 16, "sandwich"), ("v-shaped", 32, "warm-up")])
+def test_where_results_travel_long_the_first_server_s_idle_time_and_a_full_memory_are_counted(form, limit, rule):
+    stage = Stage(1, 1, 1, 0, 0, 1, 0, limit)
+    job = Job(1, 16, (stage,) * 16, (1,) * 15, placement=parse_placement(form, 8))
+    problem = make_problem(job, (), Mode())
+    bound = lower_bound(problem)
+    assert bound.rule == rule
+    assert bound.value == min(value(problem, programs) for programs in chunk_schedules(problem))
+
+
+def test_guests_do_not_shorten_what_a_server_waits_for_its_own():
+    stage = Stage(1, 1, 1, 0, 0, 1, 0, 16)
+    job = Job(6, 6, (stage,) * 8, (2,) * 7, placement=parse_placement("interleaved:2", 4))
+    alone, shared = (
+        {(bound.rule, bound.stage): bound.value for bound in breakdown(make_problem(job, dead, Mode()))}
+        for dead in ((), (job.servers()[4],))
+    )
+    assert alone["warm-up", 0] == shared["warm-up", 0] > shared["work", 0] > alone["work", 0]
