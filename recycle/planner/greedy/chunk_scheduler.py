@@ -77,9 +77,14 @@ def schedule_chunks(problem: Problem, policy: ChunkPolicy, routes: Routes | None
     Returns:
         A legal program for every live server.
     """
-    simulation = _Simulation(problem, policy, chunk_routes(problem) if routes is None else routes)
+    routes = chunk_routes(problem) if routes is None else routes
+    simulation = _Simulation(problem, policy, routes)
     simulation.run()
-    return simulation.programs()
+    programs = simulation.programs()
+    if policy.ahead and sum(map(len, programs.values())) < problem.tasks:
+        # Who may be ahead is not chosen by rank, so that around dead servers all can wait for each other.
+        return schedule_chunks(problem, msgspec.structs.replace(policy, ahead=0), routes)
+    return programs
 
 
 class _Lane:
