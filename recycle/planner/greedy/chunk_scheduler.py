@@ -135,7 +135,7 @@ class _Simulation:
         self.units = sorted(problem.units, key=lambda unit: (unit % job.micro_batches, unit))
         self.servers = problem.servers
         numbers = {server: number for number, server in enumerate(self.servers)}
-        peers = [[numbers.get(server, -1) for server in each] for each in holders(job)]
+        peers = [{pipeline: numbers.get(server, -1) for pipeline, server in each.items()} for each in holders(job)]
         self.place = [peers[chunk][routes[chunk][unit]] for unit in self.units for chunk in range(count)]
         ahead = [_ahead(problem, policy, chunk) for chunk in range(count)]
         cost = [cost for stage in problem.cost for cost in stage]
