@@ -1,12 +1,15 @@
 """Layers that move in a real run, with deaths in the middle of moves: is every parameter what it is without failures?
 
-Usage: python -m benchmarks.moves [--shape 3x4] [--layers 8] [--rounds 20] [--seed 0]
+Usage: python -m benchmarks.moves [--shape 3x4] [--layers 8] [--rounds 20] [--seed 0] [--across]
 
 In each round a server is killed, who leads decides that its layers move, and at a random moment of the move, or right
 after it, another server is killed. At the beginning of the next round both join again, by which layers move back. Sums
 are exact. In the end the run is told to end, the same iterations are trained with nobody killed, and every parameter
 and moment is compared. Of the pauses in which layers moved it says how long they were, in iterations of the view
 before.
+
+With ``--across`` the two are of the same stage, and servers have memory for no more layers than they begin with: then a
+pipeline that lost a server is too short to hold the model, so that servers have to cross pipelines.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import tempfile
 import time
 from collections import defaultdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -36,8 +40,10 @@ ENDLESS = 1_000_000
 PATIENCE = 120.0
 MODEL = "hidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nclip = 1.0\ndropout = 0.1\n"
 DIED = " died: "
-MOVES, STAYS = "move layers, which gains", "re-route on"
-"""What the run's decisions begin with. Where deaths have come in quick succession, moving may not pay."""
+MOVES, STAYS = ", which gains", "re-route on"
+"""What the run's decisions say. Where deaths have come in quick succession, moving may not pay."""
+CROSSES = "; pipeline "
+"""What follows in those by which servers change their pipeline."""
 
 
 class Rounds:
@@ -46,14 +52,14 @@ class Rounds:
     Args:
         run: that goes on.
         folder: of it.
-        servers: of the job.
+        victims: those that may be killed together; two of one such choice are.
         source: of random choices.
     """
 
-    def __init__(self, run: Started, folder: Path, servers: list[str], source: random.Random) -> None:
+    def __init__(self, run: Started, folder: Path, victims: list[list[str]], source: random.Random) -> None:
         self._run = run
         self._folder = folder
-        self._servers = servers
+        self._victims = victims
         self._source = source
         self._dead: list[str] = []
         self._joined: list[Started] = []
@@ -61,7 +67,7 @@ class Rounds:
     def play(self) -> str:
         """Have those of the last round join, and kill two; says what has happened."""
         self._bring_back()
-        first, second = self._source.sample(self._servers, 2)
+        first, second = self._source.sample(self._source.choice(self._victims), 2)
         self._kill(first)
         wait_until(lambda: self._said_last(MOVES) or self._said_last(STAYS), PATIENCE)
         goes = self._said_last(MOVES)
@@ -130,22 +136,26 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--across", action="store_true")
     add_shape(parser)
     arguments = parser.parse_args()
     pipelines, stages = arguments.shape
-    servers = [f"W{pipeline}_{stage}" for pipeline in range(pipelines) for stage in range(stages)]
+    peers = [[f"W{pipeline}_{stage}" for pipeline in range(pipelines)] for stage in range(stages)]
+    victims = peers if arguments.across else [sorted(chain.from_iterable(peers))]
+    held = arguments.layers // stages
+    limit = held if arguments.across else 4 * arguments.layers
     print(f"{pipelines} x {stages} servers, {arguments.layers} layers, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder, undisturbed = Path(temporary) / "run", Path(temporary) / "undisturbed"
         model = Path(temporary) / "model.toml"
         model.write_text(f"layers = {arguments.layers}\n{MODEL}")
-        shape = ("-D", str(pipelines), "-P", str(stages), "-M", "4", "--limit", str(4 * arguments.layers))
-        cut = ("--placement", f"consecutive:{arguments.layers // stages}", "--optimizer-cost", "1")
+        shape = ("-D", str(pipelines), "-P", str(stages), "-M", "4", "--limit", str(limit))
+        cut = ("--placement", f"consecutive:{held}", "--optimizer-cost", "1")
         words = [*TRAIN, "train", *shape, *cut, "--model", str(model), "--exact", "--silence", "9s", "--hang", "60s"]
         run = Started(
             [*words, "--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder)]
         )
-        rounds = Rounds(run, folder, servers, random.Random(arguments.seed))
+        rounds = Rounds(run, folder, victims, random.Random(arguments.seed))
         made = 0
         try:
             run.wait_for("iteration 2/")
@@ -175,6 +185,8 @@ def main() -> int:
     )
     ratios = [pause / iteration for pause, iteration in stood]
     print(f"{made} rounds, {len(stood)} moves in {step} iterations; status {status}")
+    crossing = sum(MOVES in line and CROSSES in line for line in run.output.splitlines())
+    print(f"decided to move across pipelines: {crossing} times")
     if ratios:
         worst = max(pause for pause, _ in stood)
         middle = statistics.median(ratios)

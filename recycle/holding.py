@@ -1,13 +1,11 @@
 """Who holds which chunks, and what they cost there: the one place that knows servers' own chunks, limits and speeds."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from recycle.job import Job, Server, Stage
-from recycle.placement import PlacedPipeline, PlacedServer
-
-Layout = tuple[PlacedPipeline, ...]
+from recycle.placement import Layout, PlacedPipeline, PlacedServer
 
 
 def placed(job: Job, server: Server) -> PlacedServer:
@@ -59,14 +57,15 @@ def costs_on(job: Job, server: Server) -> dict[int, Stage]:
     }
 
 
-def holders(job: Job) -> tuple[tuple[Server, ...], ...]:
-    """Per chunk, the server of each pipeline that holds it."""
-    found: list[list[Server]] = [[] for _ in job.stages]
-    for pipeline, placement in enumerate(job.placements):
-        for place, chunks in enumerate(placement):
-            for chunk in chunks:
-                found[chunk].append(Server(pipeline, place))
-    return tuple(map(tuple, found))
+def holders(job: Job) -> tuple[Mapping[int, Server], ...]:
+    """Per chunk and pipeline, the server that holds it and computes there; pipelines rise."""
+    placements = job.placements
+    found: list[dict[int, Server]] = [{} for _ in job.stages]
+    for pipeline, crew in enumerate(job.crews):
+        for server in crew:
+            for chunk in placements[server.pipeline][server.stage]:
+                found[chunk][pipeline] = server
+    return tuple(found)
 
 
 def longest_update(job: Job) -> int:
@@ -77,8 +76,8 @@ def longest_update(job: Job) -> int:
 
 
 def live_holders(job: Job, live: Collection[Server]) -> tuple[tuple[Server, ...], ...]:
-    """Per chunk, the live servers that hold it, by pipeline."""
-    return tuple(tuple(each for each in held if each in live) for held in holders(job))
+    """Per chunk, the live servers that hold it, by name."""
+    return tuple(tuple(sorted(each for each in held.values() if each in live)) for held in holders(job))
 
 
 def units(job: Job) -> range:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from recycle.errors import JobError, NoPlanError
-from recycle.placement import PlacedPipeline, Placement, require_layout, require_placement, standard
+from recycle.placement import Layout, Placement, crews, require_layout, require_placement, standard
 from recycle.wording import memory_text, time_text
 
 LARGEST = 10**12
@@ -109,7 +109,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_unit: str = "slot"
     memory_unit: str = "activation"
     placement: Placement | msgspec.UnsetType = msgspec.UNSET
-    layout: tuple[PlacedPipeline, ...] | msgspec.UnsetType = msgspec.UNSET
+    layout: Layout | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _at_least(self.pipelines, 1, "pipelines", "a job has at least one pipeline")
@@ -274,6 +274,20 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         placements = enumerate(self.placements)
         return [Server(pipeline, place) for pipeline, placement in placements for place in range(len(placement))]
 
+    def pipeline_of(self, server: Server) -> int:
+        """The pipeline that a server computes in: mostly that of its name."""
+        if isinstance(self.layout, msgspec.UnsetType):
+            return server.pipeline
+        lent = self.layout[server.pipeline].servers[server.stage].pipeline
+        return server.pipeline if lent is None else lent
+
+    @property
+    def crews(self) -> tuple[tuple[Server, ...], ...]:
+        """Per pipeline, the servers that compute in it, by their first chunk."""
+        if isinstance(self.layout, msgspec.UnsetType):
+            return tuple(tuple(Server(each, place) for place in range(self.depth)) for each in range(self.pipelines))
+        return tuple(tuple(Server(*each) for each in crew) for crew in crews(self.layout))
+
     def dead_servers(self, dead: Iterable[Server]) -> "DeadServers":
         """Some servers of this job as its dead ones.
 
@@ -288,13 +302,13 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             holders = [[Server(pipeline, place) for pipeline in range(self.pipelines)] for place in range(self.depth)]
         else:
             kind = "chunk"
-            placed = [
-                (Server(pipeline, place), chunks)
-                for pipeline, placement in enumerate(self.placements)
-                for place, chunks in enumerate(placement)
-            ]
-            holders = [[server for server, held in placed if chunk in held] for chunk in range(len(self.stages))]
-        live = tuple(tuple(each.pipeline for each in held if each not in gone) for held in holders)
+            placements = self.placements
+            holders = [[] for _ in self.stages]
+            for crew in self.crews:
+                for server in crew:
+                    for chunk in placements[server.pipeline][server.stage]:
+                        holders[chunk].append(server)
+        live = tuple(tuple(self.pipeline_of(each) for each in held if each not in gone) for held in holders)
         lost = tuple(
             f"{kind} {number} has no live server ({', '.join(map(str, held))} dead): no peer holds its parameters, "
             "so it must be restored from a snapshot before training can go on"

@@ -1,6 +1,7 @@
 """Job files: a job as a small TOML file, or as the same keys given as flags."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,12 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of a pipeline's ``servers``: its chunks, its speed in percent, and its memory as in ``[memory]``."""
+    """One of a pipeline's ``servers``: chunks, speed in percent, memory as in ``[memory]``, and where it computes."""
 
     chunks: list[int]
     speed: int = FULL_SPEED
     limit: Number | None = None
+    pipeline: int | None = None
 
 
 class PipelineDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,6 +143,7 @@ def encode_job(job: Job) -> bytes:
                 "micro_batches": pipeline.micro_batches,
                 "servers": [
                     {"chunks": each.chunks, "speed": each.speed, "limit": limit(each.chunks, each.limit)}
+                    | ({} if each.pipeline is None else {"pipeline": each.pipeline})
                     for each in pipeline.servers
                 ],
             }
@@ -205,6 +208,11 @@ def _build_layout(document: JobDocument) -> Job:
         raise JobError(f"layout: its servers hold {len(chunks)} chunks up to number {count - 1}; give every chunk once")
     columns = _columns(document, count)
     layout, limits = [], dict.fromkeys(range(count), 0)
+    together = Counter(
+        number if server.pipeline is None else server.pipeline
+        for number, pipeline in enumerate(document.layout)
+        for server in pipeline.servers
+    )
     for number, pipeline in enumerate(document.layout):
         servers = []
         for place, server in enumerate(pipeline.servers):
@@ -215,8 +223,9 @@ def _build_layout(document: JobDocument) -> Job:
             )
             given = document.memory.limit if server.limit is None else server.limit
             where = f"limit of server {place} of pipeline {number}"
-            room = len(pipeline.servers) * held if given is None else _whole(given, where) - state
-            servers.append(PlacedServer(tuple(server.chunks), room, server.speed))
+            crew = together[number if server.pipeline is None else server.pipeline]
+            room = crew * held if given is None else _whole(given, where) - state
+            servers.append(PlacedServer(tuple(server.chunks), room, server.speed, server.pipeline))
             limits |= {chunk: max(room, limits.get(chunk, 0)) for chunk in server.chunks}
         layout.append(PlacedPipeline(pipeline.micro_batches, tuple(servers)))
     most = max(pipeline.micro_batches for pipeline in layout)

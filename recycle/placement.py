@@ -27,11 +27,13 @@ class PlacedServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         chunks: that it holds, rising; none where it is dead and its chunks have moved to others.
         limit: memory for activations.
         speed: in percent of a server whose costs are those of its chunks; it divides them, rounded up.
+        pipeline: the one that it computes in, where that is another than the one that it is listed in.
     """
 
     chunks: tuple[int, ...]
     limit: int
     speed: int = FULL_SPEED
+    pipeline: int | None = None
 
     def time(self, cost: int) -> int:
         """How long something takes here."""
@@ -42,8 +44,8 @@ class PlacedPipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One pipeline of those that are not alike.
 
     Attributes:
-        micro_batches: that it brings in each iteration.
-        servers: in their order.
+        micro_batches: that it brings in each iteration; none where no server computes in it.
+        servers: that are named after it, in their order; some may compute in other pipelines.
     """
 
     micro_batches: int
@@ -53,6 +55,20 @@ class PlacedPipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def placement(self) -> Placement:
         """The chunks of each server."""
         return tuple(server.chunks for server in self.servers)
+
+
+Layout: TypeAlias = tuple[PlacedPipeline, ...]
+"""All pipelines of a job in which they are not alike."""
+
+
+def crews(layout: Layout) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Per pipeline, the servers that compute in it, by their first chunk: where each is listed, and its place there."""
+    found: list[list[tuple[int, int, int]]] = [[] for _ in layout]
+    for number, pipeline in enumerate(layout):
+        for place, server in enumerate(pipeline.servers):
+            if server.chunks:
+                found[number if server.pipeline is None else server.pipeline].append((server.chunks[0], number, place))
+    return tuple(tuple((number, place) for _, number, place in sorted(crew)) for crew in found)
 
 
 FORMS = "standard, v-shaped, interleaved:N, consecutive:N, or a list of the chunks of each server"
@@ -132,7 +148,7 @@ def require_placement(placement: Placement, chunks: int) -> None:
         raise JobError(f"placement: chunk {wrong}: {where}; every chunk has one server in each pipeline")
 
 
-def require_layout(layout: tuple[PlacedPipeline, ...], pipelines: int, micro_batches: int, held: Sequence[int]) -> None:
+def require_layout(layout: Layout, pipelines: int, micro_batches: int, held: Sequence[int]) -> None:
     """Refuse pipelines of their own that do not hold the model, or have no room for a micro-batch.
 
     Args:
@@ -151,14 +167,12 @@ def require_layout(layout: tuple[PlacedPipeline, ...], pipelines: int, micro_bat
             f"{micro_batches}; give the same"
         )
     for number, pipeline in enumerate(layout):
-        if pipeline.micro_batches < 1:
-            raise JobError(f"micro_batches of pipeline {number} is {pipeline.micro_batches}: the least is 1")
-        try:
-            require_placement(tuple(filter(None, pipeline.placement)), len(held))
-        except JobError as error:
-            raise JobError(f"pipeline {number}: {error}") from error
         for place, server in enumerate(pipeline.servers):
             where = f"of server {place} of pipeline {number}"
+            if server.pipeline is not None and (server.pipeline == number or not 0 <= server.pipeline < pipelines):
+                raise JobError(
+                    f"pipeline {where} is {server.pipeline}: name another one of the {pipelines}, or leave it out"
+                )
             needed = sum(held[chunk] for chunk in server.chunks)
             if server.speed < 1:
                 raise JobError(f"speed {where} is {server.speed}: it is in percent, and the least is 1")
@@ -167,6 +181,15 @@ def require_layout(layout: tuple[PlacedPipeline, ...], pipelines: int, micro_bat
                     f"limit {where} is {server.limit}: not one micro-batch fits, because its chunks "
                     f"{list(server.chunks)} hold {needed} of each; the least limit that works is {needed}"
                 )
+    for number, (pipeline, crew) in enumerate(zip(layout, crews(layout), strict=True)):
+        if not crew and not pipeline.micro_batches:
+            continue
+        if pipeline.micro_batches < 1:
+            raise JobError(f"micro_batches of pipeline {number} is {pipeline.micro_batches}: the least is 1")
+        try:
+            require_placement(tuple(layout[row].servers[place].chunks for row, place in crew), len(held))
+        except JobError as error:
+            raise JobError(f"pipeline {number}: {error}") from error
 
 
 def placement_text(placement: Placement) -> str:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
-from recycle.holding import Layout, own_layout, units, units_of, units_text, with_layout
+from recycle.holding import own_layout, units, units_of, units_text, with_layout
 from recycle.job import Job, Server
-from recycle.placing.spreading import return_home
+from recycle.placement import Layout
+from recycle.placing.returning import return_home
 
 
 class Survey(NamedTuple):

@@ -4,7 +4,7 @@ import msgspec
 
 from recycle.control.messages import Death, Opening, Report, Verdict
 from recycle.control.view import Member, View
-from recycle.holding import Layout
+from recycle.placement import Layout
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):

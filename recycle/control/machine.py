@@ -43,8 +43,9 @@ from recycle.control.events import (
 )
 from recycle.control.messages import Death, Report, Verdict
 from recycle.control.view import SOLE, Member, ServerRank, View
-from recycle.holding import Layout, with_layout
+from recycle.holding import with_layout
 from recycle.job import Job
+from recycle.placement import Layout
 
 Actions = tuple[Action, ...]
 

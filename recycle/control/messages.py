@@ -19,8 +19,8 @@ import msgspec
 from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
 from recycle.control.view import Member, View
-from recycle.holding import Layout
 from recycle.job import Job
+from recycle.placement import Layout
 
 NOTHING = -1
 """The version of a member that holds no state yet."""

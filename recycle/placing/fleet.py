@@ -55,7 +55,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 def choose_fleet(
-    templates: Templates, live: int, micro_batches: int, period_of: PeriodOf, failures: int = 0
+    templates: Templates, live: int, micro_batches: int, period_of: PeriodOf, failures: int = 0, most: int = 0
 ) -> Fleet | None:
     """The fleet whose iteration takes the least time.
 
@@ -65,6 +65,7 @@ def choose_fleet(
         micro_batches: of all pipelines together in each iteration.
         period_of: what an iteration of a template takes.
         failures: of servers that are to leave a copy of every layer, whichever they are.
+        most: pipelines, each of whose servers has a place; 0 for as many as help, and servers without a place.
 
     Returns:
         None where the live servers cannot form so many pipelines, or there are fewer micro-batches than pipelines.
@@ -74,15 +75,18 @@ def choose_fleet(
     if not sizes or live < least * sizes[0] or micro_batches < least:
         return None
     capacity = _Capacity(templates, micro_batches, period_of)
-    low, high = 0, capacity.period(sizes[0], micro_batches)
+    # There every pipeline could take all micro-batches.
+    low, high = 0, max(capacity.period(size, micro_batches) for size in (sizes if most else sizes[:1]))
     while low < high:
         middle = (low + high) // 2
-        if _fill(capacity, sizes, live, least, middle) is None:
+        if _fill(capacity, sizes, live, (least, most), middle) is None:
             low = middle + 1
         else:
             high = middle
-    found = _fill(capacity, sizes, live, least, low)
-    assert found is not None, "one pipeline of the least size can take all micro-batches"
+    found = _fill(capacity, sizes, live, (least, most), low)
+    if found is None:
+        assert most, "one pipeline of the least size can take all micro-batches"
+        return None
     shares = _shares(capacity, found, micro_batches, low)
     pipelines = [Formed(templates.by_servers[size], share) for size, share in zip(found, shares, strict=True)]
     pipelines.sort(key=lambda each: (-each.template.servers, -each.micro_batches))
@@ -115,17 +119,26 @@ class _Capacity:
         return low
 
 
-def _fill(capacity: _Capacity, sizes: list[int], live: int, least: int, time: int) -> list[int] | None:
+def _fill(capacity: _Capacity, sizes: list[int], live: int, between: tuple[int, int], time: int) -> list[int] | None:
     """Sizes of pipelines that finish all micro-batches within a time; None if none do.
 
     Only pipelines of at least one micro-batch count, and no more of them than there are micro-batches.
+
+    Args:
+        capacity: of templates.
+        sizes: to choose from, rising.
+        live: servers.
+        between: the fewest pipelines, and the most, each of whose servers has a place; 0 for as many as help.
+        time: within which they finish.
     """
+    least, limit = between
     within = {size: count for size in sizes if (count := capacity.within(size, time))}
-    # most[p][s]: micro-batches of p pipelines (the last row: of so many or more) on s servers, -1 where there are none.
+    # most[p][s]: micro-batches of p pipelines (without a limit, the last row: of so many or more) on s servers, or on
+    # some of them where there is no limit; -1 where there are none.
     none = [-1] * (live + 1)
-    most: list[list[int]] = [[0] * (live + 1)]
+    most: list[list[int]] = [[0, *none[1:]] if limit else [0] * (live + 1)]
     chosen: list[list[tuple[int, int]]] = [[(0, 0)] * (live + 1)]
-    for row in range(1, least + 1):
+    for row in range(1, (min(limit, capacity.most) or least) + 1):
         before, values, choices = most[-1], list(none), [(0, 0)] * (live + 1)
         for servers in range(1, live + 1):
             best, choice = -1, (0, 0)
@@ -135,15 +148,16 @@ def _fill(capacity: _Capacity, sizes: list[int], live: int, least: int, time: in
                     break
                 if before[rest] + count > best and before[rest] >= 0:
                     best, choice = before[rest] + count, (size, row - 1)
-                if row == least and values[rest] + count > best and values[rest] >= 0:
+                if row == least and not limit and values[rest] + count > best and values[rest] >= 0:
                     best, choice = values[rest] + count, (size, row)
             values[servers], choices[servers] = best, choice
         most.append(values)
         chosen.append(choices)
-    if most[least][live] < capacity.most:
-        return None
+    enough = (row for row in range(least, len(most)) if most[row][live] >= capacity.most)
+    row, servers = next(enough, 0), live
     found: list[int] = []
-    row, servers = least, live
+    if not row:
+        return None
     while row:
         size, row = chosen[row][servers]
         found.append(size)

@@ -1,20 +1,23 @@
-"""Spreading: the chunks of a pipeline whose servers have died or become slow, and back home at a repair. Pure.
+"""Spreading: the chunks of a pipeline whose servers have died or become slow. Pure.
 
-Servers keep their names and their order. A dead one is left without chunks, so that nothing of its pipeline needs to be
-re-routed any more. Each live one holds a run of consecutive chunks. Of the cuts that fit into memory, the one is taken
-whose slowest server is the quickest; of those, the one that has servers copy the fewest chunks.
+Servers keep their names, and those of a pipeline their order. A dead one is left without chunks, so that nothing of its
+pipeline needs to be re-routed any more. Each live one holds a run of consecutive chunks. Of the cuts that fit into
+memory, the one is taken whose slowest server is the quickest; of those, the one that has servers copy the fewest
+chunks.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from recycle.holding import Layout
 from recycle.job import Job, Server
-from recycle.placement import PlacedPipeline, PlacedServer
+from recycle.placement import Layout, PlacedPipeline, PlacedServer
 
 Servers = tuple[PlacedServer, ...]
+
+Role = tuple[int, Sequence[int]]
+"""The pipeline that a server computes in, and the chunks that it holds."""
 
 
 def spread(job: Job, home: Servers, live: Collection[int], held: Sequence[Collection[int]]) -> Servers | None:
@@ -32,12 +35,8 @@ def spread(job: Job, home: Servers, live: Collection[int], held: Sequence[Collec
     places = sorted(live)
     count = len(job.stages)
 
-    def room(place: int, chunks: range) -> int:
-        before, after = (sum(job.stages[chunk].state for chunk in each) for each in (home[place].chunks, chunks))
-        return home[place].limit + before - after
-
     def time(place: int, chunks: range) -> float:
-        if room(place, chunks) < sum(job.stages[chunk].held for chunk in chunks):
+        if room(job, home[place], chunks) < sum(job.stages[chunk].held for chunk in chunks):
             return math.inf
         return sum(home[place].time(job.stages[chunk].work) for chunk in chunks)
 
@@ -53,40 +52,45 @@ def spread(job: Job, home: Servers, live: Collection[int], held: Sequence[Collec
 
     _, runs = _best_cut(places, count, copies, lambda one, other: one + other)
     cut = dict(zip(places, runs, strict=True))
-    return tuple(
-        PlacedServer(tuple(cut[place]), room(place, cut[place]), server.speed)
-        if place in cut
-        else PlacedServer((), server.limit, server.speed)
-        for place, server in enumerate(home)
-    )
+    return tuple(with_chunks(job, server, cut.get(place, ())) for place, server in enumerate(home))
 
 
-def return_home(
-    job: Job, home: Layout, layout: Layout, returned: Collection[Server], live: Collection[Server]
-) -> Layout:
-    """Who holds what when servers come back whose chunks have moved to others.
+def room(job: Job, server: PlacedServer, chunks: Iterable[int]) -> int:
+    """Memory for activations on a server that holds other chunks than at home."""
+    before, after = (sum(job.stages[chunk].state for chunk in each) for each in (server.chunks, chunks))
+    return server.limit + before - after
 
-    Their pipelines are spread anew, or are as at home where all of their servers live. All pipelines bring as many
-    micro-batches again as at home: what fits the new servers better is chosen once they are there. Who comes back is
-    thought to be as fast as at home; the others are as they were.
+
+def with_chunks(job: Job, server: PlacedServer, chunks: Sequence[int], pipeline: int | None = None) -> PlacedServer:
+    """A server that holds other chunks than at home.
 
     Args:
         job: what is trained.
-        home: who holds what where nobody is dead.
-        layout: who holds what now.
-        returned: the servers that come back, and hold nothing.
-        live: all live servers, those among them.
+        server: as it is at home.
+        chunks: rising; none where it is dead.
+        pipeline: that it computes in, if that is not its own.
+    """
+    # Who holds nothing gets its chunks at home first, and keeps its memory for them.
+    limit = room(job, server, chunks) if chunks else server.limit
+    return PlacedServer(tuple(chunks), limit, server.speed, pipeline)
+
+
+def assigned(job: Job, home: Layout, roles: Mapping[Server, Role], loads: Sequence[int]) -> Layout:
+    """The layout in which some servers have a role, and all others hold nothing.
+
+    Args:
+        job: what is trained.
+        home: who holds what where nobody is dead, with the speeds that servers have now.
+        roles: the pipeline of each server that lives, and its chunks.
+        loads: micro-batches of each pipeline.
     """
     pipelines = []
-    for number, (mine, now) in enumerate(zip(home, layout, strict=True)):
-        servers, back = now.servers, {server.stage for server in returned if server.pipeline == number}
-        if back:
-            places = [server.stage for server in live if server.pipeline == number]
-            speeds = {place: each.speed for place, each in enumerate(servers) if place not in back}
-            known = with_speeds(mine.servers, speeds)
-            whole = len(places) == len(known)
-            servers = known if whole else spread(job, known, places, [each.chunks for each in servers]) or known
-        pipelines.append(PlacedPipeline(mine.micro_batches, servers))
+    for number, (pipeline, load) in enumerate(zip(home, loads, strict=True)):
+        servers = []
+        for place, server in enumerate(pipeline.servers):
+            mine, chunks = roles.get(Server(number, place), (number, ()))
+            servers.append(with_chunks(job, server, chunks, None if mine == number else mine))
+        pipelines.append(PlacedPipeline(load, tuple(servers)))
     return tuple(pipelines)
 
 

@@ -52,7 +52,7 @@ class Templates(msgspec.Struct, frozen=True):
         return min(self.by_servers, default=0)
 
 
-def make_templates(model: Model, most: int, micro_batches: int) -> Templates:
+def make_templates(model: Model, most: int, micro_batches: int, in_memory: int = 0) -> Templates:
     """The best template for every number of servers.
 
     Best is the least longest stage: compute of all micro-batches, reduction and optimizer step. Of equal ones that with
@@ -63,6 +63,7 @@ def make_templates(model: Model, most: int, micro_batches: int) -> Templates:
         model: what is cut.
         most: servers of the largest template.
         micro_batches: of a pipeline and iteration, about.
+        in_memory: micro-batches that every server has memory for, at least; 0 for what it keeps in a 1F1B schedule.
     """
     layers = len(model.layers)
     best: list[list[float]] = [[math.inf] * layers + [0]]
@@ -70,7 +71,7 @@ def make_templates(model: Model, most: int, micro_batches: int) -> Templates:
     for left in range(1, min(most, layers) + 1):
         behind = best[-1]
         lengths, choices = [math.inf] * (layers + 1), [layers] * (layers + 1)
-        in_flight = min(left, micro_batches)
+        in_flight = in_memory or min(left, micro_batches)
         for first in range(layers - left + 1):
             least = math.inf
             for end in range(first + 1, layers - left + 2):

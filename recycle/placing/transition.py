@@ -6,7 +6,7 @@ are those of a cheapest assignment of places to servers, which is solved exactly
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -69,20 +69,10 @@ def least_copies(model: Model, holding: Holding, pipelines: Mapping[Server, int]
     """
     servers = sorted(holding)
     runs = [run for each in fleet.pipelines for run in each.template.runs]
-    assert len(runs) <= len(servers), (len(runs), len(servers))
     _require_layers(model, holding)
     cost = [[model.size(run) - model.size(_common(run, holding[each])) for each in servers] for run in runs]
-    places = _grouped(fleet, [servers[place] for place in _assign(cost)])
-    names = _names(places, pipelines)
-    owners = [name for name, each in zip(names, places, strict=True) for _ in each]
-    # A byte outweighs all changes of pipeline.
-    weight = len(runs) + 1
-    ranked = [
-        [weight * size + (pipelines[each] != name) for size, each in zip(row, servers, strict=True)]
-        for row, name in zip(cost, owners, strict=True)
-    ]
-    taken = [servers[place] for place in _assign(ranked)]
-    places = _grouped(fleet, taken)
+    names, places = take_places(fleet, servers, pipelines, cost)
+    taken = [server for each in places for server in each]
     sources = Sources(servers)
     copies: list[LayerCopy] = []
     received: dict[Server, int] = {}
@@ -96,8 +86,35 @@ def least_copies(model: Model, holding: Holding, pipelines: Mapping[Server, int]
         size=sum(received.values()),
         busiest=max(received.values(), default=0),
         unused=tuple(server for server in servers if server not in set(taken)),
-        stories=tuple(_stories(places, names, pipelines)),
+        stories=tuple(stories(dict(zip(names, places, strict=True)), pipelines)),
     )
+
+
+def take_places(
+    fleet: Fleet, servers: Sequence[Server], pipelines: Mapping[Server, int], cost: Sequence[Sequence[int]]
+) -> tuple[list[int], tuple[tuple[Server, ...], ...]]:
+    """Who takes which place of a fleet, so that the least is copied, and of that with the fewest changes of pipeline.
+
+    Args:
+        fleet: what is to be.
+        servers: the live ones, as many as the fleet has places, at least.
+        pipelines: the one that each of them is in.
+        cost: per place, what each of the servers would have to copy.
+
+    Returns:
+        Per pipeline of the fleet, its number, and the server of each of its stages.
+    """
+    assert len(cost) <= len(servers), (len(cost), len(servers))
+    places = _grouped(fleet, [servers[place] for place in _assign(cost)])
+    names = _names(places, pipelines)
+    owners = [name for name, each in zip(names, places, strict=True) for _ in each]
+    # What is copied outweighs all changes of pipeline.
+    weight = len(cost) + 1
+    ranked = [
+        [weight * size + (pipelines[each] != name) for size, each in zip(row, servers, strict=True)]
+        for row, name in zip(cost, owners, strict=True)
+    ]
+    return names, _grouped(fleet, [servers[place] for place in _assign(ranked)])
 
 
 def _grouped(fleet: Fleet, servers: Sequence[Server]) -> tuple[tuple[Server, ...], ...]:
@@ -106,19 +123,25 @@ def _grouped(fleet: Fleet, servers: Sequence[Server]) -> tuple[tuple[Server, ...
     return tuple(tuple(next(each) for _ in formed.template.runs) for formed in fleet.pipelines)
 
 
-def _stories(
-    places: Sequence[Sequence[Server]], names: Sequence[int], pipelines: Mapping[Server, int]
-) -> Iterator[str]:
-    for name, servers in zip(names, places, strict=True):
+def stories(crews: Mapping[int, Sequence[Server]], pipelines: Mapping[Server, int]) -> Iterator[str]:
+    """What becomes of the pipelines, in words; nothing of those that keep their servers.
+
+    Args:
+        crews: the servers of each pipeline that is to be.
+        pipelines: the one that each live server is in.
+    """
+    for name, servers in crews.items():
         own = [server for server in servers if pipelines[server] == name]
-        borrowed = [server for server in servers if pipelines[server] != name]
+        back = [server for server in servers if pipelines[server] != name == server.pipeline]
+        borrowed = [server for server in servers if name not in (pipelines[server], server.pipeline)]
+        gets = [f"gets {_list(back)} back"] * bool(back) + [f"borrows {_list(borrowed)}"] * bool(borrowed)
         if not own:
-            yield f"pipeline {name} begins with {_list(borrowed)}"
-        elif borrowed:
-            yield f"pipeline {name} goes on with {plural(len(own), 'server')} and borrows {_list(borrowed)}"
+            yield f"pipeline {name} begins with {_list(servers)}"
+        elif gets:
+            yield f"pipeline {name} goes on with {plural(len(own), 'server')} and {' and '.join(gets)}"
         elif len(own) < sum(pipeline == name for pipeline in pipelines.values()):
             yield f"pipeline {name} goes on with {plural(len(own), 'server')}"
-    for name in sorted(set(pipelines.values()) - set(names)):
+    for name in sorted(set(pipelines.values()) - set(crews)):
         gone = [server for server, pipeline in sorted(pipelines.items()) if pipeline == name]
         yield f"pipeline {name} is given up, and its {plural(len(gone), 'server')} used elsewhere: {_list(gone)}"
 
@@ -156,11 +179,20 @@ def _copies(model: Model, holding: Holding, sources: Sources, piece: Run, target
     return copies
 
 
-def _assign(cost: Sequence[Sequence[int]]) -> list[int]:
-    """For every row a column of its own, with the least sum of costs."""
+def load_solver() -> Any:
+    """What finds the cheapest assignments; it takes a moment to import.
+
+    Raises:
+        ImportError: it is not installed.
+    """
     from ortools.graph.python import min_cost_flow
 
-    flow = min_cost_flow.SimpleMinCostFlow()
+    return min_cost_flow
+
+
+def _assign(cost: Sequence[Sequence[int]]) -> list[int]:
+    """For every row a column of its own, with the least sum of costs."""
+    flow = load_solver().SimpleMinCostFlow()
     rows, columns = len(cost), len(cost[0])
     source, sink = rows + columns, rows + columns + 1
     for row in range(rows):

@@ -160,14 +160,15 @@ def _routing(plan: Plan) -> Iterator[Violation]:
     held_by = holders(plan.job)
     allowed: list[list[frozenset[int]]] = []
     for peers in held_by:
-        live = tuple(peer.pipeline for peer in peers if peer in holder)
-        allowed.append([frozenset(plan.mode.routing_rule.hosts(peer.pipeline, live)) for peer in peers])
+        live = tuple(pipeline for pipeline, peer in peers.items() if peer in holder)
+        hosts_of = plan.mode.routing_rule.hosts
+        allowed.append([frozenset(hosts_of(home, live)) for home in range(plan.job.pipelines)])
     for server, program in plan.programs.items():
         for index, instruction in enumerate(program):
             if instruction.op is not Op.F:
                 continue
             hosts, peers = allowed[instruction.stage][instruction.home], held_by[instruction.stage]
-            if acts[server].pipeline in hosts:
+            if plan.job.pipeline_of(acts[server]) in hosts:
                 continue
             if hosts == {instruction.home}:
                 message = f"{instruction} is away from home: {holder[peers[instruction.home]]} is alive"

@@ -42,7 +42,7 @@ def export_torch(plan: Plan, pipeline: int = 0) -> str:
         raise UserError(f"pipeline {pipeline}: this plan has pipelines 0 to {plan.job.pipelines - 1}")
     for server, program in plan.programs.items():
         for instruction in program:
-            if instruction.op is Op.F and instruction.home != server.pipeline:
+            if instruction.op is Op.F and instruction.home != plan.job.pipeline_of(server):
                 raise UserError(
                     f"{server} executes {instruction}, which is re-routed from pipeline {instruction.home}: "
                     "torch.distributed.pipelining cannot express that; export a plan without failures"
@@ -50,6 +50,6 @@ def export_torch(plan: Plan, pipeline: int = 0) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for server, program in sorted(plan.programs.items()):
-        if server.pipeline == pipeline:
+        if plan.job.pipeline_of(server) == pipeline:
             writer.writerow(f"{each.stage}{each.op.value}{each.micro_batch}" for each in program if each.op.is_compute)
     return text.getvalue()

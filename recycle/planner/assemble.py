@@ -63,6 +63,7 @@ def lower_plan(plan: Plan) -> Plan:
 def baseline_period(job: Job) -> int:
     """Period of the job's fault-free 1F1B schedule with one global optimizer step; of its slowest pipeline's."""
     if not job.even:
-        return max(baseline_period(alone(job, pipeline, joined=True)) for pipeline in range(job.pipelines))
+        pipelines = [pipeline for pipeline, crew in enumerate(job.crews) if crew]
+        return max(baseline_period(alone(job, pipeline, joined=True)) for pipeline in pipelines)
     problem = fault_free_problem(job)
     return timing(problem, one_forward_one_backward(problem)).period

@@ -1,20 +1,21 @@
 """Whether layers should move after failures and beside slow servers: other placements against re-routing."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from recycle.holding import own_layout, placed, with_layout
+from recycle.holding import costs_on, own_layout, placed, with_layout
 from recycle.job import DeadServers, Job, Server
-from recycle.placement import FULL_SPEED, PlacedPipeline, PlacedServer
+from recycle.placement import FULL_SPEED, Layout, PlacedPipeline, PlacedServer, crews
 from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide, learnt_outlook
 from recycle.placing.fleet import choose_fleet
+from recycle.placing.forming import form
 from recycle.placing.layers import Run, layers_of
 from recycle.placing.spreading import spread, with_speeds
 from recycle.placing.templates import make_templates
-from recycle.placing.transition import Transition, least_copies
+from recycle.placing.transition import Transition, least_copies, load_solver, stories
 from recycle.plan.moves import Proposal, Situation
 from recycle.plan.plan import Plan
 from recycle.planner.fleets import plan_fleet, proven_period
@@ -77,9 +78,10 @@ class ChunkMover:
     """Decides in a run whether chunks move after a change of servers, and plans where they have; it is a Mover.
 
     A pipeline whose servers have died, or are slow, is spread over those that are left of it
-    (``recycle.placing.spreading``), and micro-batches are shared out so that pipelines finish together; of the ways
-    that are tried, the planner says which is the quickest. A server's speed is what the layout says, until the run has
-    shown another one.
+    (``recycle.placing.spreading``), and micro-batches are shared out so that pipelines finish together. Around dead
+    servers, all that live also form pipelines anew, whatever pipeline they were in (``recycle.placing.forming``). Of
+    the ways that are tried, the planner says how quick they are, and the one is taken that gains the most. A server's
+    speed is what the layout says, until the run has shown another one.
 
     Args:
         first: the plan of the run's first view.
@@ -88,6 +90,7 @@ class ChunkMover:
     """
 
     def __init__(self, first: Plan, outlook: Outlook, *, by_speed: bool = False) -> None:
+        load_solver()  # where it is not installed, that is said before the run begins
         self.by_speed = by_speed
         self._first = first
         self._outlook = outlook
@@ -121,18 +124,20 @@ class ChunkMover:
             return None
         # The plan of this view knows of no other speeds than the view's.
         now = present if here == job else self.plan(here, here.dead_servers(dead))
-        best = min(tried, key=lambda each: each.period)
-        gained = [len(set(placed(best.job, each).chunks) - set(placed(job, each).chunks)) for each in live]
-        then = situation.seconds * best.period / now.period
-        move = Move(
-            situation.seconds, then, sum(gained) * situation.chunk, max(gained) * situation.chunk, BANDWIDTH, then
+        until = self._until(situation)
+        decided = [(decide(_move(situation, each, now, live), until), each) for each in tried]
+        # Where moving does not pay, the line is about the quickest.
+        decision, best = max(
+            decided, key=lambda each: (each[0].moves, each[0].gained if each[0].moves else 0.0, -each[1].period)
         )
-        decision = decide(move, self._until(situation))
-        if decision.moves:
-            # There it has been judged as well.
-            self._judged = case._replace(job=best.job)
         said = [_share_text(each, situation.shares[each]) for each in sorted(live) if speeds[each] != known[each]]
-        return Proposal("; ".join((*said, decision.line)), best if decision.moves else None)
+        if not decision.moves:
+            return Proposal("; ".join((*said, decision.line)), None)
+        # There it has been judged as well.
+        self._judged = case._replace(job=best.job)
+        crews = {pipeline: crew for pipeline, crew in enumerate(best.job.crews) if crew}
+        told = stories(crews, {each: job.pipeline_of(each) for each in live})
+        return Proposal("; ".join((*said, decision.line, *told)), best)
 
     def _until(self, situation: Situation) -> float:
         """Seconds until servers are expected to change; from what the run has seen where that is enough."""
@@ -161,6 +166,14 @@ class _Case(NamedTuple):
     job: Job
     dead: frozenset[Server]
     speeds: Mapping[Server, int]
+
+
+def _move(situation: Situation, plan: Plan, now: Plan, live: Collection[Server]) -> Move:
+    """What a plan with another placement would bring, and cost, beside one for the present placement."""
+    held, size = situation.plan.job, situation.chunk
+    gained = [len(set(placed(plan.job, each).chunks) - set(placed(held, each).chunks)) for each in live]
+    then = situation.seconds * plan.period / now.period
+    return Move(situation.seconds, then, sum(gained) * size, max(gained) * size, BANDWIDTH, then)
 
 
 def _new_speeds(job: Job, known: Mapping[Server, int], shares: Mapping[Server, float]) -> dict[Server, int]:
@@ -208,8 +221,24 @@ def _candidates(home: Job, first: Job, present: Job, live: Collection[Server]) -
         present: who holds what now, with the speeds of now.
         live: servers.
     """
-    pipelines: list[PlacedPipeline] = []
     now = own_layout(present)
+    if own_layout(home) != own_layout(first):
+        # Nothing has to be copied where micro-batches alone move.
+        yield _shared(home, now)
+    own = _in_own_pipelines(home, first, now, live)
+    if own is not None:
+        yield with_layout(home, own)
+        yield _shared(home, own)
+    if len(live) < len(home.servers()):
+        formed = form(home, present, live, proven_period)
+        if formed is not None:
+            yield with_layout(home, formed)
+
+
+def _in_own_pipelines(home: Job, first: Job, now: Layout, live: Collection[Server]) -> Layout | None:
+    """Every server in the pipeline of its name; one that cannot hold the model is left as it is, or None."""
+    crossed = any(server.pipeline is not None for each in now for server in each.servers) or not all(crews(now))
+    pipelines: list[PlacedPipeline] = []
     for number, (mine, before) in enumerate(zip(own_layout(home), own_layout(first), strict=True)):
         places = [server.stage for server in live if server.pipeline == number]
         servers: tuple[PlacedServer, ...] | None = None
@@ -217,29 +246,28 @@ def _candidates(home: Job, first: Job, present: Job, live: Collection[Server]) -
             servers = mine.servers
         elif places:
             servers = spread(home, mine.servers, places, [each.chunks for each in now[number].servers])
+        if servers is None and crossed:
+            return None
         pipelines.append(PlacedPipeline(mine.micro_batches, servers or now[number].servers))
-    if own_layout(home) != own_layout(first):
-        # Nothing has to be copied where micro-batches alone move.
-        yield _shared(home, now)
-    yield with_layout(home, tuple(pipelines))
-    yield _shared(home, pipelines)
+    return tuple(pipelines)
 
 
-def _shared(job: Job, pipelines: Sequence[PlacedPipeline]) -> Job:
+def _shared(job: Job, layout: Layout) -> Job:
     """A job of some pipelines, of which each brings as many micro-batches as is best."""
-    shares = _shares(job, [each.servers for each in pipelines])
-    pairs = zip(shares, pipelines, strict=True)
+    shares = _shares(with_layout(job, layout))
+    pairs = zip(shares, layout, strict=True)
     return with_layout(job, tuple(PlacedPipeline(share, each.servers) for share, each in pairs))
 
 
-def _shares(job: Job, pipelines: Sequence[Sequence[PlacedServer]]) -> list[int]:
+def _shares(job: Job) -> list[int]:
     """Micro-batches of each pipeline, as many in all as before, so that the slowest server of all is the quickest."""
-    slowest = [
-        max(sum(server.time(job.stages[chunk].work) for chunk in server.chunks) for server in servers)
-        for servers in pipelines
-    ]
-    shares = [1] * len(pipelines)
-    for _ in range(sum(job.loads) - len(pipelines)):
-        least = min(range(len(shares)), key=lambda pipeline: (shares[pipeline] + 1) * slowest[pipeline])
+    slowest = {
+        pipeline: max(sum(stage.work for stage in costs_on(job, server).values()) for server in crew)
+        for pipeline, crew in enumerate(job.crews)
+        if crew
+    }
+    shares = [int(pipeline in slowest) for pipeline in range(job.pipelines)]
+    for _ in range(sum(job.loads) - sum(shares)):
+        least = min(slowest, key=lambda pipeline: (shares[pipeline] + 1) * slowest[pipeline])
         shares[least] += 1
     return shares

@@ -31,6 +31,7 @@ class Row(msgspec.Struct, frozen=True):
     Attributes:
         server: who it is.
         role: the server it acts as; itself unless the plan gives it another's role.
+        pipeline: the one that it computes in.
         dead: whether it has failed, and not come back.
         outages: when it was dead; of a plan, all the time.
         recoveries: its ways into a new view, by time.
@@ -46,6 +47,7 @@ class Row(msgspec.Struct, frozen=True):
 
     server: Server
     role: Server
+    pipeline: int
     dead: bool
     spans: tuple[Span, ...]
     transfers: tuple[Span, ...]
@@ -65,7 +67,7 @@ class Row(msgspec.Struct, frozen=True):
 
     def rerouted(self, instruction: Instruction) -> bool:
         """Whether the micro-batch is at home on another pipeline."""
-        return instruction.home >= 0 and instruction.home != self.role.pipeline
+        return instruction.home >= 0 and instruction.home != self.pipeline
 
 
 class ViewChange(msgspec.Struct, frozen=True):
@@ -277,6 +279,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     actors = {role: server for server, role in roles.items()}
     iterations = max(1, timeline.iterations)
     limits = {server: placed(job, server).limit for server in job.servers()} if job else {}
+    computing = {server: job.pipeline_of(server) for server in job.servers()} if job else {}
     rows = []
     for server in servers:
         mine = spans.get(server, [])
@@ -284,7 +287,8 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
         rows.append(
             Row(
                 server=server,
-                role=roles.get(server, server),
+                role=(role := roles.get(server, server)),
+                pipeline=computing.get(role, role.pipeline),
                 dead=server in failed,
                 spans=tuple(mine),
                 transfers=tuple(transfers.get(server, ())),

@@ -173,7 +173,7 @@ def _row(row: Row, samples: int, chart: Chart) -> dict[str, Any]:
     return {
         "pipeline": row.server.pipeline,
         "stage": row.server.stage,
-        "home": row.role.pipeline,
+        "home": row.pipeline,
         "label": row.label,
         "dead": row.dead,
         # Infinite times, from the start or to the end, are null in JSON.

@@ -10,7 +10,8 @@ from recycle.control.messages import NOTHING, Death, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.holding import own_layout, units_of, with_own_layout
 from recycle.job import Server
-from recycle.placement import PlacedPipeline, PlacedServer
+from recycle.placement import Layout, PlacedPipeline, PlacedServer
+from recycle.placing.spreading import assigned
 from recycle.runtime.recover.restore import find_holders
 
 JOB = paper_job(pipelines=3, stages=2)
@@ -344,6 +345,21 @@ def test_who_comes_back_without_chunks_gets_its_own_ones_but_not_in_a_recovery()
     waits = decide(MOVABLE, survey._replace(deaths={THERE[0]: death(THERE[0])}))
     assert isinstance(waits, Verdict)
     assert (waits.layout, waits.joined) == (AWAY, ())
+
+
+def test_who_comes_back_where_its_pipeline_is_given_up_computes_in_another_one() -> None:
+    held = {"W0_0": (0,), "W1_0": (1,), "W0_1": (2, 3), "W1_2": (4,), "W0_2": (5,)}
+
+    def layout(chunks: dict[str, tuple[int, ...]]) -> Layout:
+        return assigned(MOVABLE, HOME, {Server.parse(name): (0, mine) for name, mine in chunks.items()}, (8, 0))
+
+    back = Member(GONE, 1)
+    joiners = {back: msgspec.structs.replace(report(back, NOTHING, NOTHING), chunks=())}
+    reports = {each: movable_report(each, held[str(each.server)]) for each in THERE}
+    verdict = decide(MOVABLE, movable_survey(reports=reports, joiners=joiners, layout=layout(held)))
+    assert isinstance(verdict, Verdict)
+    assert verdict.layout == layout(held | {"W0_1": (2,), "W1_1": (3,)})
+    assert (verdict.joined, verdict.lacking) == (("W1_1#1",), ("W1_1#1",))
 
 
 def test_a_chunk_counts_where_it_is_held_and_not_where_its_place_is() -> None:

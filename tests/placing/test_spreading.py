@@ -8,7 +8,8 @@ from harness.examples import placed_job
 from recycle.holding import own_layout, with_own_layout
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedServer
-from recycle.placing.spreading import return_home, spread
+from recycle.placing.returning import return_home
+from recycle.placing.spreading import spread
 
 
 @st.composite

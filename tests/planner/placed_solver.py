@@ -46,9 +46,9 @@ def least_value(problem, upper, effort=0.2):
         busy, holds, amounts = [], [], []
         for chunk in chunks:
             for unit in problem.units:
-                if server.pipeline not in host[chunk, unit]:
+                if job.pipeline_of(server) not in host[chunk, unit]:
                     continue
-                here = host[chunk, unit][server.pipeline]
+                here = host[chunk, unit][job.pipeline_of(server)]
                 first = start[chunk, unit, 0]
                 for kind in kinds:
                     spot = (chunk, unit, kind)

@@ -65,6 +65,11 @@ def unequal_jobs(draw, chunks=3, most=3):
             if mine
         ]
         layout.append(PlacedPipeline(draw(st.integers(1, most)), tuple(servers)))
+    if draw(st.booleans()):
+        # The last server of the second pipeline is listed in the first one.
+        (first, own), (second, (*others, last)) = ((each.micro_batches, each.servers) for each in layout)
+        lent = PlacedServer(last.chunks, last.limit, last.speed, 1)
+        layout = [PlacedPipeline(first, (*own, lent)), PlacedPipeline(second, tuple(others))]
     latency = tuple(draw(st.integers(0, 2)) for _ in range(count - 1))
     return Job(2, max(each.micro_batches for each in layout), stages, latency, layout=tuple(layout))
 

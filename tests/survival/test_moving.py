@@ -1,4 +1,4 @@
-"""Layers of dead and slow servers move to others of their pipeline while training goes on, and no bit changes."""
+"""Layers of dead and slow servers move to others while training goes on, also across pipelines; no bit changes."""
 
 import os
 import signal
@@ -72,11 +72,12 @@ def reference(tmp_path_factory, _short_text):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Iterations in which W1_1 alone is missing take their time, so that layers have moved before it is back."""
+    """Iterations with W1_1 missing, or with layers away from home, take their time: so layers move before the end."""
     iterate = GptServer.iterate
 
     def slowly(server, step):
-        if step >= 16 and len(server.view.servers) == len(JOB.servers()) - 1:
+        missing = len(JOB.servers()) - len(server.view.servers)
+        if step >= 16 and (missing == 1 or (not missing and server.training.job != JOB)):
             time.sleep(0.3)
         iterate(server, step)
 
@@ -88,20 +89,27 @@ def test_layers_move_after_a_death_and_back_at_the_return(tmp_path, reference, p
 
     def told(chunks, wanted):
         if wanted == (0, 1, 2, 3):
-            (tmp_path / "W1_0").write_text(str(chunks.held))
+            (tmp_path / "W0_0").write_text(str(chunks.held))
         hold(chunks, wanted)
 
     monkeypatch.setattr(HeldChunks, "hold", told)
     faults = fault(Kind.KILL, "W1_1", 3), fault(Kind.JOIN, "W1_1", 34)
     run = Moved(tmp_path / "run", *faults, iterations=ITERATIONS)
     run.require_equal(reference)
-    assert [(len(each.servers), each.moved) for each in run.views] == [(6, False), (5, False), (5, True), (6, True)]
-    # All that W1_0 was to hold it had before the pause.
-    assert (tmp_path / "W1_0").read_text() == "(0, 1, 2, 3)"
+    # First W1_1 has a part of the pipeline that is the shortest without it, and then all are at home.
+    views = [(6, False), (5, False), (5, True), (6, True), (6, True)]
+    assert [(len(each.servers), each.moved) for each in run.views] == views, run.story
+    # All that W0_0 was to hold it had before the pause.
+    assert (tmp_path / "W0_0").read_text() == "(0, 1, 2, 3)"
     rerouted, moved = (each.period for each in run.views[1:3])
     assert moved < rerouted
-    assert run.views[3].period == run.views[0].period
-    assert any(text.startswith("move layers, which gains") for text in run.texts("move")), run.story
+    assert run.views[4].period == run.views[0].period
+    away, home = run.texts("move")
+    assert away.startswith("move layers, which gains")
+    # W0_0 is a pipeline of its own now, and the others are one.
+    assert "; pipeline 2 goes on with 2 servers and borrows W1_0 and W0_1; " in away
+    assert away.endswith("; pipeline 1 is given up, and its 1 server used elsewhere: W1_0")
+    assert home.startswith("move layers, which gains")
 
 
 def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference, patient, monkeypatch):
@@ -113,11 +121,11 @@ def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference
         hold(chunks, wanted)
 
     monkeypatch.setattr(HeldChunks, "hold", hold_or_die)
-    # W1_0 dies where it is to take up the chunks of W1_1, which it has copies of.
+    # W0_0 dies where it is to take up all chunks, the copies of which it has.
     run = Moved(tmp_path / "run", fault(Kind.KILL, "W1_1", 3), iterations=ITERATIONS)
     run.require_equal(reference)
     assert [len(each.servers) for each in run.views][:3] == [6, 5, 4], run.story
-    assert "W1_0" not in run.views[-1].servers
+    assert "W0_0" not in run.views[-1].servers
 
 
 class Slowed(Moved):

@@ -49,7 +49,7 @@ def search(
 
 def _unequal(problem: Problem, stops: Sequence[StoppingCriterion], seed: int) -> Iterator[tuple[Programs, Progress]]:
     """Schedules for pipelines that are not alike, with what each of them took."""
-    if problem.mode.routing_rule.keeps_home and not problem.dead:
+    if problem.mode.routing_rule.keeps_home and problem.intact:
         yield _one_by_one(problem, stops, seed)
     for programs in chunk_schedules(problem):
         yield programs, Progress(0, 0, 1, 0.0)
@@ -70,16 +70,16 @@ class _Share(msgspec.Struct, frozen=True):
 def _one_by_one(problem: Problem, stops: Sequence[StoppingCriterion], seed: int) -> tuple[Programs, Progress]:
     """Every pipeline by the best schedule of its own; pipelines that are alike share it."""
     job = problem.job
-    jobs = [alone(job, pipeline, joined=True) for pipeline in range(job.pipelines)]
-    shares = [_Share(stop, len(set(jobs))) for stop in stops]
+    jobs = {pipeline: alone(job, pipeline, joined=True) for pipeline, crew in enumerate(job.crews) if crew}
+    shares = [_Share(stop, len({*jobs.values()})) for stop in stops]
     found: dict[Job, SearchResult] = {}
     programs: dict[Server, list[int]] = {}
-    for pipeline, each in enumerate(jobs):
+    for pipeline, each in jobs.items():
         single = make_problem(each, (), problem.mode)
         if each not in found:
             found[each] = improve(single, shares, seed)
         for server, program in instructions(single, found[each].programs).items():
-            mine = Server(pipeline, server.stage)
+            mine = job.crews[pipeline][server.stage]
             programs[mine] = list(_tasks(problem, mine, program))
     moves = sum(result.progress.moves for result in found.values())
     seconds = sum(result.progress.seconds for result in found.values())
@@ -89,11 +89,11 @@ def _one_by_one(problem: Problem, stops: Sequence[StoppingCriterion], seed: int)
 def _tasks(problem: Problem, server: Server, program: Sequence[Instruction]) -> Iterator[int]:
     """The tasks of a server that executes the chunks of each run one after the other."""
     job = problem.job
-    assert not isinstance(job.layout, msgspec.UnsetType)
-    runs = chunk_runs(job.layout[server.pipeline], len(job.stages))
+    pipeline = job.pipeline_of(server)
+    runs = chunk_runs(job, pipeline)
     held = placed(job, server).chunks
     for each in program:
         run = runs[each.stage]
         for chunk in run if each.op is Op.F else reversed(run):
-            unit = held.index(chunk) * problem.total + server.pipeline * job.micro_batches + each.micro_batch
+            unit = held.index(chunk) * problem.total + pipeline * job.micro_batches + each.micro_batch
             yield unit * 3 + problem.ops.index(each.op)

@@ -77,9 +77,14 @@ def schedule_chunks(problem: Problem, policy: ChunkPolicy, routes: Routes | None
     Returns:
         A legal program for every live server.
     """
-    simulation = _Simulation(problem, policy, chunk_routes(problem) if routes is None else routes)
+    routes = chunk_routes(problem) if routes is None else routes
+    simulation = _Simulation(problem, policy, routes)
     simulation.run()
-    return simulation.programs()
+    programs = simulation.programs()
+    if policy.ahead and sum(map(len, programs.values())) < problem.tasks:
+        # Who may be ahead is not chosen by rank, so that around dead servers all can wait for each other.
+        return schedule_chunks(problem, msgspec.structs.replace(policy, ahead=0), routes)
+    return programs
 
 
 class _Lane:
@@ -130,7 +135,7 @@ class _Simulation:
         self.units = sorted(problem.units, key=lambda unit: (unit % job.micro_batches, unit))
         self.servers = problem.servers
         numbers = {server: number for number, server in enumerate(self.servers)}
-        peers = [[numbers.get(server, -1) for server in each] for each in holders(job)]
+        peers = [{pipeline: numbers.get(server, -1) for pipeline, server in each.items()} for each in holders(job)]
         self.place = [peers[chunk][routes[chunk][unit]] for unit in self.units for chunk in range(count)]
         ahead = [_ahead(problem, policy, chunk) for chunk in range(count)]
         cost = [cost for stage in problem.cost for cost in stage]

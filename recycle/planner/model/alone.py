@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import msgspec
 
+from recycle.holding import placed
 from recycle.job import Job, Stage
-from recycle.placement import PlacedPipeline
 
 
 def alone(job: Job, pipeline: int, joined: bool) -> Job:
@@ -13,19 +13,15 @@ def alone(job: Job, pipeline: int, joined: bool) -> Job:
 
     Args:
         job: whose pipelines are not alike.
-        pipeline: which.
+        pipeline: which; its servers are those of its crew, in that order.
         joined: make one chunk of neighbouring chunks on one server.
     """
-    assert not isinstance(job.layout, msgspec.UnsetType), "all pipelines are alike"
-    mine = job.layout[pipeline]
-    runs = (
-        chunk_runs(mine, len(job.stages)) if joined else [range(chunk, chunk + 1) for chunk in range(len(job.stages))]
-    )
-    of_server = [
-        tuple(number for number, run in enumerate(runs) if run.start in server.chunks) for server in mine.servers
-    ]
+    assert not job.even, "all pipelines are alike"
+    servers = [placed(job, server) for server in job.crews[pipeline]]
+    runs = chunk_runs(job, pipeline) if joined else [range(chunk, chunk + 1) for chunk in range(len(job.stages))]
+    of_server = [tuple(number for number, run in enumerate(runs) if run.start in server.chunks) for server in servers]
     stages: dict[int, Stage] = {}
-    for server, numbers in zip(mine.servers, of_server, strict=True):
+    for server, numbers in zip(servers, of_server, strict=True):
         for number in numbers:
             chunks = [job.stages[chunk] for chunk in runs[number]]
             stages[number] = Stage(
@@ -41,17 +37,17 @@ def alone(job: Job, pipeline: int, joined: bool) -> Job:
     return msgspec.structs.replace(
         job,
         pipelines=1,
-        micro_batches=mine.micro_batches,
+        micro_batches=job.loads[pipeline],
         stages=tuple(stages[number] for number in range(len(runs))),
         latency=tuple(job.latency[run.stop - 1] for run in runs[:-1]),
-        # Who has given all its chunks to others is no server of this job.
-        placement=tuple(filter(None, of_server)),
+        placement=tuple(of_server),
         layout=msgspec.UNSET,
     )
 
 
-def chunk_runs(pipeline: PlacedPipeline, chunks: int) -> list[range]:
+def chunk_runs(job: Job, pipeline: int) -> list[range]:
     """The chunks of the model in runs that one server of the pipeline executes back to back."""
-    place = {chunk: number for number, server in enumerate(pipeline.servers) for chunk in server.chunks}
+    place = {chunk: server for server in job.crews[pipeline] for chunk in placed(job, server).chunks}
+    chunks = len(job.stages)
     cuts = [0, *(chunk for chunk in range(1, chunks) if place[chunk] != place[chunk - 1]), chunks]
     return [range(*cut) for cut in pairwise(cuts)]

@@ -84,29 +84,33 @@ def breakdown(problem: Problem) -> tuple[Bound, ...]:
 def _unequal(problem: Problem) -> Iterator[Bound]:
     """Bounds where pipelines are not alike.
 
-    Alone. Where micro-batches stay at home and all servers live, the plan of all pipelines holds a plan of each alone,
-    whose steps wait for less: so each pipeline's own bounds hold.
+    Alone. Where micro-batches stay at home and nobody who holds a chunk is dead, the plan of all pipelines holds a plan
+    of each alone, whose steps wait for less: so each pipeline's own bounds hold.
 
     Work. A live server does what its pipeline brings to its chunks, if micro-batches stay at home. Where a holder of a
     chunk is dead, the live ones do its part together, each at its own speed and so no faster than the fastest.
     """
     job = problem.job
-    if problem.mode.routing_rule.keeps_home and not problem.dead:
-        for pipeline in range(job.pipelines):
+    if problem.mode.routing_rule.keeps_home and problem.intact:
+        for pipeline, crew in enumerate(job.crews):
+            if not crew:
+                continue
             for bound in breakdown(make_problem(alone(job, pipeline, joined=False), (), problem.mode)):
-                yield msgspec.structs.replace(bound, pipeline=pipeline)
+                server = crew[bound.stage]
+                yield msgspec.structs.replace(bound, stage=server.stage, pipeline=server.pipeline)
         return
     peers = holders(job)
     keeps_home = problem.mode.routing_rule.keeps_home
     own: dict[Server, int] = {}
     for server in problem.servers:
         costs = costs_on(job, server)
-        work = job.loads[server.pipeline] * sum(stage.work for stage in costs.values()) if keeps_home else 0
+        brought = job.loads[job.pipeline_of(server)] if keeps_home else 0
+        work = brought * sum(stage.work for stage in costs.values())
         own[server] = work + (sum(stage.update for stage in costs.values()) if problem.staggered else 0)
         yield Bound(own[server], server.stage, "work", server.pipeline)
     for chunk, each in enumerate(peers):
-        live = [server for server in each if server in own]
-        brought = sum(load for server, load in zip(each, job.loads, strict=True) if not keeps_home or server not in own)
+        live = [server for server in each.values() if server in own]
+        brought = sum(job.loads[home] for home, server in each.items() if not keeps_home or server not in own)
         least = min(costs_on(job, server)[chunk].work for server in live)
         busiest = -(-(sum(own[server] for server in live) + brought * least) // len(live))
         yield Bound(busiest, live[0].stage, "work", live[0].pipeline)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from recycle.errors import JobError
-from recycle.holding import holders
+from recycle.holding import holders, placed
 from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
@@ -114,6 +114,11 @@ class Problem(msgspec.Struct, frozen=True):
     def groups(self) -> list[range]:
         """Micro-batches ``home * micro_batches + m`` that differ by their number only."""
         return interchangeable(self.mode.routing_rule, self.job.pipelines, self.job.micro_batches)
+
+    @property
+    def intact(self) -> bool:
+        """True if the dead hold nothing, so that no micro-batch has to leave its pipeline."""
+        return not any(placed(self.job, each).chunks for each in self.dead)
 
     @property
     def alike(self) -> bool:

@@ -19,7 +19,7 @@ class ChunkPeers(NamedTuple):
     Attributes:
         chunks: of the server, rising, that the same live servers hold. Where pipelines are not alike they follow each
             other, because others of those servers may hold something else between two that do not.
-        servers: those, this one among them, by pipeline.
+        servers: those, this one among them, by name.
         group: of them.
     """
 

@@ -9,8 +9,8 @@ import msgspec
 
 from recycle.control.messages import Verdict
 from recycle.control.view import Member
-from recycle.holding import Layout
 from recycle.job import Job, Server
+from recycle.placement import Layout
 from recycle.plan.moves import Mover, Proposal, Seen, Situation
 from recycle.plan.plan import Plan
 

@@ -32,8 +32,8 @@ from recycle.control.events import (
 )
 from recycle.control.machine import Machine, State
 from recycle.control.view import Member, View
-from recycle.holding import Layout
 from recycle.job import Job
+from recycle.placement import Layout
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering

@@ -18,8 +18,9 @@ from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
 from recycle.control.messages import Death, MoveOrder
 from recycle.control.view import Member
-from recycle.holding import Layout, units, units_of
+from recycle.holding import units, units_of
 from recycle.job import Job
+from recycle.placement import Layout
 from recycle.record.reporting import Reporter
 from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.execute.executor import Hooks

@@ -5,7 +5,7 @@ import time
 from recycle.control.clock import clock_name
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
-from recycle.holding import Layout
+from recycle.placement import Layout
 from recycle.plan.plan import Plan
 from recycle.record.recorder import NANOSECONDS, Recorder
 from recycle.record.recording import DeathLine, InstantLine, RecoveryLine, ViewLine

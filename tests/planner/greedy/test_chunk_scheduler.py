@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle.job import Job, Stage
+from harness.examples import placed_job
+from recycle.holding import with_own_layout
+from recycle.job import Job, Server, Stage
 from recycle.placement import parse_placement
 from recycle.plan.checker import check_plan
 from recycle.plan.export import export_csv
@@ -121,6 +123,13 @@ def test_memory_for_one_micro_batch_is_enough(form):
     count = sum(map(len, placement))
     stage = Stage(1, 1, 1, 0, 0, 1, 0, count // 3)
     problem = make_problem(Job(1, 4, (stage,) * count, (1,) * (count - 1), placement=placement), (), Mode())
+    for policy in POLICIES:
+        assert not check_plan(made(problem, schedule_chunks(problem, policy)))
+
+
+def test_who_may_be_ahead_locks_nobody_in_around_dead_servers():
+    job = with_own_layout(placed_job("consecutive:2", pipelines=3, limit=3))
+    problem = make_problem(job, (Server(1, 1),), Mode())
     for policy in POLICIES:
         assert not check_plan(made(problem, schedule_chunks(problem, policy)))
 

@@ -1,0 +1,65 @@
+"""Forming: pipelines out of all live servers of a run, of which some then compute in another one than their own. Pure.
+
+Servers keep their names. What is chosen from are the templates of the job's chunks (``recycle.placing.templates``), for
+as many servers as live, in at most as many pipelines as there are: a pipeline that is too short is given up, and
+brings no micro-batches any more.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from recycle.holding import own_layout, placed
+from recycle.job import Job, Server
+from recycle.placement import Layout
+from recycle.placing.fleet import Fleet, PeriodOf, choose_fleet
+from recycle.placing.layers import Layer, Model
+from recycle.placing.spreading import assigned
+from recycle.placing.templates import make_templates
+from recycle.placing.transition import take_places
+
+MeasureOf = Callable[[Model], PeriodOf]
+"""What an iteration of pipelines of a model takes."""
+
+
+def form(home: Job, present: Job, live: Collection[Server], period_of: MeasureOf) -> Layout | None:
+    """The quickest pipelines of the live servers, so that the fewest chunks are copied.
+
+    Every server has a place. Two pipelines are left at least, where there are two at home, so that whoever dies next
+    leaves a copy of every chunk.
+
+    Args:
+        home: what is trained, with who holds what where nobody is dead.
+        present: the same with who holds what now.
+        live: servers.
+        period_of: scores templates.
+
+    Returns:
+        None where no templates fit so many servers, or their memory.
+    """
+    servers = sorted(live)
+    memory = min((_memory(home, server) for server in servers), default=0)
+    costs = set(Layer.__struct_fields__) - {"size"}
+    layers = tuple(Layer(**{name: getattr(chunk, name) for name in costs}) for chunk in home.stages)
+    model = Model(layers, memory, max(home.latency, default=0))
+    total = sum(home.loads)
+    # What little memory does to a pipeline, its score says.
+    templates = make_templates(model, len(layers), -(-total // home.pipelines), in_memory=1)
+    failures = min(1, home.pipelines - 1)
+    fleet = choose_fleet(templates, len(servers), total, period_of(model), failures, home.pipelines)
+    return None if fleet is None else _lay_out(home, present, servers, fleet)
+
+
+def _memory(home: Job, server: Server) -> int:
+    """All that a server has, for activations and state."""
+    here = placed(home, server)
+    return here.limit + sum(home.stages[chunk].state for chunk in here.chunks)
+
+
+def _lay_out(home: Job, present: Job, servers: Sequence[Server], fleet: Fleet) -> Layout:
+    runs = [range(*run) for each in fleet.pipelines for run in each.template.runs]
+    cost = [[len(set(run) - set(placed(present, server).chunks)) for server in servers] for run in runs]
+    names, places = take_places(fleet, servers, {each: present.pipeline_of(each) for each in servers}, cost)
+    taken = [server for each in places for server in each]
+    owners = [name for name, each in zip(names, places, strict=True) for _ in each]
+    loads = {name: each.micro_batches for name, each in zip(names, fleet.pipelines, strict=True)}
+    roles = {server: (name, run) for server, name, run in zip(taken, owners, runs, strict=True)}
+    return assigned(home, own_layout(home), roles, [loads.get(name, 0) for name in range(home.pipelines)])
