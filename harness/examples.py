@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
 from recycle.plan.mode import Mode
@@ -21,6 +23,12 @@ def placed_job(
     count = sum(map(len, placement))
     stages = (Stage(1, 1, 1, 1, 0, 1, 0, limit),) * count
     return Job(pipelines, micro_batches, stages, (latency,) * (count - 1), "placed", placement=placement)
+
+
+def overlapped(job: Job, reduction: int = 1) -> Job:
+    """The same, with chunks that take so long to be reduced while their servers compute others."""
+    stages = tuple(msgspec.structs.replace(stage, reduction=reduction) for stage in job.stages)
+    return msgspec.structs.replace(job, stages=stages, overlap_reduction=True)
 
 
 def uneven_job(slow: int = 100) -> Job:

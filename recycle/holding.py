@@ -75,6 +75,15 @@ def longest_update(job: Job) -> int:
     return max(sum(stage.update for stage in costs_on(job, server).values()) for server in servers)
 
 
+def least_updates(job: Job, server: Server) -> int:
+    """The least time from the end of a server's compute to that of its last optimizer step, where stages step alone.
+
+    It steps one chunk after the other; and the one that it computed last is not reduced before.
+    """
+    costs = costs_on(job, server).values()
+    return max(sum(map(job.busy_update, costs)), min(stage.update for stage in costs))
+
+
 def live_holders(job: Job, live: Collection[Server]) -> tuple[tuple[Server, ...], ...]:
     """Per chunk, the live servers that hold it, by name."""
     return tuple(tuple(sorted(each for each in held.values() if each in live)) for held in holders(job))

@@ -74,6 +74,7 @@ class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_unit: str = "slot"
     memory_unit: str = "activation"
     placement: str | list[list[int]] = "standard"
+    overlap_reduction: bool = False
     costs: Costs = Costs()
     memory: Memory = Memory()
 
@@ -149,6 +150,8 @@ def encode_job(job: Job) -> bytes:
             }
             for pipeline in job.layout
         ]
+    if job.overlap_reduction is True:
+        head["overlap_reduction"] = True
     costs = Costs(
         forward=column("forward"),
         input_gradient=column("input_gradient"),
@@ -259,6 +262,7 @@ def _job(
         name=document.name,
         time_unit=document.time_unit,
         memory_unit=document.memory_unit,
+        overlap_reduction=True if document.overlap_reduction else msgspec.UNSET,
         **placed,
     )
 

@@ -10,8 +10,8 @@ from itertools import product
 
 from recycle.holding import holders, placed
 from recycle.job import Server
-from recycle.plan import copy_rules
-from recycle.plan.clock import COMPUTE, activity_network, run_clock
+from recycle.plan import copy_rules, update_rules
+from recycle.plan.clock import COMPUTE, activity_network
 from recycle.plan.copy_timing import plan_times
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
@@ -224,40 +224,6 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
             yield Violation("transfers", f"{server} lacks {instruction}", server)
 
 
-def _updates(plan: Plan) -> Iterator[Violation]:
-    for server, program in plan.programs.items():
-        tail = [index for index, each in enumerate(program) if each.op is Op.REDUCE or each.op is Op.STEP]
-        chunks = placed(plan.job, server).chunks
-        order = list(dict.fromkeys(program[index].stage for index in tail))
-        pairs = [(op, chunk) for chunk in order for op in (Op.REDUCE, Op.STEP)]
-        if sorted(order) != list(chunks) or [(program[index].op, program[index].stage) for index in tail] != pairs:
-            names = " ".join(_step_name(plan, program[index]) for index in tail) or "nothing"
-            every = "" if len(chunks) == 1 else " for each of its chunks"
-            message = f"{server} must reduce and step once{every}, in this order, and has {names}"
-            yield Violation("updates", message, server, tail[0] if tail else None)
-        elif tail[0] != len(program) - len(tail):
-            late = next(index for index in range(len(program)) if index > tail[0] and index not in tail)
-            yield Violation("updates", f"{program[late]} comes after {server} reduces its gradients", server, late)
-
-
-def _step_name(plan: Plan, instruction: Instruction) -> str:
-    return instruction.op.value if plan.job.standard else str(instruction)
-
-
-def _update_order(plan: Plan) -> Iterator[Violation]:
-    """Servers reduce their chunks in the order in which these are ready: as they are timed, and peers alike."""
-    if plan.job.standard:
-        return
-    clock = run_clock(plan.job, plan.mode, plan.programs)
-    for server, program in plan.programs.items():
-        steps = [(index, each.stage) for index, each in enumerate(program) if each.op is Op.REDUCE]
-        for (index, chunk), update in zip(steps, clock.updates[server], strict=True):
-            if chunk != update.chunk:
-                message = f"{server} reduces chunk {chunk}, and the gradients of chunk {update.chunk} are ready first"
-                yield Violation("update order", message, server, index)
-                break
-
-
 def _pair_order(plan: Plan) -> Iterator[Violation]:
     sent: dict[tuple[Server, Server], list[Instruction]] = {}
     received: dict[tuple[Server, Server], list[tuple[int, Instruction]]] = {}
@@ -338,11 +304,11 @@ GROUPS: Sequence[Sequence[Rule]] = (
     (_once,),
     (_together, _routing),
     (_memory,),
-    (_lowered(_updates),),
+    (_lowered(update_rules.once),),
     (_lowered(_transfers), copy_rules.once, copy_rules.transfers),
     (copy_rules.order,),
     (_lowered(_pair_order),),
     (_deadlock,),
-    (_lowered(_update_order),),
+    (_lowered(update_rules.order),),
     (_figures, copy_rules.delay),
 )

@@ -12,6 +12,7 @@ from recycle.plan.copy_timing import PlanTimes, plan_times
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import memory_changes, walk_memory
 from recycle.plan.plan import Plan
+from recycle.plan.timing import Reduced
 from recycle.record.recording import InstantLine, LaneName, SampleLine
 from recycle.record.timeline import Span, Timeline
 
@@ -59,11 +60,13 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                     leaves, arrives = times.moves.get((server, place), (end, arrival))
                     lane.append(Span(server, "communication", send, leaves + shift, arrives + shift, iteration, place))
             for chunk, begin, stop in clock.updates[server]:
-                middle = begin + job.stages[chunk].reduction
-                for op, start, end in ((Op.REDUCE, begin, middle), (Op.STEP, middle, stop)):
+                beside = clock.reductions.get(chunk)
+                middle = begin if beside else begin + job.stages[chunk].reduction
+                reduced = (beside.start, beside.end) if beside else (begin, middle)
+                for op, start, end in ((Op.REDUCE, *reduced), (Op.STEP, middle, stop)):
                     index = update.get((op, chunk), places)
-                    step = Instruction(op, chunk)
-                    lane.append(Span(server, "compute", step, start + shift, end + shift, iteration, index))
+                    step, where = Instruction(op, chunk), _lane_of(op, beside)
+                    lane.append(Span(server, where, step, start + shift, end + shift, iteration, index))
             lane += _copies(times, server, plan.programs[server], shift, iteration)
         spans += sorted(lane, key=lambda span: span.start)
     stepped: dict[int, int] = {}
@@ -84,6 +87,10 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
         samples=tuple(samples),
         period=clock.period,
     )
+
+
+def _lane_of(op: Op, beside: Reduced | None) -> LaneName:
+    return "communication" if beside and op is Op.REDUCE else "compute"
 
 
 def _times(plan: Plan) -> PlanTimes:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 
 SETTINGS = ("lr", "weight_decay")
 """What Megatron's scheduler changes in an optimizer's groups between two iterations."""
@@ -40,17 +40,17 @@ class DdpParameters(MainParameters):
         self._present = self._read_settings()
         self._write_settings(self._settings[iteration])
 
-    def use(self, gradients: Sequence[torch.Tensor]) -> None:
+    def use(self, gradients: Sequence[torch.Tensor], which: slice = EVERYTHING) -> None:
         """See MainParameters."""
         self._gradients = gradients
-        for model, gradient in zip(self._main, gradients, strict=True):
+        for model, gradient in list(zip(self._main, gradients, strict=True))[which]:
             model.main_grad = gradient  # type: ignore[attr-defined]
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, which: slice = EVERYTHING) -> None:
         """See MainParameters; between steps no parameter has a gradient, because DDP would add it again."""
         for main, gradient in zip(self._main.values(), self._gradients, strict=True):
             main.grad = gradient
-        super().step(optimizer)
+        super().step(optimizer, which)
         for main in self._main.values():
             main.grad = None
         self._write_settings(self._present)

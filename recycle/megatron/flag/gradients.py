@@ -27,11 +27,14 @@ class FinalizedGradients:
     def collect(self) -> None:
         """Nothing: Megatron's buffers add up by themselves."""
 
+    def start_reduction(self, chunk: int) -> None:
+        """Nothing: gradients of all chunks are finalized together."""
+
     def validate(self) -> Redo:
         """Nothing: the training code steps its optimizer, and knows."""
         return Redo.NOTHING
 
-    def step(self) -> Redo:
+    def step(self, chunk: int, *, last: bool) -> Redo:
         """Nothing: the training code steps its optimizer when the schedule returns."""
         return Redo.NOTHING
 
@@ -50,7 +53,12 @@ class WholeGradients(FinalizedGradients):
         self.force_all_reduce = False
         self._stages = stages
 
-    def reduce(self) -> None:
+    def reduce(self, chunk: int, *, last: bool) -> None:
+        """See StageUpdate: Megatron does it for all chunks of a server together."""
+        if last:
+            self.finalize()
+
+    def finalize(self) -> None:
         """Give every server of the stage the gradient of the whole batch."""
         config = self._stages[-1].config
         if config.finalize_model_grads_func is None:
@@ -110,7 +118,12 @@ class LiveGradients(FinalizedGradients):
         ]
         self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(depth - 1))
 
-    def reduce(self) -> None:
+    def reduce(self, chunk: int, *, last: bool) -> None:
+        """See StageUpdate: the training code steps all chunks of a server together."""
+        if last:
+            self._finalize()
+
+    def _finalize(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
         for buffer, ranks in self._sums:
             factor = factor_of(buffer)

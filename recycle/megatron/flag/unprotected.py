@@ -65,7 +65,7 @@ class UnprotectedExecution:
         self._update.force_all_reduce = force_all_reduce
         if self._worker is None:
             # Its gradients are zero, and every server of the stage has to be there.
-            self._update.reduce()
+            self._update.finalize()
         else:
             self._worker.bring(self._stages[-1].micro_batches)
             self._worker.run(step)

@@ -4,29 +4,29 @@ With sequence parallelism a norm, or a bias that is added after a sum, has seen 
 queries or keys has always seen the heads of its rank. Megatron sums them over the ranks when it finalizes gradients.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from megatron.core.utils import get_model_config
 
 from recycle.megatron.shared.ties import gradient_of
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Group, Network
 
 OF_HEADS = ("q_layernorm", "k_layernorm")
 """What the modules are called whose parameters have seen the heads of their rank."""
 
 
 class PartialGradients:
-    """Sums them over the ranks of a server; nothing where there is one rank, or no such parameter.
+    """Sums them over the ranks of a server.
 
     Args:
-        models: the chunks that the server holds.
-        network: of the server.
+        parameters: whose they are.
+        ranks: of the server.
     """
 
-    def __init__(self, models: Iterable[torch.nn.Module], network: Network) -> None:
-        self._parameters = [each for model in models for each in seen_in_parts(model)] if network.rank.size > 1 else []
-        self._ranks = network.ranks
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], ranks: Group) -> None:
+        self._parameters = parameters
+        self._ranks = ranks
 
     def reduce(self) -> None:
         """Give every rank of the server the whole gradients.
@@ -34,14 +34,23 @@ class PartialGradients:
         Raises:
             ViewBroken: somebody is gone.
         """
-        if not self._parameters:
-            return
         gradients = [gradient_of(each) for each in self._parameters]
         together = torch.cat([each.reshape(-1) for each in gradients])
         self._ranks.sum(together)
         totals = together.split_with_sizes([each.numel() for each in gradients])
         for each, total in zip(gradients, totals, strict=True):
             each.copy_(total.view_as(each))
+
+
+def partial_gradients(models: Iterable[torch.nn.Module], network: Network) -> PartialGradients | None:
+    """Those of a server; None where it has one rank, or no such parameter.
+
+    Args:
+        models: the chunks that the server holds.
+        network: of the server.
+    """
+    parameters = [each for model in models for each in seen_in_parts(model)] if network.rank.size > 1 else []
+    return PartialGradients(parameters, network.ranks) if parameters else None
 
 
 def seen_in_parts(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:

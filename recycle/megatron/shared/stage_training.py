@@ -7,7 +7,7 @@ import torch
 
 from recycle.holding import live_holders
 from recycle.job import Job, Server
-from recycle.megatron.shared.partial_gradients import PartialGradients
+from recycle.megatron.shared.partial_gradients import partial_gradients
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import Tie, tie_of
 from recycle.plan.plan import Plan
@@ -167,7 +167,7 @@ class StageTraining:
         hooks: Sequence[Hooks] = (),
         notices: NoticeExchange | None = None,
         waiting: Plan | None = None,
-        after_reduction: Callable[[], None] = lambda: None,
+        after_reduction: Callable[[], None] | None = None,
     ) -> None:
         """Work by a plan over a network from now on, with gradients of zero.
 
@@ -186,19 +186,25 @@ class StageTraining:
         live = live_holders(plan.job, frozenset(network.view.servers))
         models = [stage.model for stage in self._stages]
         self._tie = tie = tie_of(models, network, live[0], live[-1])
-        parts = PartialGradients(models, network)
+        parts = partial_gradients(models, network)
         peers = chunk_peers(plan.job, network)
         last = peers_of_last(plan.job, peers)
 
+        together: list[Callable[[], None]] = []
+        if parts is not None:
+            together.append(parts.reduce)
+        if tie is not None:
+            together.append(tie.reduce)
+        if after_reduction is not None:
+            together.append(after_reduction)
+
         def finish() -> None:
-            parts.reduce()
-            if tie is not None:
-                tie.reduce()
-            after_reduction()
+            for act in together:
+                act()
 
         per_token = self._stages[-1].config.calculate_per_token_loss
         tokens = TokenTotal(network, live[-1], last and last.group, self._stages[-1].take_tokens) if per_token else None
-        self.update.connect(network, peers, finish, tokens)
+        self.update.connect(network, peers, finish if together else None, tokens)
         self._worker = Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, waiting)
 
     def tie_embeddings(self) -> None:

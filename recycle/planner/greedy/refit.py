@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from recycle.holding import costs_on, placed
+from recycle.holding import least_updates, placed
 from recycle.job import Server
 from recycle.plan.timing import Deadlock
 from recycle.planner.model.problem import Problem, Programs
@@ -76,9 +76,9 @@ class _Refit:
 
     def _lane(self, server: Server, program: list[int], target: int) -> _Lane:
         job = self.problem.job
-        here, costs = placed(job, server), costs_on(job, server)
+        here = placed(job, server)
         tasks = [self._number(here.chunks, task) for task in program]
-        updates = sum(stage.update for stage in costs.values()) if self.problem.staggered else 0
+        updates = least_updates(job, server) if self.problem.staggered else 0
         cost = list(map(here.time, self.cost))
         slack = target - updates - sum(cost[task % self.width] for task in tasks)
         return _Lane([task for task in tasks if task % 3 < 2], here.limit, slack, cost)

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from recycle.holding import costs_on, holders, longest_update
+from recycle.holding import costs_on, holders, least_updates, longest_update
 from recycle.job import Server
 from recycle.planner.model.alone import alone
 from recycle.planner.model.chunk_bounds import chunk_bounds
@@ -106,7 +106,7 @@ def _unequal(problem: Problem) -> Iterator[Bound]:
         costs = costs_on(job, server)
         brought = job.loads[job.pipeline_of(server)] if keeps_home else 0
         work = brought * sum(stage.work for stage in costs.values())
-        own[server] = work + (sum(stage.update for stage in costs.values()) if problem.staggered else 0)
+        own[server] = work + (least_updates(job, server) if problem.staggered else 0)
         yield Bound(own[server], server.stage, "work", server.pipeline)
     for chunk, each in enumerate(peers):
         live = [server for server in each.values() if server in own]

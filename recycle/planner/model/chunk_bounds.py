@@ -5,7 +5,8 @@ counts its latency only where the two are at different places: a server that hol
 
 Work. A place has to do its chunks' work for all micro-batches. Under a rule that keeps micro-batches at home each live
 server does that of its own, and those of the dead ones are shared: by the mean some server has so much of their work,
-and by counting some server has so many of their chunks. The updates of all its chunks come on top.
+and by counting some server has so many of their chunks. The updates of all its chunks come on top; where reductions
+keep no server busy, its steps do, or the one reduction and the step of the chunk that it computes last.
 
 Warm-up. Before its first I a server can run only F, and each of them still holds its memory: at most the best filling
 of the limit. That I starts no earlier than a round trip behind the end of its F, and the difference is idle. Under a
@@ -33,6 +34,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple, TypeAlias
 
+from recycle.holding import least_updates
+from recycle.job import Server
 from recycle.planner.model.problem import Problem
 
 ChunkRule: TypeAlias = Literal["work", "warm-up", "last gradient", "sandwich"]
@@ -76,7 +79,7 @@ def chunk_bounds(problem: Problem) -> list[tuple[int, int, ChunkRule]]:
     for place, chunks in enumerate(job.chunks):
         load = _busiest(problem, place, out, back)
         lowest = chunks[0]
-        outside = sum(job.stages[chunk].update for chunk in chunks) if problem.staggered else out[lowest]
+        outside = least_updates(job, Server(0, place)) if problem.staggered else out[lowest]
         found.append((load.work + outside, place, "work"))
         found.append((load.work + load.idle + outside, place, "warm-up"))
         found.append((load.last_gradient + load.last_weight + outside, place, "last gradient"))

@@ -203,18 +203,23 @@ class CountedUpdate:
         """See StageUpdate."""
         return self._update.validate()
 
-    def reduce(self) -> None:
-        """Compare, and sleep the reduction."""
-        for each in self._peers:
-            total, count = self._version.clone(), len(each.servers)
-            each.group.sum(total)
-            assert int(total) == count * int(self._version), f"peers are at other versions than {int(self._version)}"
-        self._update.reduce()
+    def start_reduction(self, chunk: int) -> None:
+        """See StageUpdate."""
+        self._update.start_reduction(chunk)
 
-    def step(self) -> Redo:
-        """Sleep the step, and count it."""
-        if self.listener is not None:
-            self.listener.stepping((self._version,))
-        self._version += 1
-        self.stepped = True
-        return self._update.step()
+    def reduce(self, chunk: int, *, last: bool) -> None:
+        """Compare, and sleep the reduction."""
+        peers = next(each for each in self._peers if chunk in each.chunks)
+        total, count = self._version.clone(), len(peers.servers)
+        peers.group.sum(total)
+        assert int(total) == count * int(self._version), f"peers are at other versions than {int(self._version)}"
+        self._update.reduce(chunk, last=last)
+
+    def step(self, chunk: int, *, last: bool) -> Redo:
+        """Sleep the step, and count the last one."""
+        if last:
+            if self.listener is not None:
+                self.listener.stepping((self._version,))
+            self._version += 1
+            self.stepped = True
+        return self._update.step(chunk, last=last)

@@ -5,14 +5,15 @@ the presence of real messages.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from recycle.holding import costs_on
 from recycle.job import Job, Server
 from recycle.runtime.execute.stage import Held, MicroBatch, Redo, TensorSpec
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, Reduction
 from recycle.runtime.net.peers import chunk_peers
 from recycle.runtime.step.speculation import Speculation
 from recycle.runtime.step.validation import Validation
@@ -148,6 +149,30 @@ class EmulatedStage:
         assert received[:4].tolist() == expected, f"expected {expected}, received {received[:4].tolist()}"
 
 
+class _Meeting(NamedTuple):
+    """A reduction of one chunk that is under way.
+
+    Attributes:
+        expected: how many servers are in it.
+        there: how many are there.
+        time: when the last of them came, by the machine's monotonic clock.
+        under_way: what counts them.
+    """
+
+    expected: int
+    there: torch.Tensor
+    time: torch.Tensor
+    under_way: Sequence[Reduction]
+
+    def wait(self) -> float:
+        """Wait for all; gives when the last one came."""
+        for each in self.under_way:
+            each.wait()
+        count = self.there.item()
+        assert count == self.expected, f"{count:g} of {self.expected} peers were in the reduction"
+        return self.time.item()
+
+
 class EmulatedUpdate:
     """Reduction and optimizer step of all stages of a server, as long as the job says; peers really meet in them.
 
@@ -175,14 +200,21 @@ class EmulatedUpdate:
     ) -> None:
         self._staggered = staggered
         costs = costs_on(job, network.server)
-        self._reduction = sum(each.reduction for each in costs.values()) * slot
-        self._optimizer = sum(each.optimizer for each in costs.values()) * slot
+        # Whether reductions keep the links busy, and not the server.
+        self._beside = job.overlaps and staggered
+        self._reduction = {chunk: each.reduction * slot for chunk, each in costs.items()}
+        self._optimizer = {chunk: each.optimizer * slot for chunk, each in costs.items()}
         self._stages = tuple(costs)
         self._peers = chunk_peers(job, network)
         self._network = network
         self._sleeper = sleeper
         self._norm = norm
         self._pending = False
+        self._meetings: dict[int, _Meeting] = {}
+        # When the server's links have done with the last reduction.
+        self._link_free = 0.0
+        # Of the iteration: whether a chunk was reduced, and whether each is stepped on its own.
+        self._begun = self._apart = False
         self._validation: Validation | None = None
         if norm is not None:
             self._validation = Validation(self._stages, len(job.stages), 1.0, staggered)
@@ -210,18 +242,37 @@ class EmulatedUpdate:
         self._pending = False
         if self._validation.hear(guessed=True).as_guessed:
             return Redo.NOTHING
-        self._sleeper.sleep(self._optimizer)
+        for chunk in list(self._meetings):
+            self._meetings.pop(chunk).wait()
+        self._sleeper.sleep(sum(self._optimizer.values()))
         return Redo.THIS
 
-    def reduce(self) -> None:
-        """Meet the peers, and sleep the reduction."""
-        if self._validation is None and not self._staggered:
-            self._network.barrier()
-        for each in self._peers:
-            count, peers = torch.ones(1), len(each.servers)
-            each.group.sum(count)
-            assert count.item() == peers, f"{count.item():g} of {peers} peers were in the reduction"
-        self._sleeper.sleep(self._reduction)
+    def start_reduction(self, chunk: int) -> None:
+        """Tell the peers that this server is there, and when."""
+        peers = next(each for each in self._peers if chunk in each.chunks)
+        count, time_here = torch.ones(1), torch.tensor([time.monotonic()], dtype=torch.float64)
+        under_way = peers.group.start_sum(count), peers.group.start_maximum(time_here)
+        self._meetings[chunk] = _Meeting(len(peers.servers), count, time_here, under_way)
+
+    def reduce(self, chunk: int, *, last: bool) -> None:
+        """Meet the peers, and sleep the reduction: what is left of it, where it goes on beside other work."""
+        if not self._begun:
+            if self._validation is None and not self._staggered:
+                self._network.barrier()
+            self._apart = self._validation is None or self._validation.guesses
+        self._begun = not last
+        if chunk not in self._meetings:
+            self.start_reduction(chunk)
+        begun = self._meetings.pop(chunk).wait()
+        if self._beside:
+            self._link_free = max(begun, self._link_free) + self._reduction[chunk]
+            self._sleeper.sleep(self._link_free - time.monotonic())
+        else:
+            self._sleeper.sleep(self._reduction[chunk])
+        if last:
+            self._tell_norm()
+
+    def _tell_norm(self) -> None:
         if self._validation is not None and self._norm is not None:
             self._pending = self._validation.guesses
             # The first stage has all of it.
@@ -230,8 +281,11 @@ class EmulatedUpdate:
             if not self._pending:
                 self._validation.hear(guessed=False)
 
-    def step(self) -> Redo:
-        """Sleep the optimizer steps."""
-        self._sleeper.sleep(self._optimizer)
-        self.steps += 1
+    def step(self, chunk: int, *, last: bool) -> Redo:
+        """Sleep the chunk's optimizer step, or with the last all steps."""
+        if self._apart:
+            self._sleeper.sleep(self._optimizer[chunk])
+        elif last:
+            self._sleeper.sleep(sum(self._optimizer.values()))
+        self.steps += last
         return Redo.NOTHING

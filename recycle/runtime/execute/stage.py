@@ -104,8 +104,9 @@ class Redo(enum.Enum):
 
 
 class StageUpdate(Protocol):
-    """What a stage does with its gradients at the end of an iteration.
+    """What a server does with the gradients of its chunks at the end of an iteration.
 
+    Each chunk is reduced and stepped on its own, in the order of the list; what needs all is done with the last one.
     Where the plan's optimizer is global, it is here that stages wait for each other.
     """
 
@@ -122,8 +123,22 @@ class StageUpdate(Protocol):
         If it was not, it is now, and the gradients of that next iteration are forgotten.
         """
 
-    def reduce(self) -> None:
-        """Sum the gradients over the stage's live peers, to the gradient of the whole batch."""
+    def start_reduction(self, chunk: int) -> None:
+        """All gradients of a chunk were added: begin to sum them, while others are. Nobody is waited for."""
 
-    def step(self) -> Redo:
-        """Update the parameters, and start the next iteration with gradients of zero; or say that it cannot be."""
+    def reduce(self, chunk: int, *, last: bool) -> None:
+        """Sum a chunk's gradients over its live peers, to the gradient of the whole batch.
+
+        Args:
+            chunk: which.
+            last: whether all others of the server are reduced already.
+        """
+
+    def step(self, chunk: int, *, last: bool) -> Redo:
+        """Update a chunk's parameters, unless that needs something of the server's other chunks: the last does it then.
+
+        Args:
+            chunk: which.
+            last: whether the others had their turn: the server has its next version then, and starts the next iteration
+                with gradients of zero. Or it says that this cannot be.
+        """

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from recycle.runtime.execute.executor import Executor, Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.execute.transport import Transport, key_of
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, Reduction
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 
@@ -44,17 +45,50 @@ class IterationReport(NamedTuple):
 class _Program:
     """A list in two parts: what belongs to single micro-batches, and what comes when all of them are done.
 
-    A server reduces and steps all its stages together, so that they are always of one version: where the list has the
-    last of them. At the others there is nothing to do.
+    Where servers hold several chunks, each is summed from its last gradient on, while its servers compute others: so
+    peers for one need not wait for who computes another, and the clock does not let them. Sums begin in the list's
+    order, which all peers have, and at every server before all that the second part sums with them.
+
+    Args:
+        instructions: of the list.
+        several: whether servers of the job hold several chunks.
+
+    Attributes:
+        work: the first part; with reductions, where they stand among others and not right before their steps.
+        update: the second part.
+        beside: whether reductions are in the first one, to be waited for in the second.
+        complete: by the instruction of the first part after which they can begin, the chunks whose reductions are not
+            in it; under None those of a server that computes nothing.
     """
 
-    def __init__(self, instructions: Sequence[Instruction]) -> None:
-        self.work = [each for each in instructions if not each.op.is_update]
-        self.update = [each for each in instructions if each.op.is_update]
+    def __init__(self, instructions: Sequence[Instruction], several: bool) -> None:
+        behind = [after.op for each, after in pairwise(instructions) if each.op is Op.REDUCE]
+        self.beside = any(op is not Op.STEP for op in behind)
+        kinds = (Op.STEP,) if self.beside else (Op.REDUCE, Op.STEP)
+        self.work = [each for each in instructions if each.op not in kinds]
+        self.update = [each for each in instructions if each.op in kinds]
+        self.complete = self._complete() if several and not self.beside else {}
+
+    def _complete(self) -> Mapping[Instruction | None, Sequence[int]]:
+        computed = [each for each in self.work if each.op.is_compute]
+        chunks = [each.stage for each in self.update if each.op is Op.REDUCE]
+        last = {each.stage: place for place, each in enumerate(computed)}
+        if not computed:
+            return {None: chunks}
+        found: dict[Instruction | None, list[int]] = {}
+        place = 0
+        for chunk in chunks:
+            place = max(place, last.get(chunk, 0))
+            found.setdefault(computed[place], []).append(chunk)
+        return found
 
     def is_last(self, instruction: Instruction) -> bool:
         """Whether a REDUCE or a STEP is the last one of the list."""
-        return instruction.stage == self.update[-1].stage
+        return instruction == next(each for each in reversed(self.update) if each.op is instruction.op)
+
+    def is_first(self, instruction: Instruction) -> bool:
+        """Whether a REDUCE or a STEP is the first one of the list."""
+        return instruction == next(each for each in self.update if each.op is instruction.op)
 
 
 class Worker:
@@ -63,7 +97,7 @@ class Worker:
     Args:
         plan: a lowered plan in which the network's server is alive.
         stages: what computes: one for each chunk that the server holds, rising.
-        update: what reduces and steps, all of them at once.
+        update: what reduces and steps them.
         network: the groups of the plan's view.
         recorder: gets the start and end of every instruction.
         hooks: what is told of every instruction.
@@ -88,8 +122,10 @@ class Worker:
     ) -> None:
         server = network.server
         job = plan.job
-        self._program = self._present = _Program(require_program(plan, server, stages))
-        self._waiting = _Program(require_program(waiting, server, stages)) if waiting else self._program
+        several = self._several = not job.standard
+        self._program = self._present = _Program(require_program(plan, server, stages), several)
+        other = waiting and require_program(waiting, server, stages)
+        self._waiting = _Program(other, several) if other else self._program
         self._whole = self._program, self._waiting
         self._micro_batches = job.micro_batches
         self._depth = len(job.stages)
@@ -98,6 +134,7 @@ class Worker:
         self._last = peers_of_last(job, chunk_peers(job, network))
         self._notices = notices
         self._losses: tuple[float, ...] = ()
+        self._shared: tuple[torch.Tensor, Reduction] | None = None
         self._update = update
         self._redo = Redo.NOTHING
         self._recorder = recorder
@@ -146,7 +183,9 @@ class Worker:
         """
         if micro_batches != self._micro_batches:
             lists = ((*each.work, *each.update) for each in self._whole)
-            self._program, self._waiting = (_Program(first_of_each(each, micro_batches)) for each in lists)
+            self._program, self._waiting = (
+                _Program(first_of_each(each, micro_batches), self._several) for each in lists
+            )
             self._micro_batches = micro_batches
 
     @property
@@ -174,6 +213,7 @@ class Worker:
         program = self._present = self._waiting if self._update.waits else self._program
         self._transport.begin(program.work)
         self._executor.run(program.work)
+        self._start_reductions(None)
         assert not self._results, f"computed and never sent: {list(self._results)}"
         left = [stage.held() for stage in self._stages.values()]
         assert not any(map(any, left)), f"left after the iteration: {left}"
@@ -198,7 +238,7 @@ class Worker:
         self._transport.begin(self._forward_program)
         self._evaluator.run(self._forward_program)
         self._transport.finish()
-        return self._share_losses()
+        return _values(self._start_sharing())
 
     def close(self) -> None:
         """Let go of everything. Its handlers refer to it, so that it would hold the network for long otherwise."""
@@ -214,13 +254,18 @@ class Worker:
             self._count_memory()
         elif op is Op.W:
             stage.weight_gradient(micro_batch)
-            self._update.collect()
-            return
+            result = None
         else:
             act = stage.backward if op is Op.B else stage.input_gradient
             result = act(micro_batch, received)
+        if op is not Op.F:
             self._update.collect()
         self._keep(instruction, result)
+        self._start_reductions(instruction)
+
+    def _start_reductions(self, behind: Instruction | None) -> None:
+        for chunk in self._present.complete.get(behind, ()):
+            self._update.start_reduction(chunk)
 
     def _evaluate(self, instruction: Instruction) -> None:
         received = self._receive(instruction)
@@ -262,33 +307,54 @@ class Worker:
             stage.drop()
 
     def _reduce(self, instruction: Instruction) -> None:
-        if not self._present.is_last(instruction):
-            return
-        if self._notices is not None:
-            self._notices.exchange()
-        self._losses = self._share_losses()
+        if self._present.beside:
+            self._update.start_reduction(instruction.stage)
+        else:
+            self._finish_reduction(instruction)
+
+    def _finish_reduction(self, instruction: Instruction) -> None:
+        first, last = self._present.is_first(instruction), self._present.is_last(instruction)
+        if first:
+            if self._notices is not None:
+                self._notices.exchange()
+            self._shared = self._start_sharing()
+        if last:
+            # All who hold the model's last chunk share their losses as soon as they begin to reduce.
+            self._take_losses()
+        self._update.reduce(instruction.stage, last=last)
+
+    def _take_losses(self) -> None:
+        self._losses = _values(self._shared)
         for place, loss in enumerate(self._losses):
             if not math.isfinite(loss):
                 home, number = divmod(place, self._batch.length)
                 raise NotFinite(f"the loss of micro-batch {home}.{number} is {loss}")
-        self._update.reduce()
 
-    def _share_losses(self) -> tuple[float, ...]:
-        """The losses of the whole batch, so that none is lost with the server that computed it."""
+    def _start_sharing(self) -> tuple[torch.Tensor, Reduction] | None:
+        """Share the losses of the whole batch, so that none is lost with the server that computed it."""
         if self._last is None:
-            return ()
+            return None
         losses = self._stages[self._depth - 1].take_losses()
         if losses is None:
-            return ()
+            return None
         table = torch.zeros(self._batch.rows, self._batch.length, dtype=torch.float64)
         for micro_batch, loss in losses.items():
             table[micro_batch.home, micro_batch.number] = loss
-        self._last.group.sum(table)
-        return tuple(table.flatten().tolist())
+        return table, self._last.group.start_sum(table)
 
     def _update_step(self, instruction: Instruction) -> None:
-        if self._present.is_last(instruction):
-            self._redo = self._update.step()
+        if self._present.beside:
+            self._finish_reduction(instruction)
+        self._redo = self._update.step(instruction.stage, last=self._present.is_last(instruction))
+
+
+def _values(shared: tuple[torch.Tensor, Reduction] | None) -> tuple[float, ...]:
+    """The losses that were shared, once they are there; nothing where none were."""
+    if shared is None:
+        return ()
+    table, reduction = shared
+    reduction.wait()
+    return tuple(table.flatten().tolist())
 
 
 def _do_nothing(_instruction: Instruction) -> None:

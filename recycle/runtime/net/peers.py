@@ -5,7 +5,6 @@ different places, it may have others for each chunk.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from recycle.holding import live_holders, placed
@@ -17,8 +16,7 @@ class ChunkPeers(NamedTuple):
     """Who holds some chunks.
 
     Attributes:
-        chunks: of the server, rising, that the same live servers hold. Where pipelines are not alike they follow each
-            other, because others of those servers may hold something else between two that do not.
+        chunks: of the server, rising, that the same live servers hold.
         servers: those, this one among them, by name.
         group: of them.
     """
@@ -30,9 +28,6 @@ class ChunkPeers(NamedTuple):
 
 def chunk_peers(job: Job, network: Network) -> tuple[ChunkPeers, ...]:
     """The peers of a server for each of its chunks, rising; all live servers ask for theirs.
-
-    All who hold some chunks get them in the same pieces and in the same order, so that nobody sums one piece with who
-    sums another.
 
     Raises:
         ConnectionLost: one of them did not come.
@@ -47,14 +42,8 @@ def chunk_peers(job: Job, network: Network) -> tuple[ChunkPeers, ...]:
     # All ask in the order of chunks, so that nobody waits for somebody who waits for another group.
     for servers, mine in chunks.items():
         group = network.peers if servers == stage else network.group(f"chunk/{mine[0]}", servers)
-        found += [ChunkPeers(run, servers, group) for run in ([tuple(mine)] if job.even else _runs(mine))]
-    return tuple(sorted(found, key=lambda each: each.chunks))
-
-
-def _runs(chunks: Sequence[int]) -> list[tuple[int, ...]]:
-    """Rising chunks, cut where one is left out."""
-    cuts = [0, *(place for place in range(1, len(chunks)) if chunks[place] != chunks[place - 1] + 1), len(chunks)]
-    return [tuple(chunks[first:end]) for first, end in pairwise(cuts)]
+        found.append(ChunkPeers(tuple(mine), servers, group))
+    return tuple(found)
 
 
 def peers_of_last(job: Job, peers: Sequence[ChunkPeers]) -> ChunkPeers | None:

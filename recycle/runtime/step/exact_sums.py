@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.net.network import Group
+from recycle.runtime.net.network import Group, Reduction
 
 # All bits of a double, sign apart; and the exponent of the smallest positive single.
 MANTISSA = 53
@@ -27,13 +27,6 @@ NOTHING = SMALLEST - 1
 HEADROOM = 12
 # Numbers that are handled at once: they and their copy stay in the processor's cache.
 CHUNK = 65_536
-
-
-class Share(NamedTuple):
-    """Gradients, one after another, that are summed over the same servers."""
-
-    peers: Group
-    which: slice
 
 
 class Chunk(NamedTuple):
@@ -84,35 +77,29 @@ class ExactSums:
 
     def collect(self) -> None:
         """Take what one micro-batch gave out of the gradients, and set them to zero."""
-        greatest = self._greatest.tolist()
         for number, addend, total in self._chunks:
             low, high = torch.aminmax(addend)
             magnitude = max(-low.item(), high.item())
             if magnitude == 0:
                 continue
             # What is no number is never below anything.
-            greatest[number] = max(greatest[number], magnitude if magnitude <= math.inf else math.inf)
+            greatest = max(self._greatest[number].item(), magnitude if magnitude <= math.inf else math.inf)
+            # Where nothing was added, the peers may be about to change it.
+            self._greatest[number] = greatest
             shift = 1.5 * 2.0 ** (MANTISSA - 1 + quantum(self._bounds[number], self._carry))
             rounded = self._scratch[: addend.numel()]
             rounded.copy_(addend).add_(shift).sub_(shift)
             total.add_(rounded)
             addend.zero_()
-        self._greatest = torch.tensor(greatest, dtype=torch.float64)
 
-    def reduce(self, shares: Sequence[Share]) -> None:
-        """Sum over the peers.
+    def start_reduction(self, peers: Group, which: slice) -> list[Reduction]:
+        """Start to sum over the peers.
 
         Args:
-            shares: which gradients are summed over whom.
-
-        Raises:
-            ConnectionLost: somebody is gone.
+            peers: over whom.
+            which: of the gradients, which follow each other; no more is collected for them.
         """
-        for peers, which in shares:
-            first, last, _ = which.indices(len(self._greatest))
-            totals = self.totals[self._edges[first] : self._edges[last]]
-            for transfer in (peers.start_sum(totals), peers.start_maximum(self._greatest[which])):
-                transfer.wait()
+        return [peers.start_sum(self._totals(which)), peers.start_maximum(self._greatest[which])]
 
     @property
     def finite(self) -> bool:
@@ -126,12 +113,16 @@ class ExactSums:
             greatest <= 2.0**bound for greatest, bound in zip(self._greatest.tolist(), self._bounds, strict=True)
         )
 
-    def mean(self, divisor: float, means: Sequence[torch.Tensor]) -> None:
-        """Write the sums, divided and then rounded, into tensors of the gradients' sizes."""
-        place = 0
-        for mean in means:
-            mean.view(-1).copy_(self.totals[place : place + mean.numel()].div_(divisor))
-            place += mean.numel()
+    def mean(self, divisor: float, means: Sequence[torch.Tensor], which: slice) -> None:
+        """Write some of the sums, divided and then rounded, into tensors of the gradients' sizes."""
+        for number in range(len(means))[which]:
+            total = self._totals(slice(number, number + 1))
+            means[number].view(-1).copy_(total.div_(divisor))
+
+    def _totals(self, which: slice) -> torch.Tensor:
+        """The sums of some gradients that follow each other."""
+        first, last, _ = which.indices(len(self._greatest))
+        return self.totals[self._edges[first] : self._edges[last]]
 
     def next_bounds(self) -> list[int]:
         """The bounds that follow from this iteration's addends, for it to be made again, or for the next one.

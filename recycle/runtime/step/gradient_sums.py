@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import torch
 
-from recycle.runtime.step.exact_sums import ExactSums, Share
+from recycle.runtime.net.network import Group, Reduction
+from recycle.runtime.step.exact_sums import ExactSums
 from recycle.runtime.step.gradients import FlatGradients, square
-from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 
 
 class GradientSums:
@@ -30,6 +31,8 @@ class GradientSums:
             self._reduced = FlatGradients(main)
         self.bounds: list[int] = []
         self._main = main
+        # By the place of their parameters.
+        self._under_way: dict[tuple[int, int], list[Reduction]] = {}
         self._exact = ExactSums(self.collected.views, addends) if addends else None
         main.use(self.collected.views)
 
@@ -39,6 +42,7 @@ class GradientSums:
         Args:
             bounds: of the addends; nothing where sums are not exact.
         """
+        self._under_way.clear()
         self.collected.zero()
         self._main.use(self.collected.views)
         if self._exact is not None:
@@ -49,29 +53,62 @@ class GradientSums:
         if self._exact is not None:
             self._exact.collect()
 
-    def reduce(self, shares: Sequence[Share], divisor: float) -> bool:
-        """Sum over the peers, and make the mean of it that the optimizer uses.
+    def start(self, peers: Group, which: slice) -> None:
+        """Start to sum some gradients over their peers.
 
         Args:
-            shares: which gradients are summed over whom.
-            divisor: of the sum.
+            peers: over whom.
+            which: of the main parameters, which follow each other; no more is collected for them.
+        """
+        self._under_way[which.start, which.stop] = (
+            [peers.start_sum(part) for part in self.collected.part(which)]
+            if self._exact is None
+            else self._exact.start_reduction(peers, which)
+        )
 
-        Returns:
-            Whether the sum is right: exact sums are not where an addend was above its bound.
+    def settle(self) -> None:
+        """Wait for all sums that were started.
 
         Raises:
             ConnectionLost: one of the peers is gone.
         """
+        for place in list(self._under_way):
+            for each in self._under_way.pop(place):
+                each.wait()
+
+    def reduce(self, peers: Group, which: slice, divisor: float) -> None:
+        """Sum some gradients over their peers, if that was not started, and have the optimizer step with the mean.
+
+        Args:
+            peers: over whom.
+            which: of the main parameters, which follow each other.
+            divisor: of the sum.
+
+        Raises:
+            ConnectionLost: one of the peers is gone.
+        """
+        place = which.start, which.stop
+        if place not in self._under_way:
+            self.start(peers, which)
+        for each in self._under_way.pop(place):
+            each.wait()
         if self._exact is None:
-            for peers, which in shares:
-                for part in self.collected.part(which):
-                    peers.sum(part)
             if divisor > 1:
-                self.collected.scale(1 / divisor)
+                for part in self.collected.part(which):
+                    part.mul_(1 / divisor)
+        else:
+            self._exact.mean(divisor, self._reduced.views, which)
+            self._main.use(self._reduced.views, which)
+
+    def finish(self) -> bool:
+        """All gradients are reduced: keep them, where that is asked for.
+
+        Returns:
+            Whether the sums are right: exact ones are not where an addend was above its bound.
+        """
+        if self._exact is None:
             self.collected, self._reduced = self._reduced, self.collected
         else:
-            self._exact.reduce(shares)
-            self._exact.mean(divisor, self._reduced.views)
             self.bounds = self._exact.next_bounds()
         self.use_reduced()
         return self._exact is None or self._exact.fits
@@ -84,15 +121,19 @@ class GradientSums:
         """Multiply the reduced gradients."""
         self._reduced.scale(factor)
 
-    def are_finite(self) -> bool:
-        """Whether all reduced gradients are finite numbers."""
-        return self._reduced.are_finite()
+    def are_finite(self, which: slice = EVERYTHING) -> bool:
+        """Whether the gradients that are reduced by now are finite numbers, where sums are not exact.
+
+        Args:
+            which: of the main parameters, which follow each other.
+        """
+        return self.collected.are_finite(which)
 
     def squares(self, fits: bool, first: bool = True) -> list[float]:
         """This rank's part of the squared norm of each stage; infinite where it is no finite number.
 
         Args:
-            fits: what ``reduce`` returned; sums that are not right have no norm.
+            fits: what ``finish`` returned; sums that are not right have no norm.
             first: whether this is the first rank of its server.
         """
         stages = self._main.counted(self._reduced.views, first)
@@ -100,7 +141,7 @@ class GradientSums:
             return [math.inf for _ in stages]
         return [square(each) if fits else 0.0 for each in stages]
 
-    def parts(self, which: slice = slice(None)) -> tuple[torch.Tensor, ...]:
+    def parts(self, which: slice = EVERYTHING) -> tuple[torch.Tensor, ...]:
         """What a step is made from, for who follows it: the reduced gradients and the bounds.
 
         Args:

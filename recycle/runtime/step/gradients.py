@@ -43,10 +43,10 @@ class FlatGradients:
             ends[id(buffer)] = buffer, first, end
         return [buffer[first:end] for buffer, first, end in ends.values()]
 
-    def are_finite(self) -> bool:
-        """Whether every value is a finite number."""
+    def are_finite(self, which: slice) -> bool:
+        """Whether every value of some parameters that follow each other is a finite number."""
         return all(
-            bool(torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))) for buffer in self.buffers if len(buffer)
+            bool(torch.isfinite(torch.linalg.vector_norm(part, math.inf))) for part in self.part(which) if len(part)
         )
 
     def scale(self, factor: float) -> None:

@@ -10,6 +10,8 @@ from itertools import islice
 import torch
 
 PRECISION = torch.float32
+EVERYTHING = slice(None)
+"""All main parameters of a server."""
 
 
 class MainParameters:
@@ -34,13 +36,14 @@ class MainParameters:
         """The model's parameters, and the main ones where they are others."""
         return (each for pair in self._main.items() for each in pair)
 
-    def use(self, gradients: Sequence[torch.Tensor]) -> None:
+    def use(self, gradients: Sequence[torch.Tensor], which: slice = EVERYTHING) -> None:
         """From now on, these are the gradients: autograd adds to them, and the optimizer steps with them.
 
         Args:
             gradients: one per main parameter, in their order.
+            which: of them are meant.
         """
-        for (model, main), gradient in zip(self._main.items(), gradients, strict=True):
+        for (model, main), gradient in list(zip(self._main.items(), gradients, strict=True))[which]:
             main.grad = gradient
             if main is not model:
                 # The name by which Megatron knows it, and the queue of weight gradients.
@@ -51,10 +54,23 @@ class MainParameters:
         first = sum(self._sizes[:stage])
         return slice(first, first + self._sizes[stage])
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have an optimizer step with the gradients in use."""
+    def step(self, optimizer: torch.optim.Optimizer, which: slice = EVERYTHING) -> None:
+        """Have an optimizer step with the gradients in use.
+
+        Args:
+            optimizer: of the main parameters.
+            which: of them are stepped; the others stay as they are.
+        """
+        members = list(self)
+        stepped = set(range(len(members))[which])
+        others = [(each, each.grad) for place, each in enumerate(members) if place not in stepped]
+        for each, _ in others:
+            # Optimizers pass over what has no gradient.
+            each.grad = None
         optimizer.step()
-        self.copy_back()
+        for each, gradient in others:
+            each.grad = gradient
+        self.copy_back(which)
 
     def counted(self, gradients: Sequence[torch.Tensor], first: bool = True) -> list[list[torch.Tensor]]:
         """The gradients that count in a norm, by stage: of a parameter that others have as well, only one counts.
@@ -82,10 +98,10 @@ class MainParameters:
                 if main is not model:
                     main.copy_(model)
 
-    def copy_back(self) -> None:
+    def copy_back(self, which: slice = EVERYTHING) -> None:
         """Give the model the values of the main parameters, rounded to its precision."""
         with torch.no_grad():
-            for model, main in self._main.items():
+            for model, main in list(self._main.items())[which]:
                 if main is not model:
                     model.copy_(main)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from recycle.runtime.net.network import Group, Network
-from recycle.runtime.step.main_parameters import PRECISION, MainParameters
+from recycle.runtime.step.main_parameters import EVERYTHING, PRECISION, MainParameters
 from recycle.state.shards import Piece, assign_shards, cut_layers
 
 STEP, BOUND = "step", "bound"
@@ -82,8 +82,9 @@ class ShardSteps:
             self._forget(shard)
         self.held = self.before = self._wanted
 
-    def make(self) -> None:
+    def make(self, which: slice) -> None:
         """See PeerSteps."""
+        assert which == EVERYTHING, "shards lie across the chunks of a server"
         groups = self._optimizer.param_groups
         for group in groups:
             group["params"] = []

@@ -17,8 +17,11 @@ class PeerSteps(Protocol):
     def begin(self) -> None:
         """A step is about to be made."""
 
-    def make(self) -> None:
-        """Step with the gradients in use. All peers call it, and have all parameters after it.
+    def make(self, which: slice) -> None:
+        """Step with the gradients in use. All peers call it, and have these parameters after it.
+
+        Args:
+            which: of the main parameters; those of some of the server's chunks.
 
         Raises:
             ViewBroken: one of them is gone; the state is of no version then.
@@ -53,9 +56,9 @@ class WholeSteps:
     def begin(self) -> None:
         """See PeerSteps."""
 
-    def make(self) -> None:
+    def make(self, which: slice) -> None:
         """See PeerSteps."""
-        self._main.step(self._optimizer)
+        self._main.step(self._optimizer, which)
 
     def undo(self) -> None:
         """See PeerSteps."""

@@ -1,7 +1,7 @@
 """Reduction and optimizer step of a server's stages of torch parameters."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,11 +10,11 @@ from recycle.runtime.errors import NotFinite
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.peers import ChunkPeers
-from recycle.runtime.step.exact_sums import NOTHING, Share
+from recycle.runtime.step.exact_sums import NOTHING
 from recycle.runtime.step.gradient_sums import GradientSums
 from recycle.runtime.step.listener import StepFeed
 from recycle.runtime.step.loss_scale import LossScale, ScaleRule
-from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 from recycle.runtime.step.optimizers import require_supported
 from recycle.runtime.step.shard_steps import ShardRule, ShardSteps
 from recycle.runtime.step.speculation import Speculation
@@ -74,6 +74,10 @@ class TorchUpdate:
     made again from the gradient, which is kept for that. So every step is in the end the one that would have been made
     by waiting, to the bit.
 
+    A stage is stepped as soon as it is reduced, unless that takes something of the server's others: the norm where it
+    is waited for, what is done to all gradients, or shards, which lie across them. Then all are stepped with the last.
+    The server is at its next version when all are; a step of some is taken back by ``drop``.
+
     Args:
         main: the parameters of the server's stages.
         make_optimizer: makes the optimizer of the main parameters.
@@ -121,6 +125,9 @@ class TorchUpdate:
         self._keeps = method.keep or method.guesses
         self._verdict: GradientVerdict | None = None
         self._pending = False
+        # Of the iteration: what its sums are divided by; whether stages step apart, and whether any has.
+        self._divisor: float | None = None
+        self._apart = self._stepping = False
 
     @property
     def speculation(self) -> Speculation | None:
@@ -164,7 +171,7 @@ class TorchUpdate:
         self,
         network: Network,
         peers: Sequence[ChunkPeers] = (),
-        after_reduction: Callable[[], None] = lambda: None,
+        after_reduction: Callable[[], None] | None = None,
         tokens: Callable[[], int] | None = None,
     ) -> None:
         """Work over the groups of a view from now on, with gradients of zero.
@@ -172,11 +179,12 @@ class TorchUpdate:
         Args:
             network: of the server.
             peers: who holds which of its stages; the network's peers hold all of them if nobody is named.
-            after_reduction: what else is done to the gradients before they are used.
+            after_reduction: what else is done to all gradients before they are used; None where that is nothing.
             tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
         """
         self._network = network
-        self._shares = list(self._share_out(peers)) or [Share(network.peers, slice(None))]
+        self._groups = dict.fromkeys(self._stages, network.peers)
+        self._groups |= {chunk: each.group for each in peers for chunk in each.chunks}
         self._steps.connect(network)
         self._after_reduction = after_reduction
         if tokens is not None:
@@ -196,38 +204,68 @@ class TorchUpdate:
         """A micro-batch's gradients, or a part of them, were added."""
         self.sums.collect()
 
-    def reduce(self) -> None:
-        """Sum over the peers.
+    def start_reduction(self, chunk: int) -> None:
+        """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""
+        if not self._network.one_queue:
+            self.sums.start(self._groups[chunk], self._place(chunk))
+
+    def reduce(self, chunk: int, *, last: bool) -> None:
+        """See StageUpdate.
 
         Raises:
             NotFinite: the sum holds a value that is no finite number, and nobody looks at the norm.
         """
+        if self._divisor is None:
+            self._divisor = self._start_reducing()
+        self.sums.reduce(self._groups[chunk], self._place(chunk), self._divisor)
+        if self._apart:
+            self._require_finite([chunk])
+        if last:
+            self._finish_reducing()
+
+    def _start_reducing(self) -> float:
+        """By what all sums of an iteration are divided. All come here first, whichever stage they reduce first."""
         if not self._method.staggered and self._validation is None:
             self._network.barrier()
+        alone = self._after_reduction is None and self.shards is None
+        self._apart = alone and (self._validation is None or self._validation.guesses)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         # Divided by this, the sum over all micro-batches is the gradient of the whole batch.
-        fits = self.sums.reduce(self._shares, self._tokens() * scale)
-        self._after_reduction()
+        return self._tokens() * scale
+
+    def _finish_reducing(self) -> None:
+        """All gradients are reduced: do what takes them together."""
+        fits = self.sums.finish()
+        if self._after_reduction is not None:
+            self._after_reduction()
         if self._validation is None:
-            if not self.sums.are_finite():
-                raise NotFinite(f"the gradient of stage {' and '.join(map(str, self._stages))} is not finite")
+            if not self._apart:
+                self._require_finite(self._stages)
             return
         guesses = self._validation.guesses
         squares = self.sums.squares(fits, self._network.rank.is_first)
         self._validation.tell(self.versions.newest, squares, fits)
         self._verdict = None if guesses else self._validation.hear(guessed=False)
 
-    def step(self) -> Redo:
-        """Update the parameters, and set the gradients to zero; unless it is known that nobody can.
+    def _require_finite(self, chunks: Sequence[int]) -> None:
+        if self._validation is None and not all(self.sums.are_finite(self._place(chunk)) for chunk in chunks):
+            raise NotFinite(f"the gradient of stage {' and '.join(map(str, chunks))} is not finite")
+
+    def step(self, chunk: int, *, last: bool) -> Redo:
+        """See StageUpdate.
 
         Raises:
             ViewBroken: a peer is gone that has shards which only it was to step.
         """
-        if self._verdict is None:
+        which = self._place(chunk) if self._apart else EVERYTHING
+        if not last:
+            if self._apart:
+                self._make(which)
+        elif self._verdict is None:
             self._pending = self._validation is not None
             if self._pending:
                 self.feed.guess()
-            self._apply(1.0)
+            self._apply(1.0, which)
         elif self._verdict.fits:
             self._apply(self._verdict.factor)
         else:
@@ -262,17 +300,9 @@ class TorchUpdate:
         if self._validation is not None:
             self._validation.forget(self.versions.newest)
 
-    def _share_out(self, peers: Sequence[ChunkPeers]) -> Iterator[Share]:
-        """Which gradients are summed over whom: all at once, where all stages have the same peers.
-
-        Others among the peers may hold more chunks, so that all of them sum the same pieces.
-        """
-        for each in peers:
-            if len(peers) == 1:
-                yield Share(each.group, slice(None))
-                continue
-            first, last = (self.main.of_stage(self._stages.index(chunk)) for chunk in (each.chunks[0], each.chunks[-1]))
-            yield Share(each.group, slice(first.start, last.stop))
+    def _place(self, chunk: int) -> slice:
+        """Which of the main parameters are those of a stage."""
+        return self.main.of_stage(self._stages.index(chunk))
 
     def _correct(self, verdict: GradientVerdict) -> Redo:
         """Make the last step what it should have been."""
@@ -283,6 +313,8 @@ class TorchUpdate:
             return Redo.NOTHING
         if not self.feed.heard_before:
             self.feed.undone()
+        # All who take part in them have come to the same verdict, and forget them too.
+        self.sums.settle()
         self.versions.undo()
         self.main.copy_back()
         if not verdict.fits:
@@ -323,19 +355,30 @@ class TorchUpdate:
         if self.feed.listener is not None:
             self.feed.listener.stepping((*self.sums.parts(), torch.tensor([factor != 0])))
 
-    def _apply(self, factor: float) -> None:
-        """Make a step with the reduced gradient times a factor; with 0, only count it."""
-        self._steps.begin()
-        if self._keeps:
-            self.versions.keep()
+    def _begin_step(self) -> None:
+        """Keep what a step is about to change, unless some stages have stepped."""
+        if not self._stepping:
+            self._steps.begin()
+            if self._keeps:
+                self.versions.keep()
+        self._stepping = True
+
+    def _make(self, which: slice) -> None:
+        """Step some parameters."""
+        self._begin_step()
+        if self._method.prepare is not None:
+            self._method.prepare(self.optimizer, self.versions.newest)
+        self._steps.make(which)
+
+    def _apply(self, factor: float, which: slice = EVERYTHING) -> None:
+        """Make a step with the reduced gradient times a factor, or what is left of it; with 0, only count it."""
+        self._begin_step()
         if factor not in (0.0, 1.0):
             self.sums.scale(factor)
         if not self._pending:
             self._tell(factor)
         if factor:
-            if self._method.prepare is not None:
-                self._method.prepare(self.optimizer, self.versions.newest)
-            self._steps.make()
+            self._make(which)
             for parameter, bound in zip(self.main, self.sums.bounds, strict=False):
                 # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
                 self.optimizer.state[parameter]["bound"] = torch.tensor(bound)
@@ -350,7 +393,8 @@ class TorchUpdate:
         Args:
             bounds: of the addends; those of the present version if None.
         """
-        self._verdict = None
+        self._verdict = self._divisor = None
+        self._apart = self._stepping = False
         if self._method.addends and not bounds:
             bounds = [int(self.optimizer.state.get(each, {}).get("bound", NOTHING)) for each in self.main]
         self.sums.begin(bounds or [])

@@ -71,6 +71,16 @@ def judge(plan):
                 hop = job.latency[chunk - 1] if far else 0
                 assert stop[chunk - 1, "F", unit] + hop <= begin[chunk, "F", unit]
                 assert stop[chunk, "I", unit] + hop <= begin[chunk - 1, "I", unit]
+    ready = {chunk: max(stop[chunk, "W", unit] for unit in units) for chunk in place}
+    cost = {chunk: job.stages[chunk].update for chunk in place}
+    if job.overlap_reduction is True and not job.standard and plan.mode.optimizer == "staggered":
+        # Each server takes part in one reduction at a time, and is free to compute meanwhile.
+        links = defaultdict(int)
+        for _, chunk in sorted((time, chunk) for chunk, time in ready.items()):
+            peers = [(pipeline, place[chunk]) for pipeline in live[place[chunk]]]
+            ready[chunk] = max([ready[chunk], *(links[peer] for peer in peers)]) + job.stages[chunk].reduction
+            links.update(dict.fromkeys(peers, ready[chunk]))
+            cost[chunk] = job.stages[chunk].optimizer
     value = 0
     for server in map(str, plan.programs):
         mine = [row for row in rows if row[0] == server]
@@ -88,10 +98,10 @@ def judge(plan):
             level += amount
             # A release at an instant makes room for what starts then, unless a task takes no time.
             assert level <= job.limit(int(server.partition("_")[2])) or any(row[4] == row[5] for row in mine)
-        updates = sorted((max(stop[chunk, "W", unit] for unit in units), job.stages[chunk].update) for chunk in chunks)
+        updates = sorted((ready[chunk], cost[chunk]) for chunk in chunks)
         time = max((row[5] for row in mine), default=0)
-        for ready, update in updates:
-            time = max(time, ready) + update
+        for summed, update in updates:
+            time = max(time, summed) + update
         first = min((row[4] for row in mine), default=time - sum(update for _, update in updates))
         value = max(value, time - first)
     if plan.mode.optimizer == "global":

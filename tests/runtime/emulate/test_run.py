@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.examples import QUICK, placed_job, uneven_job
+from harness.examples import QUICK, overlapped, placed_job, uneven_job
 from recycle.job import Server
 from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
@@ -26,6 +26,10 @@ def placed_plan(form, *dead):
     return make_plan(placed_job(form), [Server.parse(each) for each in dead], Mode(), QUICK)
 
 
+def overlapped_plan(form, *dead):
+    return make_plan(overlapped(placed_job(form)), [Server.parse(each) for each in dead], Mode(), QUICK)
+
+
 def uneven_plan(slow, *dead):
     return make_plan(uneven_job(slow), [Server.parse(each) for each in dead], Mode(), QUICK)
 
@@ -34,7 +38,7 @@ PLANS = {
     **{name: partial(paper_plan, name) for name in ("1-fault-free", "2-fused", "3-split", "4-staggered")},
     "v-shaped": partial(placed_plan, "v-shaped"),
     "v-shaped with a death": partial(placed_plan, "v-shaped", "W1_0"),
-    "interleaved with a death": partial(placed_plan, "interleaved:2", "W0_1"),
+    "interleaved with a death, reduced beside": partial(overlapped_plan, "interleaved:2", "W0_1"),
     "unequal depth with a slow server": partial(uneven_plan, 50),
     "unequal depth with a death": partial(uneven_plan, 100, "W1_1"),
 }

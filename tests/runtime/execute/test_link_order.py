@@ -1,24 +1,31 @@
-"""The order on links: in whatever way the servers of a plan go on, both ends of a link start its transfers alike.
+"""The order on links and in groups: in whatever way the servers of a plan go on, all of them start alike.
 
-Transports tell the transfers of a link apart by nothing else.
+Transports tell the transfers of a link, and the reductions of a group, apart by nothing else.
 """
 
 from collections import defaultdict
 
+import msgspec
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle.control.view import View
+from recycle.holding import live_holders, placed
 from recycle.job import Server
 from recycle.plan.clock import run_clock
+from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan, Provenance
-from recycle.planner.model.lowering import lower
+from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
+from recycle.planner.model.lowering import instructions, lower
+from recycle.planner.model.problem import make_problem
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import Held, Redo, TensorSpec
 from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.transfer_key import Carried
 from recycle.runtime.step.tokens import TokenTotal
+from tests.planner.test_unequal import some_dead, unequal_jobs
 from tests.strategies import placed_and_scheduled, scheduled
 
 SPEC = TensorSpec((1,), torch.float32)
@@ -39,16 +46,25 @@ class Listed:
         self.server = server
         self.sent = defaultdict(list)
         self.received = defaultdict(list)
-        self.peers = self
+        self.summed = defaultdict(list)
+        self.peers = self.group("", view.peers(server.stage))
 
-    def sum(self, _):
-        pass
-
-    def group(self, _, __):
-        return self
+    def group(self, _, servers):
+        return ListedGroup(self.summed[tuple(servers)])
 
     def link(self, peer):
         return ListedLink(self.sent[peer], self.received[peer])
+
+
+class ListedGroup:
+    def __init__(self, summed):
+        self._summed = summed
+
+    def start_sum(self, tensor):
+        self._summed.append(tensor.shape)
+        return Done()
+
+    sum = start_sum
 
 
 class ListedLink:
@@ -90,7 +106,7 @@ class Stage:
         pass
 
     def take_losses(self):
-        return None
+        return {}
 
     def held(self):
         return Held(0, 0)
@@ -100,31 +116,60 @@ class Stage:
 
 
 class Update:
-    """Asks for the total of tokens in each reduction, and finds what has to be made again where all others do, too."""
+    """Asks for the total of tokens before it sums, and finds what has to be made again where all others do, too."""
 
     waits = False
 
-    def __init__(self, network, place, redo):
-        group = network.peers if network.server.stage == place else None
-        self._tokens = TokenTotal(network, network.view.peers(place), group, lambda: 1)
+    def __init__(self, job, network, redo):
+        peers = chunk_peers(job, network)
+        last = peers_of_last(job, peers)
+        counters = live_holders(job, frozenset(network.view.servers))[-1]
+        self._tokens = TokenTotal(network, counters, last and last.group, lambda: 1)
+        self._groups = {chunk: each.group for each in peers for chunk in each.chunks}
+        self._started = set()
+        self._counted = False
         self._redo = list(redo)
 
     def collect(self):
         pass
 
     def validate(self):
-        return self._redo.pop() if self._redo else Redo.NOTHING
+        redo = self._redo.pop() if self._redo else Redo.NOTHING
+        if redo is not Redo.NOTHING:
+            self._started.clear()
+        return redo
 
-    def reduce(self):
-        self._tokens()
+    def start_reduction(self, chunk):
+        assert chunk not in self._started
+        self._started.add(chunk)
+        self._groups[chunk].start_sum(torch.zeros(100 + chunk))
 
-    def step(self):
-        return self._redo.pop() if self._redo else Redo.NOTHING
+    def reduce(self, chunk, *, last):
+        if not self._counted:
+            self._tokens()
+        self._counted = not last
+        if chunk not in self._started:
+            self.start_reduction(chunk)
+        self._started.remove(chunk)
+
+    def step(self, chunk, *, last):
+        return self._redo.pop() if last and self._redo else Redo.NOTHING
 
 
-@given(st.one_of(scheduled(pipelines=3), placed_and_scheduled()), st.lists(st.sampled_from(list(Redo)), max_size=6))
+@st.composite
+def unequal_and_scheduled(draw):
+    """Pipelines that are not alike: a server has other peers for each of its chunks, and may hold but one of them."""
+    job = msgspec.structs.replace(draw(unequal_jobs(4)), overlap_reduction=draw(st.sampled_from([msgspec.UNSET, True])))
+    problem = make_problem(job, some_dead(draw, job), Mode())
+    return problem, instructions(problem, schedule_chunks(problem, POLICIES[0]))
+
+
+@given(
+    st.one_of(scheduled(pipelines=3), placed_and_scheduled(), unequal_and_scheduled()),
+    st.lists(st.sampled_from(list(Redo)), max_size=6),
+)
 @settings(max_examples=100, deadline=None)
-def test_both_ends_of_every_link_start_its_transfers_in_the_same_order(case, redo):
+def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_same_order(case, redo):
     problem, compute = case
     job, mode = problem.job, problem.mode
     _, lists = lower(job, run_clock(job, mode, compute))
@@ -135,13 +180,16 @@ def test_both_ends_of_every_link_start_its_transfers_in_the_same_order(case, red
     networks = {}
     for server in view.servers:
         network = networks[server] = Listed(view, server)
-        update = Update(network, job.places[-1], redo)
-        stages = [Stage(each, len(job.stages)) for each in job.chunks[server.stage]]
+        update = Update(job, network, redo)
+        stages = [Stage(each, len(job.stages)) for each in placed(job, server).chunks]
         worker = Worker(plan, stages, update, network, Recorder(server))
         worker.run(1)
         worker.evaluate()
         worker.settle(2)
         worker.run(2)
+    for server, network in networks.items():
+        for servers, shapes in network.summed.items():
+            assert all(networks[each].summed[servers] == shapes for each in servers), f"{server} of {servers}"
     for sender, network in networks.items():
         for receiver, keys in network.sent.items():
             assert keys == networks[receiver].received[sender], f"{sender} to {receiver}"

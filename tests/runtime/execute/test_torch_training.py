@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from harness.examples import QUICK, paper_job, placed_job
+from harness.examples import QUICK, overlapped, paper_job, placed_job
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.memory import peak_memory
@@ -131,10 +131,18 @@ def test_with_free_routing_and_two_stages():
     require_same(plan_of(["W1_1"], Mode("split", "staggered", "free"), stages=2))
 
 
-@pytest.mark.parametrize(("form", "dead"), [("v-shaped", ""), ("v-shaped", "W0_1"), ("interleaved:2", "W1_0")])
-def test_with_several_stages_per_server(form, dead):
+@pytest.mark.parametrize(
+    ("job", "dead", "clip"),
+    [
+        (placed_job("v-shaped"), "", None),
+        (placed_job("v-shaped"), "W0_1", 0.05),
+        (overlapped(placed_job("interleaved:2")), "W1_0", 0.05),
+    ],
+    ids=["each on its own", "together", "reduced beside"],
+)
+def test_with_several_stages_per_server(job, dead, clip):
     servers = [Server.parse(each) for each in dead.split(",") if each]
-    require_same(make_plan(placed_job(form), servers, Mode(), QUICK), dropout=0.2, clip=0.05)
+    require_same(make_plan(job, servers, Mode(), QUICK), dropout=0.2, clip=clip)
 
 
 def test_with_neighbouring_stages_on_one_server_and_others_apart():

@@ -67,7 +67,7 @@ class Stage:
         for _ in range(steps):
             for buffer in self.update.sums.collected.buffers:
                 buffer.normal_()
-            self.update.step()
+            self.update.step(0, last=True)
 
     def content(self):
         return {name: each.clone() for name, each in self.state().items()}

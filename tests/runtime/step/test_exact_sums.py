@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recycle.runtime.step.exact_sums import CHUNK, HEADROOM, NOTHING, SMALLEST, ExactSums, Share, quantum
+from recycle.runtime.step.exact_sums import CHUNK, HEADROOM, NOTHING, SMALLEST, ExactSums, quantum
 
 WIDTH = 3
 singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -52,11 +52,16 @@ def collect(rows, bound, most):
     return sums
 
 
+def sum_over(server, others):
+    for each in server.start_reduction(OtherServers(others), slice(None)):
+        each.wait()
+
+
 def mean(servers, divisor=1):
     first, *others = servers
-    first.reduce([Share(OtherServers(others), slice(None))])
+    sum_over(first, others)
     result = torch.empty(WIDTH)
-    first.mean(divisor, [result])
+    first.mean(divisor, [result], slice(None))
     return result
 
 
@@ -115,7 +120,7 @@ def test_an_addend_above_its_bound_is_noticed_on_every_server(rows):
     low = exponent - 1 if mantissa > 0.5 else exponent - 2
     here, there = collect([[0.0] * WIDTH], low, 16), collect(rows, low, 16)
     assert here.fits
-    here.reduce([Share(OtherServers([there]), slice(None))])
+    sum_over(here, [there])
     assert not here.fits
     assert here.next_bounds() == [exponent + HEADROOM]
 
@@ -139,7 +144,7 @@ def test_nothing_but_zero_fits_before_anything_is_known():
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_what_is_no_number_is_noticed_and_leaves_the_bounds(value):
     here, there = collect([[1.0] * WIDTH], 1, 4), collect([[1.0, value, 0.0], [1.0, 1.0, 1.0]], 1, 4)
-    here.reduce([Share(OtherServers([there]), slice(None))])
+    sum_over(here, [there])
     assert not here.finite
     assert here.next_bounds() == [1]
     assert not mean([there]).isfinite().all()
@@ -160,7 +165,7 @@ def test_gradients_of_many_sizes_have_bounds_of_their_own():
         found = sums.next_bounds()
         fits = sums.fits
         means = [torch.empty(size) for size in sizes]
-        sums.mean(1, means)
+        sums.mean(1, means, slice(None))
         sums.start(found)
     assert fits
     assert found == [math.frexp(each.abs().max().item())[1] + HEADROOM for each in values]
