@@ -260,8 +260,6 @@ def command(
         raise UserError(
             "--sequence-parallel: it is for servers of several ranks; add --tensor-parallel or leave it out"
         )
-    if redundancy is not None and tensor_parallel > 1:
-        raise UserError(f"{asked}: it keeps servers of one rank; leave it or --tensor-parallel out")
     if redundancy is not None and not protected:
         raise UserError(f"{asked}: a run without protection survives no failure; leave it off")
     if redundancy is not None:

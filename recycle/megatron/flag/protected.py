@@ -148,7 +148,8 @@ class ProtectedExecution:
         reporter, kept = Reporters(*reporters), None
         if training.moments is not None:
             versions = KeptVersions(steps, doorway)
-            kept = make_keeping(versions, self.server, self.job.depth, lambda: self.network.view, endpoint, reporter)
+            where = self.server, self._rank, self.job.depth
+            kept = make_keeping(versions, *where, lambda: self.network.view, endpoint, reporter)
         trainee = Trainee(
             doorway,
             self,
@@ -176,8 +177,7 @@ class ProtectedExecution:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
             if training.moments is not None:
-                state = steps.whole.state(version)
-                text = announce(state, training.moments, self.server, self.job.pipelines, endpoint)
+                text = announce(steps, training.moments, self.server, self._rank, self.job.pipelines, endpoint)
                 reporter.tell(InstantLine("memory", now(), None, text))
             if torch.distributed.get_rank() == 0:
                 Board(endpoint.connect(), endpoint.token).verdicts.open(

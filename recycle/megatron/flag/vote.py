@@ -21,7 +21,7 @@ from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
 from recycle.megatron.flag.repeated_step import RepeatedStep
 from recycle.megatron.flag.shard_optimizers import find_distributed
-from recycle.megatron.flag.sharded_optimizer import ShardedOptimizer
+from recycle.megatron.flag.sharded_optimizer import STEP, ShardedOptimizer
 from recycle.megatron.flag.whole_stage import WholeStage
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
@@ -149,6 +149,8 @@ class Vote:
         if state:
             self.oldest = step
             self.undone += 1
+            # Shards are stepped by all their holders again; who has them has no other way to the parameters.
+            self._execution.collectives.forget(STEP, step)
 
     def _make(self, goal: int, step: int) -> None:
         """Get to a version by an iteration, but for the optimizer's step."""

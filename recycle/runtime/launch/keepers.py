@@ -135,7 +135,8 @@ class KeeperSetting(NamedTuple):
                 rack = self.racks.find(hello.host, hello.address)
                 homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port, rack))
                 offers.append(hello)
-            on[str(each.member.server)] = found
+            # Where its ranks are on several hosts, that of the first one.
+            on.setdefault(str(each.member.server), found)
         self.racks.require_known({name for each in homes for name in (each.host, each.address)})
         directory = KeeperDirectory(tuple(homes), self.redundancy, on)
         for place, hello in enumerate(offers):

@@ -310,6 +310,20 @@ def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(datas
     assert losses(survived) == stock
 
 
+def test_a_stage_of_ranks_that_hold_shards_is_killed_and_the_job_goes_on_from_memory(dataset, stock):
+    """Whoever goes back steps its shards again together with those who are back with all their ranks."""
+    kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")
+    split = ("--tensor-model-parallel-size", 2, "--use-distributed-optimizer")
+    victims, when = (random.choice((4, 5)), random.choice((6, 7))), random.uniform(0, 0.2)
+    watch = kill([(each, 4, when) for each in victims])
+    survived = train(dataset, *split, *kept, ranks=8, iterations=LENGTH, watch=watch)
+    assert "no live server of stage 1 is left: waiting for a replacement" in survived.output, (victims, when)
+    assert re.search(r"version [3-6] of stage 1 is taken from this host's keeper", survived.output), (victims, when)
+    # The first parameters of all its ranks together are those of a server of one rank.
+    expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
+    assert losses(survived) == expected, (victims, when)
+
+
 def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):
     """A host whose process is killed with its agent; the same command with the same rank takes its place."""
     with listen() as free:
