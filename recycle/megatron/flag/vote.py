@@ -69,6 +69,7 @@ class Vote:
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._repeated = RepeatedStep(optimizer, execution.collectives, lambda: self.newest) if repeats else None
         self._worker: Worker | None = None
+        self._begins = False
 
     @property
     def versions(self) -> Self:
@@ -82,7 +83,7 @@ class Vote:
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
-        execution = self._execution
+        execution, self._begins = self._execution, True
         update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters)
         self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
@@ -187,6 +188,11 @@ class Vote:
             stage.drop()
 
     def _make_gradients(self, step: int) -> None:
+        if self._begins and self._repeated is not None:
+            # The first instruction has keepers hold a view's first version. Who takes a stage up from there is past all
+            # calls that went before it, so nobody may be in one of them.
+            meet(self._execution.network)
+            self._begins = False
         self._drop()
         self._auxiliary.begin(step)
         self._execution.recorder.clear()

@@ -301,12 +301,20 @@ def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeyp
     assert lines[0].startswith("recycle: no live server of stage 1 is left")
 
 
-def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock):
-    """The others wait for one of them, and go back a step, out of what comes after it: a line, or an evaluation."""
+def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock, tmp_path, monkeypatch):
+    """The others wait for one of them, and go back a step, out of what comes after it: a line, or an evaluation.
+
+    First they die as soon as keepers have the version of a new view, and another server has not heard by then what all
+    have told each other before it.
+    """
+    monkeypatch.setenv("MARKS", str(tmp_path))
     kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")
-    survived = train(dataset, *kept, iterations=LENGTH, watch=kill([(2, 4, 0), (3, 4, 0)]))
+    watch = kill([(2, 8, 0), (3, 8, 0)])
+    survived = train(dataset, *kept, iterations=LENGTH, script="late_gpt.py", watch=watch)
     assert "no live server of stage 1 is left: waiting for a replacement" in survived.output
-    assert re.search(r"version [34] of stage 1 is taken from this host's keeper", survived.output)
+    for version in ("3", "[7-9]"):
+        assert re.search(rf"version {version} of stage 1 is taken from this host's keeper", survived.output)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["kept-2", "kept-3", "late-0", "norm-1"]
     assert losses(survived) == stock
 
 
