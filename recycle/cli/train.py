@@ -362,12 +362,12 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     from recycle.cli.planning import planning_of
     from recycle.cli.stand_in import StandIn
     from recycle.megatron.gpt.arriving import attend_run
-    from recycle.runtime.launch.keepers import Seat
+    from recycle.runtime.launch.keepers import Seat, last_token
 
     def say(text: str) -> None:
         make_console(error=True).print(f"recycle: {text}", markup=False)
 
-    seat = Seat(folder, meeting.address, resumes=goes_on) if keeps else None
+    seat = Seat(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
     stand_in = StandIn(folder)
     try:
         status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)

@@ -137,8 +137,8 @@ class ProtectedExecution:
         version = training.iteration()
         self._stages = stages
         self._steps = steps = self._make_steps(self, stages, version)
-        arrives = self._protection.life > 0
-        arrive = steps.arrive if arrives else None
+        arrives, resumes = self._protection.life > 0, self._protection.resumes
+        arrive = steps.arrive if arrives or resumes else None
         self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive)
         seconds = max(60 * training.minutes, DURATIONS.hang)
         durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds, replacement=seconds)
@@ -180,9 +180,9 @@ class ProtectedExecution:
                 text = announce(steps, training.moments, self.server, self._rank, self.job.pipelines, endpoint)
                 reporter.tell(InstantLine("memory", now(), None, text))
             if torch.distributed.get_rank() == 0:
-                Board(endpoint.connect(), endpoint.token).verdicts.open(
-                    Opening.of(View.of(training.plan, training.epoch))
-                )
+                # Where nobody holds what training goes on from, keepers do.
+                opening = Opening.of(View.of(training.plan, training.epoch), "checkpoint" if resumes else "memory")
+                Board(endpoint.connect(), endpoint.token).verdicts.open(opening)
             self._hand_over()
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()

@@ -15,7 +15,7 @@ from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
 from recycle.runtime.launch.keeper_finder import KeeperFinder
-from recycle.runtime.launch.keepers import KeeperSetting, Seat
+from recycle.runtime.launch.keepers import KeeperSetting, Seat, last_token
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
@@ -104,7 +104,7 @@ def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
     """
     if run.redundancy is None:
         return None
-    seat = Seat(run.folder, None if meeting is None else meeting.address, resumes=run.goes_on)
+    seat = Seat(last_token(run.folder), None if meeting is None else meeting.address, resumes=run.goes_on)
     if meeting is not None:
         meeting.keeper = seat.offer
     return keeper_setting(run, seat)

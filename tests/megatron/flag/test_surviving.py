@@ -332,6 +332,24 @@ def test_a_stage_of_ranks_that_hold_shards_is_killed_and_the_job_goes_on_from_me
     assert losses(survived) == expected, (victims, when)
 
 
+def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(dataset, stock, tmp_path):
+    kept = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", tmp_path / "run")
+    with pytest.raises(AssertionError) as ended:
+        train(dataset, *ON, *kept, iterations=LENGTH, watch=kill([(rank, 5, 0) for rank in range(4)]))
+    assert "recycle: all servers are dead; the memory of hosts has the state for 10 minutes" in str(ended.value)
+    survived = train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
+    assert re.search(r"version [4-7] of stage 0 is taken from this host's keeper", survived.output)
+    found = losses(survived)
+    assert min(number for kind, number in found if kind == "trained") in range(5, 9)
+    assert found == {key: stock[key] for key in found}
+    assert ("trained", LENGTH) in found
+    # Nothing is left of a run that came to its end.
+    with pytest.raises(
+        AssertionError, match="--recycle-resume: the memory of 1 host has no version that all stages have"
+    ):
+        train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
+
+
 def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):
     """A host whose process is killed with its agent; the same command with the same rank takes its place."""
     with listen() as free:

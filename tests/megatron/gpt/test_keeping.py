@@ -44,7 +44,7 @@ def described(folder, copies, hosts, memory=PLENTY, every=0):
         Hello(f"host{host}", "", f"10.0.0.{host}", {}, KeeperOffer(2000 + place, memory))
         for place, host in ((place, place * hosts // len(everybody)) for place in range(len(everybody)))
     ]
-    return keeper_setting(run, Seat(folder, None, resumes=False)), everybody, hellos
+    return keeper_setting(run, Seat("", None, resumes=False)), everybody, hellos
 
 
 def test_each_hosts_first_process_has_its_keeper_and_copies_are_on_other_hosts(tmp_path):
