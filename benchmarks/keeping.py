@@ -76,6 +76,7 @@ class Stage:
     """
 
     newest = undone = 0
+    shards = None
 
     def __init__(self, size: int) -> None:
         self._state = {str(number): torch.rand(size // 64) for number in range(16)}

@@ -204,8 +204,8 @@ def test_a_release_that_is_not_known_is_refused(run):
             "--recycle-exact: where a stage is lost",
         ),
         (
-            "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 2",
-            "--tensor-model-parallel-size: a keeper's parts are those of servers of one rank",
+            "--recycle-keep-in-memory copies=2 --num-experts 8 --use-distributed-optimizer",
+            "--num-experts: what experts report is not taken back",
         ),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),

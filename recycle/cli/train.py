@@ -260,8 +260,6 @@ def command(
         raise UserError(
             "--sequence-parallel: it is for servers of several ranks; add --tensor-parallel or leave it out"
         )
-    if redundancy is not None and tensor_parallel > 1:
-        raise UserError(f"{asked}: it keeps servers of one rank; leave it or --tensor-parallel out")
     if redundancy is not None and not protected:
         raise UserError(f"{asked}: a run without protection survives no failure; leave it off")
     if redundancy is not None:
@@ -364,12 +362,12 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     from recycle.cli.planning import planning_of
     from recycle.cli.stand_in import StandIn
     from recycle.megatron.gpt.arriving import attend_run
-    from recycle.runtime.launch.keepers import Seat
+    from recycle.runtime.launch.keepers import Seat, last_token
 
     def say(text: str) -> None:
         make_console(error=True).print(f"recycle: {text}", markup=False)
 
-    seat = Seat(folder, meeting.address, resumes=goes_on) if keeps else None
+    seat = Seat(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
     stand_in = StandIn(folder)
     try:
         status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)

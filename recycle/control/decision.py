@@ -1,10 +1,10 @@
 """The decision: who is in the next epoch and where it takes up the work, as a pure function of what is known."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from recycle.control.messages import NOTHING, Death, Report, Verdict
+from recycle.control.messages import NOTHING, Death, KeptVersions, Report, Verdict
 from recycle.control.view import Member, View
 from recycle.holding import own_layout, units, units_of, units_text, with_layout
 from recycle.job import Job, Server
@@ -131,7 +131,7 @@ def common_report(reports: Collection[Report]) -> Report:
         min(versions, default=NOTHING),
         min(readable) if len(readable) == len(reports) else None,
         next((each.stop for each in reports if each.stop), ""),
-        first.kept if len(reports) == 1 else (),
+        _common_kept([each.kept for each in reports]),
         closed=any(each.closed for each in reports),
         shards=_common_shards(reports, max(versions, default=NOTHING)),
         older_shards=_common_shards(reports, min(versions, default=NOTHING)),
@@ -215,6 +215,11 @@ def _common_shards(reports: Collection[Report], version: int) -> tuple[int, ...]
     """The shards of a version that all ranks of a server hold, each of its own part; None where that is all of them."""
     shards = [frozenset(found) for each in reports if (found := each.shards_of(version)) is not None]
     return tuple(sorted(frozenset.intersection(*shards))) if shards else None
+
+
+def _common_kept(reports: Sequence[KeptVersions]) -> KeptVersions:
+    """The versions of each stage that keepers have as a whole, as all ranks of a server see them."""
+    return tuple(tuple(sorted(set.intersection(*map(set, versions)))) for versions in zip(*reports, strict=False))
 
 
 def _names(members: Iterable[Member]) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="write"
 
     Attributes:
         stage: which.
+        rank: whose part of it, where servers have several ranks.
         version: which.
         folder: where it goes, which nobody else writes to.
         prefix: with what the names of its tensors begin here, and not on disk.
@@ -104,6 +105,7 @@ class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="write"
     """
 
     stage: int
+    rank: int
     version: int
     folder: str
     prefix: str

@@ -4,6 +4,9 @@ Version i of a stage is what i optimizer steps have made of it. The live peers o
 version can be had where all parts of it are, made in the same view: parts of two views may differ in rounding, and
 parts of two versions are never put together. A part is there where enough pieces of it are.
 
+Where servers have several ranks, each rank has a state of its own, of which it puts a part. A version is there where
+all ranks' parts of it are, of one view: what ranks hold alike would differ in rounding otherwise.
+
 What is kept follows from what trainers do: each has put its part of version i with the keepers before it lets its
 peers reduce the gradients of iteration i, and that of the first version of a view before it begins to work. So while
 anybody begins to put version i, all parts of version i - 2 are there for every stage; in the second version of a
@@ -14,6 +17,7 @@ version that is to be written to disk, until it is told that it was.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Annotated, Self
 
 import msgspec
@@ -38,11 +42,13 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
         epoch: of the view in which it was copied.
         version: which.
         number: which part it is, from 0.
-        parts: how many the version was cut into.
+        parts: how many the version was cut into, on each rank.
         began: the version with which that view began.
         piece: which piece of the part, from 0; copies are all of piece 0.
         needed: how many pieces are enough to have the part.
         durable: whether the version is to be written to disk.
+        rank: of which of a server's ranks.
+        ranks: how many servers have.
     """
 
     stage: Count
@@ -54,6 +60,8 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
     piece: Annotated[int, msgspec.Meta(ge=0)] = 0
     needed: Pieces = 1
     durable: bool = False
+    rank: Count = 0
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
 
     @property
     def whole(self) -> Self:
@@ -63,7 +71,8 @@ class StatePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=T
     @property
     def part(self) -> str:
         """Which part it is, or is of, in words."""
-        return f"part {self.number + 1} of {self.parts} of version {self.version} of stage {self.stage}"
+        rank = f" of rank {self.rank}" if self.ranks > 1 else ""
+        return f"part {self.number + 1} of {self.parts}{rank} of version {self.version} of stage {self.stage}"
 
     def __str__(self) -> str:
         return f"piece {self.piece + 1} of {self.part}" if self.needed > 1 else self.part
@@ -127,7 +136,7 @@ def _find_superseded(mine: Collection[StatePart], coming: StatePart) -> set[Stat
 
 
 def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[StatePart, ...]]]:
-    """The versions of which every part can be had, by stage: their parts in order, of one view.
+    """The versions of which every part can be had, by stage: their parts in order, rank by rank, of one view.
 
     Where several views have copied a version, it is that of the newest one. What was made before a view that began
     with less is none: it was taken back.
@@ -140,14 +149,14 @@ def find_whole(copies: Iterable[Copy]) -> Mapping[int, Mapping[int, tuple[StateP
     pieces: dict[StatePart, set[int]] = defaultdict(set)
     for each in known:
         pieces[each.whole].add(each.piece)
-    sets: dict[tuple[int, int, int, int], set[StatePart]] = defaultdict(set)
+    sets: dict[tuple[int, int, int, int, int], set[StatePart]] = defaultdict(set)
     for part, found in pieces.items():
         if len(found) >= part.needed and not any(_is_undone(part, *view) for view in began):
-            sets[part.epoch, part.stage, part.version, part.parts].add(part)
+            sets[part.epoch, part.stage, part.version, part.parts, part.ranks].add(part)
     whole: dict[int, dict[int, tuple[StatePart, ...]]] = {}
-    for (_, stage, version, parts), there in sorted(sets.items()):
-        if {each.number for each in there} == set(range(parts)):
-            whole.setdefault(stage, {})[version] = tuple(sorted(there))
+    for (_, stage, version, parts, ranks), there in sorted(sets.items()):
+        if {(each.rank, each.number) for each in there} == set(product(range(ranks), range(parts))):
+            whole.setdefault(stage, {})[version] = tuple(sorted(there, key=lambda each: (each.rank, each.number)))
     return whole
 
 

@@ -256,6 +256,13 @@ def test_a_server_holds_the_shards_that_all_its_ranks_hold(
         assert (every if found is None else set(found)) == set.intersection(*parts)
 
 
+def test_keepers_have_for_a_server_what_all_its_ranks_see_there() -> None:
+    seen = (((4, 5), (5,)), ((5, 4), (4, 5)), ((4, 5, 6), (5, 6)))
+    reports = [Report(str(MEMBERS[0]), 4, 7, 7, kept=kept, rank=rank) for rank, kept in enumerate(seen)]
+    assert common_report(reports).kept == ((4, 5), (5,))
+    assert common_report([*reports, Report(str(MEMBERS[0]), 4, 7, 7, rank=3)]).kept == ()
+
+
 def test_where_pipelines_are_not_alike_a_chunk_is_lost_with_the_last_who_holds_it() -> None:
     job = uneven_job()
     members = tuple(Member(server, 0) for server in job.servers())

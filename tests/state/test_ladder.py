@@ -1,3 +1,4 @@
+from itertools import product
 from random import Random
 
 import msgspec
@@ -8,15 +9,23 @@ from recycle.state.ladder import MOST, Copy, StatePart, climb, find_outdated, fi
 from recycle.state.placement import place_copies
 
 parts = st.builds(
-    lambda stage, epoch, version, parts, number: StatePart(stage, epoch, version + epoch, number % parts, parts, epoch),
+    lambda stage, epoch, version, parts, place: StatePart(
+        stage, epoch, version + epoch, place // 2 % parts, parts, epoch, rank=place % 2, ranks=2
+    ),
     st.integers(0, 2),
     st.integers(0, 2),
     st.integers(0, 3),
-    st.integers(1, 3),
-    st.integers(0, 2),
+    st.integers(1, 2),
+    st.integers(0, 3),
 )
 pieces = st.builds(lambda part, piece: msgspec.structs.replace(part, piece=piece, needed=2), parts, st.integers(0, 3))
 copies = st.lists(st.builds(Copy, parts, st.sampled_from(["a", "b", "c"]), st.integers(0, 9)), max_size=60)
+
+
+def siblings(part):
+    """All parts of its version, on all ranks."""
+    places = product(range(part.parts), range(part.ranks))
+    return {msgspec.structs.replace(part, number=number, rank=rank) for number, rank in places}
 
 
 @given(copies, st.sets(st.sampled_from(["a", "b", "c"])))
@@ -27,7 +36,8 @@ def test_what_is_taken_is_whole_and_of_one_version_of_one_view(copies, lost):
         for version, found in versions.items():
             assert {(each.stage, each.version) for each in found} == {(stage, version)}
             assert len({(each.epoch, each.parts) for each in found}) == 1
-            assert [each.number for each in found] == list(range(found[0].parts))
+            ranks, numbers = range(found[0].ranks), range(found[0].parts)
+            assert [(each.rank, each.number) for each in found] == list(product(ranks, numbers))
             assert all(climb(left, each, "a") for each in found)
     # Nothing that could be had is overlooked, and no older view's where a newer one has the version.
     known = {copy.part for copy in left}
@@ -36,8 +46,7 @@ def test_what_is_taken_is_whole_and_of_one_version_of_one_view(copies, lost):
             # It was taken back, and made again.
             assert all(each not in found for found in whole.get(each.stage, {}).values())
             continue
-        siblings = {StatePart(each.stage, each.epoch, each.version, number, each.parts) for number in range(each.parts)}
-        if siblings <= known:
+        if siblings(each) <= known:
             assert whole[each.stage][each.version][0].epoch >= each.epoch
 
 
@@ -75,25 +84,26 @@ def test_a_part_is_there_where_enough_of_its_pieces_are(copies):
     for stage, versions in whole.items():
         assert {part for found in versions.values() for part in found} <= enough, stage
     for part in enough:
-        siblings = {msgspec.structs.replace(part, number=number) for number in range(part.parts)}
         undone = any(part.epoch < epoch and part.version > first for epoch, first in began)
-        if siblings <= enough and not undone:
+        if siblings(part) <= enough and not undone:
             assert whole[part.stage][part.version][0].epoch >= part.epoch
 
 
 class Trained:
-    """Servers that train, put their parts and die, in any order that the rules allow; with a keeper on each host.
+    """Ranks that train, put their parts and die, in any order that the rules allow; with a keeper on each host.
 
-    A server is at a version, and has begun and finished to put versions in the present view.
+    A rank of a server, (stage, pipeline, rank), is at a version, and has begun and finished to put versions in the
+    present view. All ranks of a server are on one host, and die together.
     """
 
-    def __init__(self, random, stages, pipelines, hosts, copies, every):
+    def __init__(self, random, stages, pipelines, ranks, hosts, copies, every):
         self.random = random
         self.every, self.written = every, 0
-        self.servers = [(stage, number) for stage in range(stages) for number in range(pipelines)]
-        self.stages = stages
+        self.servers = list(product(range(stages), range(pipelines), range(ranks)))
+        self.stages, self.ranks = stages, ranks
         placed = place_copies([str(host) for host in range(hosts)], copies)
-        self.on = {server: random.randrange(hosts) for server in self.servers}
+        homes = {each[:2]: random.randrange(hosts) for each in self.servers}
+        self.on = {each: homes[each[:2]] for each in self.servers}
         self.feeds = {server: placed[host] for server, host in self.on.items()}
         self.held = {host: set() for host in range(hosts)}
         self.start(0, 0, self.servers)
@@ -105,15 +115,20 @@ class Trained:
         self.reduced = dict.fromkeys(servers, version - 1)
 
     def part(self, server, version):
-        peers = [each for each in sorted(self.at) if each[0] == server[0]]
+        peers = self.peers(server)
         durable = self.every > 0 and version > 0 and version % self.every == 0
-        return StatePart(server[0], self.epoch, version, peers.index(server), len(peers), self.base, durable=durable)
+        place = peers.index(server), len(peers), self.base
+        return StatePart(server[0], self.epoch, version, *place, durable=durable, rank=server[2], ranks=self.ranks)
+
+    def peers(self, server):
+        """Those who have the same rank of the same stage."""
+        return [each for each in sorted(self.at) if (each[0], each[2]) == (server[0], server[2])]
 
     def actions(self, server):
         """What a server can do next."""
         version = self.at[server]
         part = self.part(server, version)
-        peers = [each for each in self.at if each[0] == server[0]]
+        peers = self.peers(server)
         if part in self.coming:
             yield lambda: self.finish(server, part)
         elif part not in self.put:
@@ -169,14 +184,17 @@ class Trained:
         """Some servers and hosts die, and others go on from what is left; gives how many iterations back they go."""
         for host in crashed:
             del self.held[host]
-        dead = {each for each in self.at if self.on[each] in crashed or self.random.random() < 0.8}
+        unlucky = {each[:2] for each in self.servers if self.random.random() < 0.8}
+        dead = {each for each in self.at if self.on[each] in crashed or each[:2] in unlucky}
         whole = find_whole([Copy(each, str(host), 0) for host, held in self.held.items() for each in held])
         held = [set(whole.get(stage, {})) for stage in range(self.stages)]
-        for server in set(self.at) - dead:
-            # A server can take back the step that it has made in this view.
-            held[server[0]] |= {self.at[server], max(self.at[server] - 1, self.base)}
+        for server in {each[:2] for each in set(self.at) - dead}:
+            # A rank can take back the step that it has made in this view.
+            there = [{self.at[each], max(self.at[each] - 1, self.base)} for each in self.at if each[:2] == server]
+            held[server[0]] |= set.intersection(*there)
         newest = max(self.at.values())
-        servers = [each for each in self.servers if each[1] == 0 or self.random.random() < 0.7]
+        living = {each[:2] for each in self.servers if each[1] == 0 or self.random.random() < 0.7}
+        servers = [each for each in self.servers if each[:2] in living]
         self.start(self.epoch + 1, max(set.intersection(*held)), servers)
         return newest - self.base
 
@@ -185,17 +203,18 @@ class Trained:
     st.integers(0, 2**32),
     st.integers(2, 3),
     st.integers(1, 3),
+    st.integers(1, 2),
     st.integers(1, 5),
     st.integers(1, 3),
     st.sampled_from([0, 0, 1, 3]),
 )
 @settings(deadline=None, max_examples=300)
 def test_whoever_dies_there_is_a_version_for_all_at_most_one_whole_iteration_back(
-    seed, stages, pipelines, hosts, copies, every
+    seed, stages, pipelines, ranks, hosts, copies, every
 ):
     random = Random(seed)
-    trained = Trained(random, stages, pipelines, hosts, min(copies, hosts), every)
-    trained.train(20 * stages * pipelines)
+    trained = Trained(random, stages, pipelines, ranks, hosts, min(copies, hosts), every)
+    trained.train(20 * stages * pipelines * ranks)
     # So many hosts may crash, with their keepers, as copies are left.
     crashes = sorted(random.sample(range(hosts), min(copies, hosts) - 1))
     for _ in range(6):

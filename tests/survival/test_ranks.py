@@ -7,23 +7,30 @@ import subprocess
 import msgspec
 import pytest
 
+from harness.digests import data_digests
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
 from harness.started import TRAIN, Started, by_hand
 from recycle.control.tcp_store import listen
+from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.trained import DURATIONS, MODEL, Trained, short_text, wait_for_return
+from recycle.runtime.step.checkpoint import checkpoints
+from recycle.state.redundancy import Redundancy
+from tests.survival.trained import DURATIONS, MODEL, Trained, fault, short_text, wait_for_return
 
 pytestmark = pytest.mark.timeout(150)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 CLIPPED = msgspec.structs.replace(MODEL, clip=0.5)
+SAVED = 8
+"""The iterations before the first checkpoint, which is not the last."""
 
 
 class SplitRun(Trained):
@@ -46,7 +53,7 @@ def _short_text():
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    return SplitRun(tmp_path_factory.mktemp("reference") / "run")
+    return SplitRun(tmp_path_factory.mktemp("reference") / "run", checkpoint_every=SAVED)
 
 
 @pytest.fixture
@@ -97,6 +104,23 @@ def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monke
     run = SplitRun(tmp_path / "run", restarts=1)
     run.require_same(reference)
     assert [len(each.servers) for each in run.views] == [4, 3, 4], run.story
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_all_servers_of_a_stage_are_restored_from_memory_with_all_their_ranks(tmp_path, reference, distributed):
+    """And keepers write the checkpoint of each rank, which is that of the servers to the bit."""
+    kills = [fault(Kind.KILL, f"W{pipeline}_1", SAVED + 2, Op.F) for pipeline in range(2)]
+    kept = {"redundancy": Redundancy.parse("copies=1"), "checkpoint_every": SAVED, "distributed": distributed}
+    run = SplitRun(tmp_path / "run", *kills, **kept)
+    run.require_same(reference)
+    assert {each.restore for each in run.views} == {"memory"}, run.story
+    assert any("of stage 1 is taken from this host's keeper" in each for each in run.texts("memory")), run.story
+    # The iteration in flight is made again, and at most one before it.
+    assert min(each.step for each in run.views[1:]) > SAVED, run.story
+    assert not [each for each in run.texts("warning") if "memory" in each], run.story
+    found, expected = (checkpoints(each.run.checkpoints)[0] for each in (run, reference))
+    for shard in ("stage-0/tensor-0", "stage-0/tensor-1", "stage-1/tensor-0", "stage-1/tensor-1"):
+        assert data_digests(found / shard) == data_digests(expected / shard)
 
 
 def words(folder):

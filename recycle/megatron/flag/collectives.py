@@ -100,6 +100,10 @@ class Collectives:
         self._counts.clear()
         self._known = {key: values for key, values in self._known.items() if key.version >= version}
 
+    def forget(self, kind: str, version: int) -> None:
+        """Calls of a kind after a version are made again: this server has gone back to that."""
+        self._known = {key: each for key, each in self._known.items() if key.kind != kind or key.version <= version}
+
     def mark(self) -> Counter[tuple[str, bool]]:
         """How far this server is in the calls of the present version."""
         return self._counts.copy()

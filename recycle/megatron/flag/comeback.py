@@ -1,7 +1,7 @@
 """How a script that is started again comes back into a training that has gone on meanwhile.
 
 It sets up model, optimizer and data sets like any other. Where Megatron would begin to train, it is let in between two
-iterations of the others, and goes on from there.
+iterations of the others, and goes on from there. Where all servers were dead, all come so, to what keepers have.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Comeback:
     Args:
         arguments: Megatron's.
         code: what the training code knows.
-        arrives: whether this server comes back.
+        arrives: whether this server comes back, or all do.
 
     Attributes:
         code: as above.

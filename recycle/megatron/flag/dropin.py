@@ -89,7 +89,7 @@ class DropIn:
             from megatron.training.training import num_floating_point_operations
 
             code = TrainingCode(arguments, self._data, num_floating_point_operations)
-            self._comeback = Comeback(arguments, code, protection.life > 0)
+            self._comeback = Comeback(arguments, code, protection.life > 0 or protection.resumes)
             training = ProtectedTraining(
                 plan,
                 Plans(plan, source().catalogue, source().plan),

@@ -16,7 +16,7 @@ from recycle.state.redundancy import OFF, Redundancy
 
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
-KEEP = "--recycle-keep-in-memory"
+KEEP, RESUME = "--recycle-keep-in-memory", "--recycle-resume"
 
 REFUSED = UserError.exit_status
 """The exit status where what was asked for cannot be done."""
@@ -36,6 +36,7 @@ class Flags(NamedTuple):
         restarts: how often within an hour the server of a crashed worker is started again.
         record: the folder in which the run is recorded; None if it is not.
         redundancy: how the state is kept in the memory of hosts; None if it is not.
+        resumes: whether training goes on from what is left there of a start whose servers are all dead.
     """
 
     on: bool
@@ -48,6 +49,7 @@ class Flags(NamedTuple):
     restarts: int = RESTARTS
     record: Path | None = None
     redundancy: Redundancy | None = None
+    resumes: bool = False
 
 
 def owns_steps(flags: Flags) -> bool:
@@ -98,6 +100,11 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="Each iteration's state in the memory of N hosts, so that it outlives all servers of a stage; or in "
         "pieces on K+M hosts, of which any K are enough.",
     )
+    group.add_argument(
+        RESUME,
+        action="store_true",
+        help="Where all servers died: go on from the state in the memory of hosts, with the same --recycle-record.",
+    )
     return parser
 
 
@@ -126,8 +133,11 @@ def read_flags(values: argparse.Namespace) -> Flags:
     on = getattr(values, SCHEDULE) == RECYCLE
     store = values.recycle_store or os.environ.get(VARIABLE)
     record = None if values.recycle_record is None else Path(values.recycle_record)
+    resumes = values.recycle_resume
+    if resumes and (redundancy is None or record is None):
+        raise UserError(f"{RESUME}: it takes the {KEEP} and the --recycle-record of the start that it goes on from")
     own_steps = values.recycle_stagger, values.recycle_exact
-    return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record, redundancy)
+    return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record, redundancy, resumes)
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

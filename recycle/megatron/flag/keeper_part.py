@@ -1,19 +1,49 @@
 """The part that an agent's process has in its host's keeper: it offers a place, and serves there if that is taken."""
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
+from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.participant import participants_of
 from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.runtime.launch.keepers import KeeperSetting, Seat, dismiss, serve_from, settle
+from recycle.megatron.flag.flags import RESUME, Flags
+from recycle.runtime.errors import RunError
+from recycle.runtime.keep.fetching import ask_all
+from recycle.runtime.launch.keepers import KeeperSetting, Seat, dismiss, last_token, serve_from, settle
 from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.outcome import is_over
+from recycle.runtime.launch.outcome import is_over, was_kept
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.state.client import KeeperClient
+from recycle.state.directory import KeeperDirectory
+from recycle.state.errors import KeeperLost
+from recycle.state.keeper import LINGER
+from recycle.state.ladder import find_whole
 from recycle.state.redundancy import Redundancy
+from recycle.wording import plural
+
+OTHERWISE = f"leave {RESUME} out, and --load a checkpoint to go on from that"
+
+MEMORY = "memory"
+"""The folder, in that of the recordings, with what the next start needs to find keepers."""
+
+
+def token_of_last_start(flags: Flags) -> str:
+    """That with which a run goes on; empty if it begins anew.
+
+    Raises:
+        RunError: nothing says it.
+    """
+    folder = _folder(flags)
+    token = last_token(folder) if flags.resumes and folder is not None else ""
+    if flags.resumes and not token:
+        raise RunError(f"{RESUME}: in {folder} nothing says where the state of an earlier start is; {OTHERWISE}")
+    return token
 
 
 class KeeperPart:
@@ -23,17 +53,26 @@ class KeeperPart:
     servers say what it takes before they train.
 
     Args:
+        flags: recycle's.
         redundancy: how the state is kept.
-        meeting: of the run's processes, none of which has been told anything yet.
+        meeting: of the run's processes, which have agreed on a token, and none of which has been told anything else.
+        token: it.
+
+    Attributes:
+        resumes: whether the run goes on from what is left of an earlier start.
 
     Raises:
         RunError: this host's address is not of this machine.
     """
 
-    def __init__(self, redundancy: Redundancy, meeting: RollCall) -> None:
+    def __init__(self, flags: Flags, redundancy: Redundancy, meeting: RollCall, token: str) -> None:
+        self.resumes = flags.resumes
         self._redundancy = redundancy
         self._meeting = meeting
-        self._seat = Seat(None, meeting.address, resumes=False)
+        self._folder = _folder(flags)
+        # Who comes late finds the run's own there.
+        left = token if self.resumes or self._folder is None else last_token(self._folder)
+        self._seat = Seat(left, meeting.address, resumes=left == token)
         meeting.keeper = self._seat.offer
 
     def direct(self, servers: Sequence[Server], ranks: int, endpoint: Endpoint) -> None:
@@ -45,11 +84,15 @@ class KeeperPart:
             endpoint: of the run's store.
 
         Raises:
-            UserError: there are too few hosts. All who came are told.
+            UserError: there are too few hosts, or nothing is left to go on from. All who came are told.
         """
         everybody = participants_of([Member(each, 0) for each in servers], ranks)
         try:
             directory = self._setting(0).direct(everybody, self._meeting.hellos)
+            if self.resumes:
+                _require_whole(directory, {each.stage for each in servers}, ranks, endpoint)
+            if self._folder is not None:
+                _tell_next_start(self._folder, endpoint)
         except UserError as error:
             self._meeting.refuse(str(error))
             raise
@@ -78,11 +121,43 @@ class KeeperPart:
         settle(setting, endpoint, server, {each.server for each in members if board.failures.death(each) is None})
 
     def dismiss(self, endpoint: Endpoint) -> None:
-        """At the end of this process: its host's keeper goes, unless others go on, or nobody can say."""
+        """At the end of this process: its host's keeper goes, unless others go on or can, or nobody can say."""
         with suppress(StoreLost):
             board = Board(endpoint.connect(), endpoint.token)
             if board.verdicts.newest() is None or is_over(board):
                 dismiss(endpoint.token)
+            elif was_kept(board) is False and self._folder is not None and self._meeting.start.rank == 0:
+                sys.stderr.write(
+                    f"recycle: all servers are dead; the memory of hosts has the state for {LINGER / 60:.0f} minutes: "
+                    f"start the same command there again with {RESUME}\n"
+                )
 
     def _setting(self, limit: int) -> KeeperSetting:
         return KeeperSetting(self._redundancy, lambda _: limit, self._seat, lambda _: "")
+
+
+def _tell_next_start(folder: Path, endpoint: Endpoint) -> None:
+    """Write what it needs to find this start's keepers."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"--recycle-record: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"
+        ) from error
+    JoinFile(endpoint.host, endpoint.port, 0, endpoint.token).write(folder / JOIN_FILE)
+
+
+def _require_whole(directory: KeeperDirectory, stages: set[int], ranks: int, endpoint: Endpoint) -> None:
+    """Refuse to go on from keepers that have no version of all stages."""
+    token, address = endpoint.token, endpoint.address
+    clients = [KeeperClient(each.reach(address, token), token, each.name(address)) for each in directory.homes]
+    copies = [copy for found in ask_all(clients) if not isinstance(found, KeeperLost) for copy in found]
+    whole = find_whole(each for each in copies if each.part.ranks == ranks)
+    if not set.intersection(*(set(whole.get(stage, ())) for stage in stages)):
+        raise RunError(
+            f"{RESUME}: the memory of {plural(len(clients), 'host')} has no version that all stages have; {OTHERWISE}"
+        )
+
+
+def _folder(flags: Flags) -> Path | None:
+    return None if flags.record is None else flags.record / MEMORY

@@ -137,8 +137,8 @@ class ProtectedExecution:
         version = training.iteration()
         self._stages = stages
         self._steps = steps = self._make_steps(self, stages, version)
-        arrives = self._protection.life > 0
-        arrive = steps.arrive if arrives else None
+        arrives, resumes = self._protection.life > 0, self._protection.resumes
+        arrive = steps.arrive if arrives or resumes else None
         self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive)
         seconds = max(60 * training.minutes, DURATIONS.hang)
         durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds, replacement=seconds)
@@ -148,7 +148,8 @@ class ProtectedExecution:
         reporter, kept = Reporters(*reporters), None
         if training.moments is not None:
             versions = KeptVersions(steps, doorway)
-            kept = make_keeping(versions, self.server, self.job.depth, lambda: self.network.view, endpoint, reporter)
+            where = self.server, self._rank, self.job.depth
+            kept = make_keeping(versions, *where, lambda: self.network.view, endpoint, reporter)
         trainee = Trainee(
             doorway,
             self,
@@ -176,13 +177,12 @@ class ProtectedExecution:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
             if training.moments is not None:
-                state = steps.whole.state(version)
-                text = announce(state, training.moments, self.server, self.job.pipelines, endpoint)
+                text = announce(steps, training.moments, self.server, self._rank, self.job.pipelines, endpoint)
                 reporter.tell(InstantLine("memory", now(), None, text))
             if torch.distributed.get_rank() == 0:
-                Board(endpoint.connect(), endpoint.token).verdicts.open(
-                    Opening.of(View.of(training.plan, training.epoch))
-                )
+                # Where nobody holds what training goes on from, keepers do.
+                opening = Opening.of(View.of(training.plan, training.epoch), "checkpoint" if resumes else "memory")
+                Board(endpoint.connect(), endpoint.token).verdicts.open(opening)
             self._hand_over()
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()

@@ -19,7 +19,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
-from recycle.megatron.flag.keeper_part import KeeperPart
+from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
 from recycle.runtime.launch.claiming import claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
@@ -69,6 +69,11 @@ class Protection(NamedTuple):
     def by_rank(self) -> list[Server]:
         """Which server each rank belongs to."""
         return [server for server in self.servers for _ in range(self.ranks)]
+
+    @property
+    def resumes(self) -> bool:
+        """Whether training goes on from what an earlier start has left in memory, with this life among the first."""
+        return self.keeping is not None and self.keeping.resumes and self.life == 0
 
     def place(self, rank: int) -> tuple[Server, ServerRank]:
         """Which server a rank belongs to, and which of its ranks it is."""
@@ -191,9 +196,10 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
         if start.rank > 0 and not start.served:
             hosted = HostedStore(start)
-        endpoint = meeting.endpoint(meeting.agree_on_token())
+        endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
+        redundancy = flags.redundancy
+        keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
     servers = servers_of(line.shape, line.pipelines_last)
-    keeping = None if flags.redundancy is None else KeeperPart(flags.redundancy, meeting)
     return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size, keeping=keeping)
 
 

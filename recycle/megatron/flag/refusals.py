@@ -252,7 +252,7 @@ READ_ONLY = (
 )
 """What was read in Megatron's code and has never been run here."""
 
-NOT_OWN = (
+NOT_TAKEN_BACK = (
     Rule(
         ("virtual_pipeline_model_parallel_size",),
         (1,),
@@ -274,18 +274,20 @@ NOT_OWN = (
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
     _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision", "leave it out")),
-    _off("use_distributed_optimizer", Advice("a step cannot be taken back by one server alone", "turn it off")),
     _off("log_num_zeros_in_grad", Advice("nobody counts them", "leave it out")),
     Rule(("iterations_to_skip",), ([],), Advice("iterations and steps are counted as one", "leave it out")),
     Rule(("rampup_batch_size",), (), Advice("iterations that are made again would have other batches", "leave it out")),
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
+"""What steps need that may be taken back, as those of a lost stage's pipelines are."""
 
-ONE_RANK = Advice("a keeper's parts are those of servers of one rank", "leave --recycle-keep-in-memory out")
+NOT_OWN = (
+    *NOT_TAKEN_BACK,
+    _off("use_distributed_optimizer", Advice("a step cannot be taken back by one server alone", "turn it off")),
+)
+"""What stages need that step on their own."""
+
 OWN_STEPS = Advice("where a stage is lost, the steps that are made again are Megatron's", "leave one of them out")
-
-NOT_KEPT = (Rule(("tensor_model_parallel_size", "expert_model_parallel_size"), (1,), ONE_RANK),)
-"""What state needs that is kept in memory, besides what steps need that are taken back."""
 
 EXACT_CHECKPOINTS = Rule(
     ("ckpt_format",),
@@ -317,9 +319,8 @@ def not_kept(settings: Settings, staggered: bool, exact: bool) -> Iterator[Refus
     for name, is_on in (("recycle_stagger", staggered), ("recycle_exact", exact)):
         if is_on:
             yield Refusal(name, True, OWN_STEPS)
-    yield from _broken(NOT_KEPT, settings)
     if not (staggered or exact):
-        yield from _broken(NOT_OWN, settings)
+        yield from _broken(NOT_TAKEN_BACK, settings)
 
 
 def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:

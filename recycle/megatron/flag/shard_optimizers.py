@@ -8,7 +8,7 @@ stage have such ranks. Then a shard is here the part of the ranks with one numbe
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from itertools import chain
@@ -107,6 +107,21 @@ class ShardOptimizers:
             state[f"{INNER}{name}"] = torch.cat([each[name] for each in states]) if value.dim() else value
         return state
 
+    def outline(self, shard: int) -> dict[str, torch.Tensor]:
+        """The names and shapes of what ``give`` gives of any shard, also of one that is not here; without a content."""
+        length = sum(
+            max(0, min(end, place.stop) - max(start, place.start))
+            for number, buffer in enumerate(self._own.buffers)
+            for place in self._elements(number, shard)
+            for start, end, _ in buffer.param_index_map.values()
+        )
+        found = {ROUND: torch.empty((), dtype=torch.int64, device="meta")}
+        if length:
+            found[PARAMETER] = torch.empty(length, dtype=torch.float32, device="meta")
+            for name, value in _kept_of_a_part(self._made[each] for each in sorted(self.held)).items():
+                found[f"{INNER}{name}"] = torch.empty(length if value.dim() else (), dtype=value.dtype, device="meta")
+        return found
+
     @torch.no_grad()
     def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
         """Hold a shard from now on, as a peer has given it."""
@@ -154,12 +169,9 @@ class ShardOptimizers:
 
     def places(self, number: int, shard: int) -> Iterator[slice]:
         """Where a shard is in the buffer with a number, in bytes; it has a part of each bucket."""
-        buffer = self._own.buffers[number]
-        width = buffer.param_data.element_size()
-        for bucket in buffer.buckets:
-            length = bucket.param_data.numel() // self._size
-            start = bucket.offset + self._rank(shard) * length
-            yield slice(width * start, width * (start + length))
+        width = self._own.buffers[number].param_data.element_size()
+        for place in self._elements(number, shard):
+            yield slice(width * place.start, width * place.stop)
 
     def count_main(self, shards: Collection[int]) -> None:
         """Have Megatron count the main parameters of some shards when it takes the norm of all parameters."""
@@ -227,6 +239,13 @@ class ShardOptimizers:
                     target[first + place.start : first + place.end] = tensors[name].detach()
             first += bucket.numel_unpadded
 
+    def _elements(self, number: int, shard: int) -> Iterator[slice]:
+        """Where a shard is in the buffer with a number."""
+        for bucket in self._own.buffers[number].buckets:
+            length = bucket.param_data.numel() // self._size
+            start = bucket.offset + self._rank(shard) * length
+            yield slice(start, start + length)
+
     def _follow(self, shard: int) -> Any:
         """The optimizer of a shard, with the settings that the training code has given this server's own."""
         optimizer = self._made[shard]
@@ -288,6 +307,11 @@ def gradients_of(model: Any) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]
 
 def _parts(optimizer: Any) -> list[torch.Tensor]:
     return [part for group in optimizer.optimizer.param_groups for part in group["params"]]
+
+
+def _kept_of_a_part(optimizers: Iterable[Any]) -> Mapping[str, torch.Tensor]:
+    """What inner optimizers know of one of their parts: of all they know the same."""
+    return next((known for each in optimizers for known in each.optimizer.state.values() if known), {})
 
 
 def _copied(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ likewise. Ranks of a server that have the same parameters have different shards:
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from megatron.core import parallel_state, tensor_parallel
@@ -35,6 +35,9 @@ from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.sharing import gather
 from recycle.state.shards import assign_shards
+
+STEP = "step"
+"""What a step is called among the calls of all servers. Unlike other results, it is not there for who goes back."""
 
 VALUE = "value/"
 SHARDING = "distrib_optim_sharding_type"
@@ -60,7 +63,7 @@ class Connected(Living, Protocol):
 
 
 class ShardedOptimizer:
-    """The shards of one server; it is Sharded, and TakenOver.
+    """The shards of one server; it is KeptShards, and TakenOver.
 
     Args:
         execution: by which it is known who is alive.
@@ -69,7 +72,10 @@ class ShardedOptimizer:
 
     Attributes:
         count: how many there are.
+        layers: none: Megatron cuts buckets, and a layer's part of a shard cannot be told apart.
     """
+
+    layers: ClassVar[Sequence[int]] = ()
 
     def __init__(self, execution: Connected, model: Any, optimizer: Any) -> None:
         self.count = execution.job.pipelines
@@ -90,7 +96,7 @@ class ShardedOptimizer:
     @torch.no_grad()
     def step(self) -> tuple[bool, float, int | None]:
         """What Megatron's optimizers say: that a step was made, the norm, and how many zeros are in the gradient."""
-        self._round += 1
+        number = self._round + 1
         groups = {False: parallel_state.get_model_parallel_group()}
         if parallel_state.get_expert_model_parallel_world_size() > 1:
             groups[True] = parallel_state.get_expert_tensor_model_pipeline_parallel_group()
@@ -111,7 +117,9 @@ class ShardedOptimizer:
                 zeros += int(count)
         # That of one group is as it is, to the bit.
         norm = norms[0] if len(norms) == 1 else math.hypot(*norms)
-        self._execution.together("step", lambda: self._step_and_spread(norm))
+        # Where a server goes back meanwhile, its round does as well; that of this step stays.
+        self._execution.together(STEP, lambda: self._step_and_spread(number, norm))
+        self._round = number
         self._keep_held()
         for part in self._parts:
             part.count_main(self._held_here(first=True))
@@ -179,6 +187,20 @@ class ShardedOptimizer:
             own = f"{number}/"
             part.take(shard, {name.removeprefix(own): each for name, each in state.items() if name.startswith(own)})
 
+    def pieces(self, shard: int) -> Mapping[str, torch.Tensor]:
+        """See KeptShards; without a content where another server owns it."""
+        if shard in self._held_here(first=True):
+            return self.give(shard)
+        return {
+            f"{number}/{name}": each
+            for number, part in enumerate(self._parts)
+            for name, each in part.outline(shard).items()
+        }
+
+    def take_pieces(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See KeptShards."""
+        self.take(shard, state)
+
     def state(self, _: int) -> dict[str, torch.Tensor]:
         """See TakenOver: all but the shards, which are shared out when a view begins."""
         return {ROUND: torch.tensor(self._round), **{f"{VALUE}{name}": each for name, each in self._values()}}
@@ -213,20 +235,24 @@ class ShardedOptimizer:
         same = self._execution.same_parameters
         return same.experts if part.is_divided else same.layers
 
-    def _step_and_spread(self, norm: float) -> None:
+    def _step_and_spread(self, number: int, norm: float) -> None:
         """Make the step of the shards that are here, and have each shard's parameters with all peers.
+
+        Args:
+            number: of the round.
+            norm: of the whole model's gradient.
 
         Raises:
             ViewBroken: somebody is gone; what is here can be stepped and spread again.
         """
         for part in self._parts:
-            part.step(self._round, norm)
+            part.step(number, norm)
         owned, peers = self._held_here(first=True), self._execution.network.peers
-        for part, number, values in self._buffers():
+        for part, buffer, values in self._buffers():
             # Each byte is one rank's, and zero elsewhere. What is here stays as it is until the sum is whole.
             total = torch.zeros_like(values)
             for shard in owned:
-                for place in part.places(number, shard):
+                for place in part.places(buffer, shard):
                     total[place] = values[place]
             peers.sum(total)
             sum_over(self._same(part), total)

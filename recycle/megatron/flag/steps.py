@@ -8,7 +8,7 @@ from recycle.plan.plan import Plan
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
-from recycle.runtime.step.trainee import Sharded, Versioned
+from recycle.runtime.step.trainee import KeptShards, Versioned
 
 
 class Steps(Protocol):
@@ -27,7 +27,7 @@ class Steps(Protocol):
         """Model and optimizer, for one who comes back."""
 
     @property
-    def shards(self) -> Sharded | None:
+    def shards(self) -> KeptShards | None:
         """Those of a distributed optimizer that are here; None where each server holds all of its stage."""
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:

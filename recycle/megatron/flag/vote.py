@@ -21,7 +21,7 @@ from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.protected import ProtectedExecution
 from recycle.megatron.flag.repeated_step import RepeatedStep
 from recycle.megatron.flag.shard_optimizers import find_distributed
-from recycle.megatron.flag.sharded_optimizer import ShardedOptimizer
+from recycle.megatron.flag.sharded_optimizer import STEP, ShardedOptimizer
 from recycle.megatron.flag.whole_stage import WholeStage
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
@@ -69,6 +69,7 @@ class Vote:
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._repeated = RepeatedStep(optimizer, execution.collectives, lambda: self.newest) if repeats else None
         self._worker: Worker | None = None
+        self._begins = False
 
     @property
     def versions(self) -> Self:
@@ -82,7 +83,7 @@ class Vote:
 
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
-        execution = self._execution
+        execution, self._begins = self._execution, True
         update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters)
         self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
@@ -149,6 +150,8 @@ class Vote:
         if state:
             self.oldest = step
             self.undone += 1
+            # Shards are stepped by all their holders again; who has them has no other way to the parameters.
+            self._execution.collectives.forget(STEP, step)
 
     def _make(self, goal: int, step: int) -> None:
         """Get to a version by an iteration, but for the optimizer's step."""
@@ -185,6 +188,11 @@ class Vote:
             stage.drop()
 
     def _make_gradients(self, step: int) -> None:
+        if self._begins and self._repeated is not None:
+            # The first instruction has keepers hold a view's first version. Who takes a stage up from there is past all
+            # calls that went before it, so nobody may be in one of them.
+            meet(self._execution.network)
+            self._begins = False
         self._drop()
         self._auxiliary.begin(step)
         self._execution.recorder.clear()

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Literal
 
-from recycle.control.view import SOLE
+from recycle.control.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.recut import shard
@@ -15,7 +15,7 @@ from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
 from recycle.runtime.launch.keeper_finder import KeeperFinder
-from recycle.runtime.launch.keepers import KeeperSetting, Seat
+from recycle.runtime.launch.keepers import KeeperSetting, Seat, last_token
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
@@ -31,22 +31,24 @@ SLACK = 1 << 16
 """Bytes for what belongs to no parameter."""
 
 
-def version_bytes(options: ModelOptions, depth: int, stages: Collection[int]) -> int:
+def version_bytes(options: ModelOptions, depth: int, stages: Collection[int], ranks: int = 1) -> int:
     """The most bytes that a version of some stages has: parameters, and what the optimizer knows of them.
 
     Args:
         options: the model.
         depth: in how many stages.
         stages: which of them.
+        ranks: of each server; all of them together have so many, each of them as much as any other.
     """
     width, layers = options.hidden, options.layers // depth * len(stages)
-    values = layers * (12 * width * width + 13 * width)
+    # What follows is split over the ranks of a server, and then what all of them have.
+    values = layers * (12 * width * width + 7 * width) + ranks * layers * 6 * width
     # Tied, the last stage has a copy of what the first one has.
     own_head = depth > 1 or not options.tied
-    values += (options.sequence + options.vocabulary) * width * (0 in stages)
-    values += (2 * width + own_head * options.vocabulary * width) * (depth - 1 in stages)
+    values += (ranks * options.sequence + options.vocabulary) * width * (0 in stages)
+    values += (ranks * 2 * width + own_head * options.vocabulary * width) * (depth - 1 in stages)
     moments = {"adamw": 2, "sgd": 1 if options.momentum else 0}[options.optimizer]
-    return values * VALUE * (1 + moments) + (12 * layers + 5) * COUNTERS + SLACK * len(stages)
+    return values * VALUE * (1 + moments) + ranks * ((12 * layers + 5) * COUNTERS + SLACK * len(stages))
 
 
 def keeper_setting(run: Run, seat: Seat) -> KeeperSetting:
@@ -76,19 +78,19 @@ def keeper_bytes(run: Run, stages: Collection[int]) -> int:
     """
     assert run.redundancy is not None, "somebody has asked for it"
     job = run.plan.job
-    pieces = piece_size(version_bytes(run.model, job.depth, stages), run.redundancy.needed)
+    pieces = piece_size(version_bytes(run.model, job.depth, stages, run.ranks), run.redundancy.needed)
     # Each part is cut up for itself, and its pieces are a byte longer where that does not go evenly.
-    uneven = 0 if run.redundancy.needed == 1 else job.pipelines * len(stages)
+    uneven = 0 if run.redundancy.needed == 1 else job.pipelines * run.ranks * len(stages)
     return (MOST + run.saves_from_memory) * (pieces + uneven)
 
 
 def writing_bytes(run: Run) -> int:
-    """The most bytes that a keeper takes beside that while it writes a stage to disk."""
+    """The most bytes that a keeper takes beside that while it writes a stage to disk, or one rank's part of it."""
     assert run.redundancy is not None, "somebody has asked for it"
     if not run.saves_from_memory:
         return 0
     depth = run.plan.job.depth
-    most = max(version_bytes(run.model, depth, [stage]) for stage in range(depth))
+    most = max(version_bytes(run.model, depth, [stage], run.ranks) for stage in range(depth)) // run.ranks
     parity = run.redundancy.spare if run.redundancy.needed > 1 else 0
     return most + parity * piece_size(most, run.redundancy.needed)
 
@@ -102,7 +104,7 @@ def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
     """
     if run.redundancy is None:
         return None
-    seat = Seat(run.folder, None if meeting is None else meeting.address, resumes=run.goes_on)
+    seat = Seat(last_token(run.folder), None if meeting is None else meeting.address, resumes=run.goes_on)
     if meeting is not None:
         meeting.keeper = seat.offer
     return keeper_setting(run, seat)
@@ -117,18 +119,19 @@ def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
     """
     depth, hosts = run.plan.job.depth, len(directory.homes)
     most = max(keeper_bytes(run, directory.stages_at(place)) for place in range(hosts)) + writing_bytes(run)
-    return directory.describe(version_bytes(run.model, depth, range(depth)), most)
+    return directory.describe(version_bytes(run.model, depth, range(depth), run.ranks), most)
 
 
 def make_keeping(
-    run: Run, trained: GptServer, server: Server, endpoint: Endpoint, reporter: Reporter
+    run: Run, trained: GptServer, server: Server, rank: ServerRank, endpoint: Endpoint, reporter: Reporter
 ) -> Keeping | None:
-    """What puts a server's parts of its versions with keepers, and gets versions from there.
+    """What puts a rank's parts of its versions with keepers, and gets versions from there.
 
     Args:
         run: what is trained.
         trained: the server's training.
         server: which.
+        rank: of the server.
         endpoint: of the run's store, where it says who keeps what; none does where nothing is kept.
         reporter: is told what the user should know.
 
@@ -155,8 +158,9 @@ def make_keeping(
             stages,
             directory.redundancy.pieces,
             run.keep,
-            lambda stage: shard(stage, SOLE.number),
+            shard,
             checkpoints.manifest,
+            rank.size,
         )
         checkpoints.saving = Saving(target, partial(find_desks, endpoint), tell)
     training = trained.training
@@ -168,7 +172,7 @@ def make_keeping(
         lambda: trained.view,
         tell,
         kept,
-        training.update.shards,
+        rank,
     )
 
 

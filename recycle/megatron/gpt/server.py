@@ -92,7 +92,7 @@ class GptServer:
     @property
     def trainee(self) -> Trainee:
         """What recovery gets of it."""
-        training, shards, even = self.training, self.training.update.shards, self._run.plan.job.even
+        training, shards, even = self.training, self.training.shards, self._run.plan.job.even
         return Trainee(
             training,
             connection=self,

@@ -214,7 +214,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             hooks.append(Injector(mine, tell, lambda: trained.gradients, (*door.endpoint.ports, door.watch[1])))
-        keeping = make_keeping(run, trained, member.server, door.endpoint, reporter)
+        keeping = make_keeping(run, trained, member.server, door.rank, door.endpoint, reporter)
         hooks += [keeping] if keeping is not None else []
         survivor = Survivor(
             member,

@@ -20,6 +20,7 @@ from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.recover.sharing import gather
 from recycle.runtime.step.checkpoint import give_state, named_state, require_shapes, stage_state
 from recycle.runtime.step.listener import Listener
+from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
 
@@ -81,6 +82,11 @@ class StageTraining:
         """How many steps were taken back so far."""
         return self.update.versions.undone
 
+    @property
+    def shards(self) -> ShardSteps | None:
+        """Of the optimizer; None where the server holds all of it."""
+        return self.update.shards
+
     def drop(self) -> None:
         """See Versioned."""
         if self._worker is not None:
@@ -133,7 +139,7 @@ class StageTraining:
         Raises:
             ViewBroken: somebody is gone.
         """
-        shards = self.update.shards
+        shards = self.shards
         states: Mapping[torch.Tensor, Mapping[str, torch.Tensor]] = self.update.optimizer.state
         if shards is not None:
             others = gather(shards, network, writer)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
@@ -35,6 +35,10 @@ class KeptStage(Protocol):
     @property
     def undone(self) -> int:
         """How many steps were taken back so far: the same version may be another state after that."""
+
+    @property
+    def shards(self) -> KeptShards | None:
+        """Of its optimizer; None where all peers hold all of it."""
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """The present version, by name: what all peers hold of it."""
@@ -87,7 +91,7 @@ class Keeping:
         view: gives the view in which the server works.
         tell: tells the user something: a warning, or where a version was taken from.
         kept: told of every part that was put, with the names of the keepers that have it.
-        shards: of the stage's optimizer; None where all peers hold all of it.
+        rank: of the server.
     """
 
     def __init__(
@@ -99,7 +103,7 @@ class Keeping:
         view: Callable[[], View],
         tell: Callable[[Literal["warning", "memory"], str], None],
         kept: Callable[[StatePart, Sequence[str]], None] = lambda _part, _keepers: None,
-        shards: KeptShards | None = None,
+        rank: ServerRank = SOLE,
     ) -> None:
         self._find_keepers = find_keepers
         self._keepers = find_keepers()
@@ -109,7 +113,7 @@ class Keeping:
         self._view = view
         self._tell = tell
         self._kept = kept
-        self._shards = shards
+        self._rank = rank
         self._snapshot: Snapshot | None = None
         self._begun: tuple[int, int, int] | None = None
         self._done: tuple[int, int] | None = None
@@ -170,15 +174,24 @@ class Keeping:
         needed, version = self._keepers.redundancy.needed, self._source.newest
         durable = self._keepers.writes(version)
         return StatePart(
-            self._server.stage, view.epoch, version, number, len(peers), began, needed=needed, durable=durable
+            self._server.stage,
+            view.epoch,
+            version,
+            number,
+            len(peers),
+            began,
+            needed=needed,
+            durable=durable,
+            rank=self._rank.number,
+            ranks=self._rank.size,
         )
 
     def _version(self, view: View) -> Version:
         """The present version, in the parts that the peers copy."""
-        state, peers = self._source.state(), view.peers(self._server.stage)
-        if self._shards is None:
+        state, shards, peers = self._source.state(), self._source.shards, view.peers(self._server.stage)
+        if shards is None:
             return cut_evenly(state, len(peers))
-        return cut_by_shards(state, self._shards, [each.pipeline for each in peers])
+        return cut_by_shards(state, shards, [each.pipeline for each in peers])
 
     def _rests(self, name: str) -> bool:
         until, _ = self._resting.get(name, (0.0, 0.0))
@@ -214,15 +227,17 @@ class Keeping:
 
     def take_shards(self, version: Mapping[str, torch.Tensor], shards: Iterable[int]) -> None:
         """See Kept."""
-        assert self._shards is not None, "the optimizer has no shards"
+        own = self._source.shards
+        assert own is not None, "the optimizer has no shards"
         for shard in shards:
-            self._shards.take_pieces(shard, shard_of(version, shard))
+            own.take_pieces(shard, shard_of(version, shard))
 
     def fetch(self, step: int) -> Mapping[str, torch.Tensor]:
         """See Kept."""
         # Whoever did not answer when versions were looked for is waited for only where it is needed.
         for copies in map(self._copies, (True, False)):
-            parts = find_whole(copies).get(self._server.stage, {}).get(step, ())
+            whole = find_whole(copies).get(self._server.stage, {}).get(step, ())
+            parts = [each for each in whole if each.rank == self._rank.number]
             if parts:
                 break
         else:

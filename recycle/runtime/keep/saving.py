@@ -53,16 +53,18 @@ class Target(NamedTuple):
         depth: P.
         pieces: how many each part of a version is made into.
         keep: how many checkpoints are kept; two, where that is one.
-        shard: gives the folder of a stage in a checkpoint.
+        shard: gives the folder of one rank's part of a stage in a checkpoint.
         manifest: gives that of a step's checkpoint.
+        ranks: of each server.
     """
 
     root: Path
     depth: int
     pieces: int
     keep: int
-    shard: Callable[[int], str]
+    shard: Callable[[int, int], str]
     manifest: Callable[[int], Manifest]
+    ranks: int = 1
 
 
 class _GivenUp(Exception):
@@ -163,14 +165,14 @@ class Saving:
             left = self._share_out(step, partial, desks, self._await_parts(step, desks, stopped))
             writers: set[str] = set()
             while left:
-                for stage, asked in [*left.items()]:
+                for (stage, rank), asked in [*left.items()]:
                     writer = self._ask(asked)
                     if writer:
                         writers.add(writer)
-                        final = partial / target.shard(stage)
+                        final = partial / target.shard(stage, rank)
                         final.parent.mkdir(parents=True, exist_ok=True)
                         Path(asked[0][1].folder).rename(final)
-                        del left[stage]
+                        del left[stage, rank]
                 _wait(stopped)
             for each in partial.glob(f"{ATTEMPT}*"):
                 shutil.rmtree(each, ignore_errors=True)  # of a keeper that was given up
@@ -186,8 +188,8 @@ class Saving:
 
     def _await_parts(
         self, step: int, desks: Sequence[Desk], stopped: threading.Event
-    ) -> Mapping[int, Mapping[str, int]]:
-        """Of each stage, how many bytes of the version each keeper has."""
+    ) -> Mapping[tuple[int, int], Mapping[str, int]]:
+        """Of each stage and rank, how many bytes of the version each keeper has."""
         while True:
             hopeless = self._newest > step + BEHIND or self._ending.is_set()
             answers = ask_all([each.client for each in desks])
@@ -195,27 +197,31 @@ class Saving:
             whole = find_whole(copies)
             found = {stage: whole.get(stage, {}).get(step, ()) for stage in range(self._target.depth)}
             if all(found.values()):
-                return {stage: _bytes_at(copies, parts) for stage, parts in found.items()}
+                return {
+                    (stage, rank): _bytes_at(copies, [each for each in parts if each.rank == rank])
+                    for stage, parts in found.items()
+                    for rank in range(self._target.ranks)
+                }
             if hopeless:
                 raise _GivenUp("keepers do not have it as a whole")
             _wait(stopped)
 
     def _share_out(
-        self, step: int, partial: Path, desks: Sequence[Desk], found: Mapping[int, Mapping[str, int]]
-    ) -> dict[int, list[tuple[Desk, Write]]]:
-        """Of each stage, whom to ask to write it, one after the other: first who has most of it and least to do."""
-        stages: dict[int, list[tuple[Desk, Write]]] = {}
+        self, step: int, partial: Path, desks: Sequence[Desk], found: Mapping[tuple[int, int], Mapping[str, int]]
+    ) -> dict[tuple[int, int], list[tuple[Desk, Write]]]:
+        """Of each stage and rank, whom to ask to write it, in turn: first who has most of it and least to do."""
+        shards: dict[tuple[int, int], list[tuple[Desk, Write]]] = {}
         busy: Counter[str] = Counter()
-        for stage, held in found.items():
+        for (stage, rank), held in found.items():
             order = sorted(desks, key=lambda each: (busy[each.client.name], -held.get(each.client.name, 0)))
             busy[order[0].client.name] += 1
-            stages[stage] = []
+            shards[stage, rank] = []
             for place, desk in enumerate(order):
-                folder = partial / f"{ATTEMPT}{stage}-{place}"
+                folder = partial / f"{ATTEMPT}{stage}-{rank}-{place}"
                 # Servers of the project's own trainer name their tensors by the chunk that they hold.
-                write = Write(stage, step, str(folder), f"{stage}.", self._target.pieces, desk.keepers, desk.near)
-                stages[stage].append((desk, write))
-        return stages
+                write = Write(stage, rank, step, str(folder), f"{stage}.", self._target.pieces, desk.keepers, desk.near)
+                shards[stage, rank].append((desk, write))
+        return shards
 
     def _ask(self, asked: list[tuple[Desk, Write]]) -> str:
         """Ask for a stage; gives who has written it, and nothing if nobody has so far."""

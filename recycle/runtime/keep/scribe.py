@@ -49,7 +49,8 @@ class DiskScribe:
         """Write a version; gives what somebody should know of the way there."""
         keepers = [KeeperClient(address, self._token, name) for name, address in request.keepers]
         copies = [copy for answer in ask_all(keepers) if not isinstance(answer, KeeperLost) for copy in answer]
-        parts = find_whole(copies).get(request.stage, {}).get(request.version, ())
+        whole = find_whole(copies).get(request.stage, {}).get(request.version, ())
+        parts = [each for each in whole if each.rank == request.rank]
         if not parts:
             raise ConnectionLost(f"no keeper has version {request.version} of stage {request.stage} any more")
         warnings: list[str] = []

@@ -32,10 +32,10 @@ from recycle.wording import memory_text
 class Seat:
     """A process's part in its host's having a keeper: it offers a place, and serves there if that is taken.
 
-    Where the run goes on in its folder and the keeper of its last start is still there, that one is offered.
+    Where the run goes on and the keeper of its last start is still there, that one is offered.
 
     Args:
-        folder: of the run; None where it has none, so that it never goes on.
+        left: the token of that start; empty if there was none.
         address: at which other hosts reach this one; None where the run has no others.
         resumes: whether the run goes on. Otherwise a keeper that is left has no use any more, and is told so.
 
@@ -48,12 +48,11 @@ class Seat:
         RunError: the address is not of this machine.
     """
 
-    def __init__(self, folder: Path | None, address: str | None, *, resumes: bool) -> None:
+    def __init__(self, left: str, address: str | None, *, resumes: bool) -> None:
         self.token = ""
         self.listener: socket.socket | None = None
         self.channel: Channel | None = None
         self._port: int | None = None
-        left = "" if folder is None else _last_token(folder)
         if left:
             client = KeeperClient(keeper_address(left), left, "this host's keeper")
             with suppress(KeeperLost):
@@ -135,7 +134,8 @@ class KeeperSetting(NamedTuple):
                 rack = self.racks.find(hello.host, hello.address)
                 homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port, rack))
                 offers.append(hello)
-            on[str(each.member.server)] = found
+            # Where its ranks are on several hosts, that of the first one.
+            on.setdefault(str(each.member.server), found)
         self.racks.require_known({name for each in homes for name in (each.host, each.address)})
         directory = KeeperDirectory(tuple(homes), self.redundancy, on)
         for place, hello in enumerate(offers):
@@ -254,8 +254,12 @@ def dismiss(token: str) -> None:
         KeeperClient(keeper_address(token), token, "this host's keeper").dismiss()
 
 
-def _last_token(folder: Path) -> str:
-    """Of the last start of a run in its folder; empty if there was none."""
+def last_token(folder: Path) -> str:
+    """Of the last start of a run in its folder; empty if there was none.
+
+    Args:
+        folder: with its join file.
+    """
     path = folder / JOIN_FILE
     try:
         return JoinFile.read(path).token if path.exists() else ""

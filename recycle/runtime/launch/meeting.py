@@ -276,14 +276,17 @@ class RollCall:
             )
         self._reach().set(key, said)
 
-    def agree_on_token(self) -> str:
+    def agree_on_token(self, token: str = "") -> str:
         """The run's token, which the first process tells here where they share no folder.
+
+        Args:
+            token: with which the run goes on; empty if it begins anew.
 
         Raises:
             RunError: there is no run.
         """
         if self.start.rank == 0:
-            token = new_token()
+            token = token or new_token()
             self._reach().set("token", token.encode())
             return token
         found = self._wait("token")

@@ -355,7 +355,8 @@ class Supervisor:
         refusal = self._restarts.refusal(server)
         if refusal:
             self._tell(InstantLine("warning", now(), str(server), refusal))
-        alive = [*(each.server for each in self._going), *live_elsewhere(self._board, members_of(self._agents))]
+        alive = [each.server for each in self._going - members_of(self._ended)]
+        alive += live_elsewhere(self._board, members_of(self._agents))
         if (lost := sole_units(self._setting.job, server, alive)) and self._setting.durable():
             text = f"no live server of {units_text(self._setting.job, lost)} is left: {server} is started again"
             self._tell(InstantLine("warning", now(), str(server), text))

@@ -51,6 +51,8 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
         (["--recycle-dead", "1_2"], "--recycle-dead: server '1_2'"),
         (["--recycle-budget", "5x"], "--recycle-budget: '5x' is no duration"),
         (["--recycle-keep-in-memory", "copies=0"], "--recycle-keep-in-memory copies=0: give off, copies=N"),
+        (["--recycle-resume", "--recycle-record", "runs/7"], "--recycle-resume: it takes the --recycle-keep-in-memory"),
+        (["--recycle-resume", "--recycle-keep-in-memory", "copies=1"], "and the --recycle-record of the start"),
     ],
 )
 def test_wrong_values_are_named(arguments, message):
@@ -122,6 +124,7 @@ def arguments(**changes):
         "recycle_restarts": 3,
         "recycle_record": None,
         "recycle_keep_in_memory": "off",
+        "recycle_resume": False,
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
         "virtual_pipeline_model_parallel_size": None,

@@ -89,6 +89,10 @@ def spread(planes, holders):
             peer.shards.keep([shard for shard, each in enumerate(holders) if number in each])
 
 
+def outlined(state):
+    return [(name, each.shape, each.dtype) for name, each in state.items()]
+
+
 def train(dtype, of_each):
     """Two of the peers die when one of the others has stepped already: what comes over is at either round.
 
@@ -115,6 +119,10 @@ def train(dtype, of_each):
         spread(planes, holders)
         for peers in planes:
             assert sum(len(peer.shards.held) for peer in peers.values()) == 2 * PEERS
+            for shard, (owner, *_) in enumerate(holders):
+                # All know what a shard is made of, whether they hold it or not.
+                given = outlined(peers[owner].shards.give(shard))
+                assert all(outlined(peer.shards.outline(shard)) == given for peer in peers.values())
             for peer in peers.values():
                 # The ends are padded otherwise.
                 size = min(len(peer.values), len(whole.values))

@@ -1,10 +1,11 @@
 """Under the flag Megatron's distributed optimizer loses no shard with a server, and its checkpoints are stock's."""
 
+import random
 import re
 
 import pytest
 
-from harness.flag_runs import kill_in_turn, make_dataset, needs_training, train
+from harness.flag_runs import kill, kill_in_turn, make_dataset, needs_training, train
 from tests.megatron.flag.test_surviving import deaths, losses, nearly
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -60,6 +61,15 @@ def test_who_comes_back_holds_its_shards(dataset, tmp_path, monkeypatch):
     back = re.findall(r"with 3 servers, (W\d_\d) among them again", survived.output)
     assert deaths(survived) == back == ["W1_0", "W2_0"]
     assert losses(survived) == nearly(train(dataset, *SHARDED, ranks=RANKS, iterations=long))
+
+
+def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, stock):
+    kept, when = ("--recycle-keep-in-memory", "copies=1"), random.uniform(0, 0.3)
+    # Somebody is left, who needs nobody to come back.
+    survived = train(dataset, *ON, *kept, ranks=RANKS, iterations=LENGTH, watch=kill([(0, 5, when), (2, 5, when)]))
+    assert set(re.findall(r"(W\d_0) was killed by signal 9", survived.output)) == {"W0_0", "W2_0"}, when
+    assert re.search(r"version \d of stage 0 is taken from this host's keeper", survived.output), when
+    assert losses(survived) == stock, when
 
 
 def test_the_shards_of_divided_experts_are_not_lost_either(dataset, tmp_path, monkeypatch):

@@ -301,13 +301,53 @@ def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeyp
     assert lines[0].startswith("recycle: no live server of stage 1 is left")
 
 
-def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock):
-    """The others wait for one of them, and go back a step, out of what comes after it: a line, or an evaluation."""
+def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock, tmp_path, monkeypatch):
+    """The others wait for one of them, and go back a step, out of what comes after it: a line, or an evaluation.
+
+    First they die as soon as keepers have the version of a new view, and another server has not heard by then what all
+    have told each other before it.
+    """
+    monkeypatch.setenv("MARKS", str(tmp_path))
     kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")
-    survived = train(dataset, *kept, iterations=LENGTH, watch=kill([(2, 4, 0), (3, 4, 0)]))
+    watch = kill([(2, 8, 0), (3, 8, 0)])
+    survived = train(dataset, *kept, iterations=LENGTH, script="late_gpt.py", watch=watch)
     assert "no live server of stage 1 is left: waiting for a replacement" in survived.output
-    assert re.search(r"version [34] of stage 1 is taken from this host's keeper", survived.output)
+    for version in ("3", "[7-9]"):
+        assert re.search(rf"version {version} of stage 1 is taken from this host's keeper", survived.output)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["kept-2", "kept-3", "late-0", "norm-1"]
     assert losses(survived) == stock
+
+
+def test_a_stage_of_ranks_that_hold_shards_is_killed_and_the_job_goes_on_from_memory(dataset, stock):
+    """Whoever goes back steps its shards again together with those who are back with all their ranks."""
+    kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")
+    split = ("--tensor-model-parallel-size", 2, "--use-distributed-optimizer")
+    victims, when = (random.choice((4, 5)), random.choice((6, 7))), random.uniform(0, 0.2)
+    watch = kill([(each, 4, when) for each in victims])
+    survived = train(dataset, *split, *kept, ranks=8, iterations=LENGTH, watch=watch)
+    assert "no live server of stage 1 is left: waiting for a replacement" in survived.output, (victims, when)
+    assert re.search(r"version [3-6] of stage 1 is taken from this host's keeper", survived.output), (victims, when)
+    # The first parameters of all its ranks together are those of a server of one rank.
+    expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
+    assert losses(survived) == expected, (victims, when)
+
+
+def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(dataset, stock, tmp_path):
+    kept = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", tmp_path / "run")
+    with pytest.raises(AssertionError) as ended:
+        train(dataset, *ON, *kept, iterations=LENGTH, watch=kill([(rank, 5, 0) for rank in range(4)]))
+    assert "recycle: all servers are dead; the memory of hosts has the state for 10 minutes" in str(ended.value)
+    survived = train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
+    assert re.search(r"version [4-7] of stage 0 is taken from this host's keeper", survived.output)
+    found = losses(survived)
+    assert min(number for kind, number in found if kind == "trained") in range(5, 9)
+    assert found == {key: stock[key] for key in found}
+    assert ("trained", LENGTH) in found
+    # Nothing is left of a run that came to its end.
+    with pytest.raises(
+        AssertionError, match="--recycle-resume: the memory of 1 host has no version that all stages have"
+    ):
+        train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
 
 
 def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):

@@ -28,6 +28,13 @@ def test_a_version_has_parameters_and_two_moments():
     assert sum(version_bytes(GPT_2, 4, [stage]) for stage in range(4)) == pytest.approx(whole, abs=4 * 12 * 200)
 
 
+def test_ranks_split_what_is_large_and_each_has_the_rest():
+    alone, split = (version_bytes(GPT_2, 4, range(4), ranks) for ranks in (1, 4))
+    # Norms and the biases behind them, and positions, are with each rank; so is room for what is small.
+    more = 3 * 12 * (12 * 6 * 768 + 1024 * 768 + 2 * 768)
+    assert split - alone == pytest.approx(more + 3 * 4 * SLACK, abs=3 * 13 * 200)
+
+
 def described(folder, copies, hosts, memory=PLENTY, every=0):
     """A run of 3 x 4 servers, of which each host has as many, one behind the other; its setting, and who is where."""
     run = Run(make_plan(paper_job(), (), Mode(), QUICK), ModelOptions(), 2, folder, redundancy=Redundancy(1, copies))
@@ -37,7 +44,7 @@ def described(folder, copies, hosts, memory=PLENTY, every=0):
         Hello(f"host{host}", "", f"10.0.0.{host}", {}, KeeperOffer(2000 + place, memory))
         for place, host in ((place, place * hosts // len(everybody)) for place in range(len(everybody)))
     ]
-    return keeper_setting(run, Seat(folder, None, resumes=False)), everybody, hellos
+    return keeper_setting(run, Seat("", None, resumes=False)), everybody, hellos
 
 
 def test_each_hosts_first_process_has_its_keeper_and_copies_are_on_other_hosts(tmp_path):

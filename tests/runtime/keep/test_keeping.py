@@ -10,7 +10,7 @@ import torch
 
 from harness.bad_memory import flip
 from recycle.control.joinfile import new_token
-from recycle.control.view import View
+from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.errors import ConnectionLost
@@ -36,6 +36,8 @@ class Doing:
 
 class Stage:
     """Versions that are told apart by every byte, of tensors of all kinds."""
+
+    shards = None
 
     def __init__(self, newest=0, spoiled=0):
         self.newest, self.undone, self._spoiled = newest, 0, spoiled
@@ -66,12 +68,13 @@ def same(found, expected):
 class Peer:
     """One server of the stage."""
 
-    def __init__(self, keepers, server, epoch=0, newest=0, redundancy=None):
-        self.stage, self.warnings, self.kept = Stage(newest), [], []
+    def __init__(self, keepers, server, epoch=0, newest=0, redundancy=None, rank=SOLE):
+        self.stage, self.warnings, self.kept = Stage(newest, 100 * rank.number), [], []
         self.view = View.among(ALL, epoch)
         redundancy = redundancy or Redundancy(1, len(keepers))
         known = KnownKeepers(keepers, redundancy, near=keepers[0].name)
-        self.keeping = Keeping(lambda: known, server, 2, self.stage, lambda: self.view, self.tell, self.tell_kept)
+        told = self.tell, self.tell_kept
+        self.keeping = Keeping(lambda: known, server, 2, self.stage, lambda: self.view, *told, rank)
 
     def tell(self, kind, text):
         if kind == "warning":
@@ -137,6 +140,30 @@ def test_what_both_have_put_is_the_version(keepers):
     assert not one.warnings + other.warnings + joiner.warnings
     assert one.kept == [(version, 0, 2, "near", "far") for version in range(3)]
     assert other.kept == [(version, 1, 2, "near", "far") for version in range(2)]
+
+
+def test_where_servers_have_several_ranks_a_version_is_there_when_all_of_them_have_put_it(keepers):
+    ranks = [ServerRank(number, 2) for number in range(2)]
+    places = [(server, rank) for server in PEERS for rank in ranks]
+    *others, (server, rank) = places
+    for each in others:
+        Peer(keepers, each[0], rank=each[1]).iterate(2)
+    late = Peer(keepers, server, rank=rank)
+    late.iterate()
+    joiners = [Peer(keepers, PEERS[0], rank=each) for each in ranks]
+    for joiner, expected in zip(joiners, (Stage(0), Stage(0, 100)), strict=True):
+        assert joiner.keeping.find_versions() == ((), (0,))
+        assert same(joiner.keeping.fetch(0), expected.state())
+        with pytest.raises(ConnectionLost, match="no keeper has version 1 of stage 1"):
+            joiner.keeping.fetch(1)
+    late.iterate()
+    assert same(joiners[1].keeping.fetch(1), Stage(1, 100).state())
+    # In another view the first rank has put it again, and the second one has not: it is that of the one before.
+    for server in PEERS:
+        Peer(keepers, server, epoch=1, newest=1, rank=ranks[0]).compute()
+    found = joiners[0].keeping.find_versions()[1]
+    assert 1 in found
+    assert same(joiners[0].keeping.fetch(1), Stage(1).state())
 
 
 def test_the_first_version_of_a_view_is_there_before_anybody_computes(keepers):

@@ -13,7 +13,7 @@ import torch
 from harness.digests import data_digests
 from recycle.control.errors import StoreLost
 from recycle.control.joinfile import new_token
-from recycle.control.view import View
+from recycle.control.view import ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.keep import scribe
@@ -45,14 +45,16 @@ class Doing:
 
 
 class Stage:
-    """Versions of a stage, by the names that the trainer gives them."""
+    """Versions of one rank's part of a stage, by the names that the trainer gives them."""
 
-    def __init__(self, number):
-        self.number, self.newest, self.undone = number, 0, 0
+    shards = None
+
+    def __init__(self, number, rank=0):
+        self.number, self.rank, self.newest, self.undone = number, rank, 0, 0
 
     def state(self, prefix=None):
         prefix = f"{self.number}." if prefix is None else prefix
-        value = self.newest + 10 * self.number
+        value = self.newest + 10 * self.number + 100 * self.rank
         return {
             f"parameter/{prefix}layers.0.weight": torch.arange(3_001, dtype=torch.float32) * (value + 1),
             f"optimizer/step/{prefix}layers.0.weight": torch.tensor(float(value)),
@@ -66,10 +68,11 @@ class Job:
     Args:
         root: where checkpoints are.
         hosts: how many have keepers, each of which holds what the redundancy says.
+        ranks: of each server.
     """
 
-    def __init__(self, root, hosts, redundancy):
-        self.root, self.redundancy, self.token = root, redundancy, new_token()
+    def __init__(self, root, hosts, redundancy, ranks):
+        self.root, self.redundancy, self.token, self.ranks = root, redundancy, new_token(), ranks
         self.keepers, self.addresses = [], ()
         for place in range(hosts):
             with listen_to_hosts(HERE) as listener:
@@ -84,9 +87,10 @@ class Job:
             first = SERVERS.index(server)
             own = [clients[(first + place) % hosts] for place in range(redundancy.pieces)]
             known = KnownKeepers(own, redundancy, [each for each in clients if each not in own], every=EVERY)
-            stage = Stage(server.stage)
-            keeping = Keeping(lambda known=known: known, server, STAGES, stage, lambda: view, self.tell)
-            self.servers.append((stage, keeping))
+            for rank in range(ranks):
+                stage, rule = Stage(server.stage, rank), {"rank": ServerRank(rank, ranks)}
+                keeping = Keeping(lambda known=known: known, server, STAGES, stage, lambda: view, self.tell, **rule)
+                self.servers.append((stage, keeping))
 
     def start(self, listener):
         process = FORK.Process(
@@ -117,7 +121,9 @@ class Job:
     def saving(self):
         """What a server does that comes to lead."""
         # One is kept, and the one before it, to which servers may still have to go back.
-        target = Target(self.root, STAGES, self.redundancy.pieces, 1, "stage-{}/tensor-0".format, self.manifest)
+        target = Target(
+            self.root, STAGES, self.redundancy.pieces, 1, "stage-{}/tensor-{}".format, self.manifest, self.ranks
+        )
         return Saving(target, self.desks, self.tell)
 
     @staticmethod
@@ -132,17 +138,18 @@ class Job:
             "stage-0",
             "stage-1",
         ]
-        for number in range(STAGES):
-            stage = Stage(number)
+        for number, rank in product(range(STAGES), range(self.ranks)):
+            stage = Stage(number, rank)
             stage.newest = step
-            write_shard(folder / str(number), stage.state(prefix=""))
-            found = folder_of(self.root, step) / f"stage-{number}/tensor-0"
-            assert data_digests(found) == data_digests(folder / str(number))
+            written = folder / f"{number}-{rank}"
+            write_shard(written, stage.state(prefix=""))
+            found = folder_of(self.root, step) / f"stage-{number}/tensor-{rank}"
+            assert data_digests(found) == data_digests(written)
 
 
 @contextmanager
-def training(root, hosts, redundancy):
-    job = Job(root, hosts, Redundancy.parse(redundancy))
+def training(root, hosts, redundancy, ranks=1):
+    job = Job(root, hosts, Redundancy.parse(redundancy), ranks)
     try:
         yield job
     finally:
@@ -160,9 +167,11 @@ def settles(condition):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("hosts", "redundancy"), [(2, "copies=2"), (3, "parity=2+1")])
-def test_what_keepers_write_is_what_trainers_would_have_written_and_training_goes_on(tmp_path, hosts, redundancy):
-    with training(tmp_path / "run", hosts, redundancy) as job:
+@pytest.mark.parametrize(("hosts", "redundancy", "ranks"), [(2, "copies=2", 2), (3, "parity=2+1", 1)])
+def test_what_keepers_write_is_what_trainers_would_have_written_and_training_goes_on(
+    tmp_path, hosts, redundancy, ranks
+):
+    with training(tmp_path / "run", hosts, redundancy, ranks) as job:
         saving = job.saving()
         job.train(2)
         saving.look(2, 2, leads=True)
