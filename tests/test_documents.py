@@ -49,7 +49,7 @@ LOOKED_AT = {
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
     "PYTHONPATH=$PWD/.megatron-0.17.1 pytest": "a part of scripts/test",
     "PYTHONPATH=$PWD/.megatron-0.17.1 scripts/gpu-check": "tests/test_gpu_check.py runs these parts",
-    "eval": "tests/test_cli.py completes words",
+    "eval": "tests/test_help.py completes words",
     "pip install": "tests/test_package.py installs a wheel",
     "pkill": "tests/survival kills workers, by their process",
     "pytest": "a part of scripts/test, or of what it runs",
