@@ -10,7 +10,8 @@ import pytest
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
-from harness.started import TRAIN, Started, by_hand
+from harness.started import TRAIN, by_hand
+from harness.waiting import ForReturn, wait_between
 from recycle.control.tcp_store import listen
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
@@ -19,7 +20,7 @@ from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.trained import DURATIONS, MODEL, Trained, short_text, wait_for_return
+from tests.survival.trained import DURATIONS, MODEL, Trained, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
@@ -92,7 +93,7 @@ def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
 
 
 def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monkeypatch):
-    wait_for_return(monkeypatch, Server(1, 0))
+    wait_between(ForReturn(Server(1, 0)), monkeypatch.setattr)
     doom["W1_0", 1] = 40
     run = SplitRun(tmp_path / "run", restarts=1)
     run.require_same(reference)
@@ -108,15 +109,12 @@ def words(folder):
 
 
 @pytest.fixture
-def apart(tmp_path):
-    """The four processes of two servers, started apart, and ended at the end of the test."""
+def apart(start, tmp_path):
+    """The four processes of two servers, started apart."""
     with listen() as taken:
         port = taken.getsockname()[1]
     arguments = [*words(tmp_path), "--restarts", "1"]
-    processes = [Started(arguments, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
-    yield processes
-    for each in processes:
-        each.kill()
+    return [start(arguments, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
 
 
 @pytest.mark.timeout(400)
