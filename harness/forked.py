@@ -127,7 +127,8 @@ def _forks(imported: str) -> socket.socket:
     theirs.close()
 
     def end() -> None:
-        ours.close()
+        # What this process has forked and left may still have the other end of its door.
+        process.kill()
         process.wait()
 
     atexit.register(end)
