@@ -24,7 +24,7 @@ from tests.survival.trained import MODEL, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=4, limit=8))
-ITERATIONS, BACK = 24, 16
+ITERATIONS, BACK = 26, 18
 # A busy machine must not make anybody else look dead.
 PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
 
