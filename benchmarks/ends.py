@@ -93,7 +93,7 @@ class Watched:
     """
 
     def __init__(self, kind: str, event: str, folder: Path) -> None:
-        from harness.started import python_path
+        from harness.paths import python_path
 
         self.mark = uuid.uuid4().hex
         self.said: list[str] = []

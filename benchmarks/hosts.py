@@ -124,7 +124,7 @@ class Trials(NamedTuple):
                 for name, node in survivors.items():
                     print(f"{name} said\n{node.output[-2000:]}", file=sys.stderr, flush=True)
                 return Trial(float("inf"), float("inf"), str(error))
-            statuses = [node.process.returncode for node in survivors.values()]
+            statuses = [node.ended() for node in survivors.values()]
             return judge(folder / "run", moment, ended, statuses, f"W{victim}_", expected, 0.0 if self.exact else FAR)
 
     def await_iteration(self, nodes: Collection[Started], step: int) -> None:

@@ -198,7 +198,7 @@ class JobProcess:
 
     def __init__(self, jobs: Sequence[tuple[int, list[str]]], folder: Path) -> None:
         from harness.flag_runs import VARIABLES
-        from harness.started import python_path
+        from harness.paths import python_path
 
         (folder / "jobs.json").write_text(json.dumps(jobs))
         self.lines: list[str] = []

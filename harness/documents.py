@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.started import ROOT
+from harness.paths import ROOT
 from recycle.cli import VERBS
 
 DOCUMENTS = [

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from harness.forked import ForkedRun
-from harness.started import python_path
+from harness.forked import TRAINING_CODE, Forked
+from harness.paths import python_path
 from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.megatron.gpt.text import standard_library
 from recycle.megatron.shared.cpu import run_on_cpu
@@ -104,10 +104,11 @@ def fork(
     iterations: int | None = 8,
     start: Sequence[object] = FLAGGED,
     script: str = SCRIPT.name,
-) -> ForkedRun:
+) -> Forked:
     """The same without torchrun, for less of the processor's time."""
     words = words_of(dataset, *arguments, iterations=iterations, script=script)
-    return ForkedRun(ranks, [*map(str, start), *words], variables(), Path(dataset).parent)
+    start = ("-m", "harness.scripts.forked_ranks", ranks, *start)
+    return Forked([*map(str, start), *words], variables(), Path(dataset).parent, TRAINING_CODE)
 
 
 def variables() -> dict[str, str]:
@@ -115,7 +116,7 @@ def variables() -> dict[str, str]:
     return os.environ | VARIABLES | {"PYTHONPATH": python_path()}
 
 
-Job = ForkedRun | subprocess.Popen[str]
+Job = Forked | subprocess.Popen[str]
 Watch = Callable[[Job, str], object]
 
 

@@ -1,4 +1,7 @@
-"""Runs that are forked from one process that has imported Megatron, as long as this process lives."""
+"""Programs that are forked from a process that has imported what they import, as long as this process lives.
+
+That is most of what a short run asks of the processor.
+"""
 
 import atexit
 import json
@@ -10,31 +13,58 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
-from harness.started import python_path
+from harness.hosts import Host
+from harness.paths import python_path
+
+TRAINER = "recycle.megatron.gpt.training"
+TRAINING_CODE = "harness.scripts.training_code"
+"""What can be imported before: the project's own trainer, or Megatron's training code as it is without CUDA."""
 
 
-class ForkedRun:
-    """A run and what it prints, for a with-block that ends with it; another one only begins after that.
+class Forked:
+    """A process that leads a session of its own, with what of ``subprocess.Popen`` is needed of it.
 
     Args:
-        ranks: how many processes it has.
-        words: a module after ``-m``, or a script, and its arguments.
-        variables: of all its processes.
+        words: what comes after ``python``: ``-m`` and a module or else a script, and arguments.
+        variables: all of its environment; what of them is read by an import is so too late.
         folder: that it works in.
+        imported: what was imported before.
+        host: where it runs; None for this machine.
+        output: the number of a file that it and those below it print to, errors too; None for ``stdout``.
+
+    Attributes:
+        stdout: what they print; None where that is read elsewhere.
+        pid: of the process, as this machine knows it.
+        returncode: its exit status, as soon as that was asked for after its end; None before.
     """
 
-    def __init__(self, ranks: int, words: Sequence[str], variables: Mapping[str, str], folder: Path) -> None:
-        self._forks = _forks()
-        reader, writer = os.pipe()
-        request = json.dumps([ranks, list(words), dict(variables), str(folder)]).encode()
-        socket.send_fds(self._forks, [request], [writer])
-        os.close(writer)
-        self.stdout = os.fdopen(reader)
-        self.pid = self._answer()
+    def __init__(
+        self,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        folder: Path,
+        imported: str = TRAINER,
+        host: Host | None = None,
+        output: int | None = None,
+    ) -> None:
+        self._words = list(words)
+        self.stdout: TextIO | None = None
+        writer = output
+        if writer is None:
+            reader, writer = os.pipe()
+            self.stdout = os.fdopen(reader)
+        self._answers, answers = Pipe(duplex=False)
+        request = [self._words, dict(variables), str(folder.resolve()), None if host is None else host.first]
+        with answers:
+            socket.send_fds(_forks(imported), [json.dumps(request).encode()], [writer, answers.fileno()])
+        if output is None:
+            os.close(writer)
+        self.pid = int(self._answers.recv_bytes())
         self.returncode: int | None = None
 
     def __enter__(self) -> Self:
@@ -42,29 +72,63 @@ class ForkedRun:
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         if kind is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-        self.stdout.close()
-        self.returncode = self._answer()
+            self.kill_all()
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
 
-    def _answer(self) -> int:
-        answer = self._forks.recv(100)
-        assert answer, "the process that forks runs has ended"
-        return int(answer)
+    def poll(self) -> int | None:
+        """The exit status, if it has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, after it has ended.
+
+        Raises:
+            TimeoutExpired: it has not within so many seconds.
+        """
+        if self.returncode is None:
+            if not self._answers.poll(timeout):
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self._words, timeout)
+            self.returncode = int(self._answers.recv_bytes())
+            self._answers.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Tell it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def kill_all(self) -> None:
+        """End it and all of its session."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 @cache
-def _forks() -> socket.socket:
-    """What is asked for runs; its process is started for the first one."""
+def _forks(imported: str) -> socket.socket:
+    """What is asked for programs; its process is started for the first one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    words = [sys.executable, "-W", "ignore", "-m", "harness.scripts.forked_runs", str(theirs.fileno())]
-    # Torch reads it when it is imported.
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()}
-    process = subprocess.Popen(words, env=variables, pass_fds=[theirs.fileno()])
+    words = [sys.executable, "-m", "harness.scripts.forks", str(theirs.fileno()), imported]
+    # Torch reads them when it is imported.
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    process = subprocess.Popen(words, env=os.environ | variables, pass_fds=[theirs.fileno()])
     theirs.close()
 
     def end() -> None:
-        ours.close()
+        # What this process has forked and left may still have the other end of its door.
+        process.kill()
         process.wait()
 
     atexit.register(end)

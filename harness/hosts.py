@@ -46,6 +46,9 @@ class Host:
         plug: its end of the cable, in the switch.
         switch: the namespace of that.
         ahead: seconds for which its clock that only runs forward has run longer than this machine's.
+
+    Attributes:
+        first: the first process on it, as this machine knows it.
     """
 
     def __init__(self, namespace: str, name: str, address: str, plug: str, switch: str, ahead: int = 0) -> None:
@@ -69,12 +72,12 @@ class Host:
         assert self._outer.stdout is not None
         with self._outer.stdout as said:
             assert said.readline() == "ready\n", f"host {name} does not start"
-        self._first = int(Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()[0])
+        self.first = int(Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()[0])
 
     def command(self, *words: str) -> list[str]:
         """A command line that runs another one on this host."""
         spaces = ("--net", "--uts", "--ipc", "--pid", "--mount", "--time")
-        return ["nsenter", "--target", str(self._first), *spaces, f"--wd={Path.cwd()}", "--", *words]
+        return ["nsenter", "--target", str(self.first), *spaces, f"--wd={Path.cwd()}", "--", *words]
 
     def pull_plug(self) -> None:
         """Cut the host from all others; its processes hear nothing of it."""
@@ -88,7 +91,7 @@ class Host:
         """Kill all its processes at one moment: the kernel does so when the first one dies."""
         if self._outer.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._first, signal.SIGKILL)
+                os.kill(self.first, signal.SIGKILL)
         self._outer.wait()
 
 

@@ -10,17 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from harness.forked import Forked
 from harness.hosts import Host
+from harness.paths import python_path
 from recycle.record.recording import IterationLine, Line, ViewLine
 
 TRAIN = (sys.executable, "-m", "harness.scripts.train")
-ROOT = Path(__file__).parents[1]
-
-
-def python_path() -> str:
-    """The PYTHONPATH with which what is started in another folder finds what is found here."""
-    inherited = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    return os.pathsep.join([str(ROOT), *inherited])
 
 
 class Started:
@@ -30,20 +25,31 @@ class Started:
         words: its command line.
         host: where it runs; None for this machine.
         variables: for its environment.
+        imported: what the process has imported that it is forked from; empty where it starts from nothing.
     """
 
     def __init__(
-        self, words: Sequence[str], host: Host | None = None, variables: Mapping[str, str] | None = None
+        self,
+        words: Sequence[str],
+        host: Host | None = None,
+        variables: Mapping[str, str] | None = None,
+        imported: str = "",
     ) -> None:
         self.output = ""
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
-        self.process = subprocess.Popen(
-            host.command(*words) if host is not None else list(words),
-            env={**os.environ, **environment, **(variables or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        changes = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
+        environment = {**os.environ, **changes, **(variables or {})}
+        self.process: Forked | subprocess.Popen[str]
+        if imported:
+            assert words[0] == sys.executable
+            self.process = Forked(words[1:], environment, Path.cwd(), imported, host)
+        else:
+            self.process = subprocess.Popen(
+                host.command(*words) if host is not None else list(words),
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

@@ -5,6 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 # setup EXTRAS: EXTRAS is a comma-separated list of this project's extras.
+everything=plan,figures,train,test,tools
 setup() {
     local python=${PYTHON:-python3.11}
     command -v "$python" >/dev/null || python=python3
@@ -24,6 +25,22 @@ setup() {
         touch "$stamp"
     fi
     export PATH="$PWD/.venv/bin:$PATH"
+}
+
+# all_together COMMAND ...: each takes one core, so all are run at the same time; what they print comes in their order.
+all_together() {
+    local logs status=0 number running=()
+    logs=$(mktemp -d)
+    for command in "$@"; do
+        $command >"$logs/${#running[@]}" 2>&1 &
+        running+=($!)
+    done
+    for number in "${!running[@]}"; do
+        wait "${running[number]}" || status=1
+        cat "$logs/$number"
+    done
+    rm -r "$logs"
+    return "$status"
 }
 
 # setup_trainer RELEASE: that of Megatron, whose package carries its training code, in a folder that goes before .venv on

@@ -7,7 +7,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from harness.examples import paper_plan
 from recycle.cli import main
+from recycle.plan.document import save_plan
 
 # Tests assert behaviour and no clock: a loaded machine is slow. What decides about a change is the same on every
 # machine, so examples are drawn by a fixed seed; `pytest --hypothesis-profile search` draws new ones.
@@ -50,3 +52,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return int(stop.value.code or 0), captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    """The file of a legal plan."""
+    path = tmp_path / "plan.json"
+    save_plan(paper_plan(), path)
+    return path

@@ -6,9 +6,6 @@ that calls what is there no more, waits for what does not come, or ends without 
 
 import os
 import re
-import signal
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -16,7 +13,8 @@ import pytest
 from harness import browser, etcd
 from harness.documents import COMMANDS
 from harness.flag_runs import missing as missing_training
-from harness.started import ROOT, python_path
+from harness.forked import Forked
+from harness.paths import ROOT, python_path
 
 BUSY = "run it again when less else is running"
 """What benchmarks say that give no figures on a machine like this."""
@@ -127,20 +125,9 @@ def shown():
 
 def call(folder, module, *words):
     """Run a benchmark to its end; gives its status and what it said."""
-    with subprocess.Popen(
-        [sys.executable, "-m", f"benchmarks.{module}", *words],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-    ) as benchmark:
-        try:
-            said, _ = benchmark.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            os.killpg(benchmark.pid, signal.SIGKILL)
-            raise
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    with Forked(["-m", f"benchmarks.{module}", *words], variables, folder) as benchmark:
+        said = benchmark.stdout.read()
     return benchmark.returncode, said
 
 

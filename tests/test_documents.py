@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,9 @@ import click
 import pytest
 
 from harness.documents import COMMANDS, DOCUMENTS, FENCE, shell_lines
-from harness.started import ROOT, Started
+from harness.forked import Forked
+from harness.paths import ROOT, python_path
+from harness.started import Started
 from recycle.cli import VERBS, group
 from recycle.megatron.flag.flags import find_flags
 
@@ -49,7 +50,7 @@ LOOKED_AT = {
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
     "PYTHONPATH=$PWD/.megatron-0.17.1 pytest": "a part of scripts/test",
     "PYTHONPATH=$PWD/.megatron-0.17.1 scripts/gpu-check": "tests/test_gpu_check.py runs these parts",
-    "eval": "tests/test_cli.py completes words",
+    "eval": "tests/test_help.py completes words",
     "pip install": "tests/test_package.py installs a wheel",
     "pkill": "tests/survival kills workers, by their process",
     "pytest": "a part of scripts/test, or of what it runs",
@@ -154,14 +155,11 @@ def inputs(tmp_path_factory):
 
 
 def started(folder, words):
-    """Run a command in a folder; what it printed."""
-    program = ["-c", "from recycle.cli import main; main()"] if words[0] == "recycle" else ["-m", words[0]]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    ended = subprocess.run(
-        [sys.executable, *program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert ended.returncode == 0, f"{shlex.join(words)}: {ended.stdout}{ended.stderr}"
-    return ended.stdout
+    """Run a command of ``recycle`` in a folder."""
+    variables = os.environ | {"PYTHONPATH": python_path()}
+    with Forked(["-m", "harness.scripts.train", *words[1:]], variables, folder) as command:
+        said = command.stdout.read()
+    assert command.returncode == 0, f"{shlex.join(words)}: {said}"
 
 
 @pytest.mark.parametrize("command", VERB_COMMANDS, ids=name_of)
@@ -184,7 +182,7 @@ def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
         finally:
             watch.kill()
     elif words[1] in ("train", "profile"):
-        started(Path(), smaller)
+        started(Path.cwd(), smaller)
     else:
         status, out, err = run(*smaller[1:])
         assert status == 0, out + err

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from harness.forked import TRAINER
 from harness.started import TRAIN, Started, by_hand
 from recycle.control.tcp_store import listen
 
@@ -46,7 +47,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path, more):
     with listen() as taken:
         variables = by_hand(0, 4, "127.0.0.1", taken.getsockname()[1])
         size = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
-        first = Started([*TRAIN, "train", *size, "-o", str(tmp_path / "run"), *more], None, variables)
+        first = Started([*TRAIN, "train", *size, "-o", str(tmp_path / "run"), *more], None, variables, TRAINER)
         assert first.ended() == 2, first.output
     address = f"127.0.0.1:{variables['MASTER_PORT']}"
     said = f"recycle: store address {address} cannot be used: Address already in use"
@@ -65,7 +66,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path, more):
 )
 def test_what_cannot_be_a_start_ends_before_anything_is_started(tmp_path, variables, arguments, reason):
     words = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "-o", str(tmp_path / "run")]
-    first = Started([*TRAIN, *words, *arguments], None, by_hand(0, 4, "127.0.0.1", 29500) | variables)
+    first = Started([*TRAIN, *words, *arguments], None, by_hand(0, 4, "127.0.0.1", 29500) | variables, TRAINER)
     assert first.ended() == 2, first.output
     assert f"recycle: {reason}" in first.output
     assert not (tmp_path / "run").exists()

@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from harness.scripts.forked_ranks import main, prepare
+import harness.scripts.training_code  # noqa: F401 - once for all jobs
+from harness.scripts.forked_ranks import main
 
 if __name__ == "__main__":
-    prepare()
     for ranks, words in json.loads(Path(sys.argv[1]).read_text()):
         status = main(ranks, words)
         sys.stdout.write(f"forked job ended with status {status}\n")

@@ -1,4 +1,4 @@
-"""Stands in for torchrun on one machine, for the programs beside it.
+"""Stands in for torchrun on one machine: ``forked_ranks.py RANKS``, with ``-m`` and a module, or a script.
 
 Ranks are forked from one process that has imported Megatron, because that is most of what a short run asks of the
 processor. Variables, store and end are as torchrun has them.
@@ -6,15 +6,11 @@ processor. Variables, store and end are as torchrun has them.
 
 import gc
 import os
-import runpy
 import signal
 import sys
 
-import torch
-
+from harness.scripts.forks import be_main
 from recycle.control.tcp_store import listen, serve
-from recycle.megatron.shared.cpu import run_on_cpu
-from recycle.megatron.shared.missing import make_importable
 
 
 def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -24,16 +20,6 @@ def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     host = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     elastic = {"USE_AGENT_STORE": "True", "RESTART_COUNT": "0", "MAX_RESTARTS": "0", "RUN_ID": "forked"}
     return of_rank | of_all | host | {f"TORCHELASTIC_{name}": value for name, value in elastic.items()}
-
-
-def be_rank(words: list[str]) -> None:
-    """Run a module or a script as the main program."""
-    if words[0] == "-m":
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = words
-        runpy.run_path(words[0], run_name="__main__")
 
 
 def wait_for_all(processes: list[int]) -> int:
@@ -60,7 +46,7 @@ def main(ranks: int, words: list[str]) -> int:
         if not process:
             listener.close()
             os.environ.update(variables(rank, ranks, port))
-            be_rank(words)
+            be_main(words)
             sys.exit()
         processes.append(process)
     store = serve(listener)
@@ -69,11 +55,5 @@ def main(ranks: int, words: list[str]) -> int:
     return status
 
 
-def prepare() -> None:
-    """Import once for all what scripts import."""
-    if not torch.cuda.is_available():
-        make_importable()
-        run_on_cpu()
-    import megatron.core.datasets.gpt_dataset
-    import megatron.core.models.gpt
-    import megatron.training.training  # noqa: F401
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

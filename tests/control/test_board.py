@@ -260,35 +260,6 @@ def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board
     assert board.verdicts.wait(0, 60) == verdict(0)
 
 
-def test_signs_of_life_are_those_of_the_host_that_a_member_is_on(board: Board) -> None:
-    board.beats.glance("one", 1)
-    board.beats.glance("one", 2)
-    for member, host in ((A, "one"), (B, "other")):
-        board.beats.settle(Participant(member), host)
-    assert board.beats.homes(map(Participant, [A, B, C])) == {Participant(A): "one", Participant(B): "other"}
-    assert board.beats.of_hosts(["one", "other"]) == {"one": 2, "other": 0}
-    assert board.beats.counts([A, B, C]) == {A: 2, B: 0, C: 0}
-
-
-def test_a_member_of_several_ranks_is_as_alive_as_the_host_of_the_least_of_them(board: Board) -> None:
-    for host, count in (("one", 5), ("other", 3)):
-        board.beats.glance(host, count)
-    first, second = Participant.all_of(A, 2)
-    board.beats.settle(first, "one")
-    assert board.beats.counts([A], 2) == {A: 0}
-    board.beats.settle(second, "other")
-    assert board.beats.counts([A], 2) == {A: 3}
-
-
-def test_the_host_of_who_has_yet_to_ask_for_a_place_is_kept_and_that_of_an_earlier_life_is_not(board: Board) -> None:
-    earlier, later = Member(A.server, 0), Member(A.server, 2)
-    board.verdicts.propose(verdict(3, 3, Member(A.server, 1), B))
-    for member in (earlier, later, B):
-        board.beats.settle(Participant(member), "one")
-    board.forget(3, (Member(A.server, 1), B))
-    assert set(board.beats.homes(map(Participant, [earlier, later, B]))) == {Participant(later), Participant(B)}
-
-
 def test_that_a_rank_is_gone_is_waited_for_and_kept_until_its_server_has_another_life(
     store: Store, board: Board
 ) -> None:

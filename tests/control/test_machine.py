@@ -1,7 +1,6 @@
 import msgspec
 import pytest
 
-from harness.examples import paper_job
 from recycle.control.events import (
     Accuse,
     BuildFailed,
@@ -32,60 +31,8 @@ from recycle.control.events import (
 )
 from recycle.control.machine import Machine, State
 from recycle.control.messages import NOTHING, Death, Opening, Report, Verdict
-from recycle.control.view import SOLE, Member, ServerRank
-
-JOB = paper_job(pipelines=2, stages=2)
-A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
-NEW = Member.parse("W1_1#1")
-FIRST = Verdict(0, tuple(map(str, (A, B, C, D))), 5)
-SECOND = Verdict(1, tuple(map(str, (A, B, C))), 5)
-DEATH = Death(str(D), "was killed", "agent", 1.0)
-
-
-def verdict(epoch: int, *members: Member, step: int = 5, stop: str = "") -> Verdict:
-    return Verdict(epoch, tuple(map(str, members)), step, stop=stop)
-
-
-def report(member: Member, newest: int = 5, oldest: int = 5, epoch: int = 0, checkpoint: int | None = None) -> Report:
-    return Report(str(member), epoch, newest, oldest, checkpoint)
-
-
-class Told:
-    """A machine, and events with ids of their own."""
-
-    def __init__(self, me: Member = A, rank: ServerRank = SOLE) -> None:
-        self.machine = Machine(me, JOB, rank)
-        self.count = 0
-
-    def __call__(self, kind: type[Event], *content: object) -> tuple:
-        self.count += 1
-        return self.machine.handle(kind(f"{self.count}", *content))
-
-    @property
-    def state(self) -> State:
-        return self.machine.state
-
-
-def in_state(state: State, me: Member = A) -> Told:
-    told = Told(me)
-    if state is State.JOINING:
-        return told
-    told(Decided, FIRST)
-    if state is State.REBUILDING:
-        return told
-    told(Built, 0)
-    if state is State.UNPROTECTED:
-        told(StoreGone)
-    elif state is State.FENCED:
-        told(Decided, verdict(1, *sorted({A, B, C, D} - {me})))
-    elif state is not State.TRAINING:
-        told(Noticed, 0, "cause")
-        if state is State.STOPPED:
-            told(StoreGone)
-        elif state is State.GATHERING:
-            told(Halted, 0, 5, 5)
-    assert told.state is state
-    return told
+from recycle.control.view import Member, ServerRank
+from tests.control.told import DEATH, FIRST, NEW, SECOND, A, B, C, D, Told, in_state, report, verdict
 
 
 def starting(me: Member = A) -> Told:

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from harness.started import Started
+from harness.forked import TRAINER
+from harness.started import TRAIN, Started
 
 # What torch says of lost connections is what these tests are about: it would only fill the logs.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
@@ -15,11 +16,12 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 @pytest.fixture
 def start():
-    """Start processes, and end what is left of them."""
+    """Start processes, and end what is left of them; ``recycle train`` itself is forked."""
     started = []
 
-    def start(*arguments):
-        started.append(Started(*arguments))
+    def start(words, host=None, variables=None):
+        imported = TRAINER if tuple(words[: len(TRAIN)]) == TRAIN else ""
+        started.append(Started(words, host, variables, imported))
         return started[-1]
 
     yield start

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from harness.digests import data_digests
+from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.recut import shard
@@ -16,7 +17,7 @@ from recycle.plan.instruction import Op
 from recycle.runtime.step.checkpoint import folder_of, read_stage
 from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text, wait_for_return
+from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
 
 SAVED = 7
 """The iterations before the first checkpoint of a run that makes one before its end."""
@@ -85,7 +86,7 @@ def test_a_death_where_parameters_are_given_to_the_peers(tmp_path, whole, monkey
 
 
 def test_deaths_and_returns(tmp_path, whole, monkeypatch):
-    wait_for_return(monkeypatch, Server(0, 0), first=5)
+    wait_between(ForReturn(Server(0, 0), first=5), monkeypatch.setattr)
     faults = [
         fault(Kind.KILL, "W0_0", 2, Op.F),
         fault(Kind.KILL, "W1_1", 4, Op.STEP),

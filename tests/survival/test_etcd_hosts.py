@@ -6,6 +6,7 @@ import pytest
 
 from harness.etcd import etcd
 from harness.etcd import missing as etcd_missing
+from harness.forked import TRAINER
 from harness.hosts import hosts, missing
 from harness.started import TRAIN, Started, by_hand, losses, wait_until
 
@@ -27,21 +28,19 @@ def words(folder, *more):
 def undisturbed(tmp_path_factory):
     """The losses of a run on one machine that nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    run = Started(words(folder))
+    run = Started(words(folder), imported=TRAINER)
     assert run.ended() == 0, run.output
     return losses(folder / "run")
 
 
 @pytest.fixture
-def served(tmp_path):
+def served(start, tmp_path):
     """Three hosts, each with a member and a server, and the run's processes on them."""
     with hosts(3) as three, etcd(3, hosts=three) as cluster:
         arguments = words(tmp_path, "--store", cluster.url, "--checkpoint-every", "5")
-        ranks = [Started(arguments, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(three)]
+        ranks = [start(arguments, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(three)]
         ranks[0].wait_for("iteration 5/")
         yield three, ranks, tmp_path / "run"
-        for rank in ranks:
-            rank.kill()
 
 
 def iterations(run: Path, server: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.forked import TRAINER
 from harness.hosts import hosts, missing
 from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, wait_until
 
@@ -29,7 +30,7 @@ def words(folder, stages=2, iterations=ITERATIONS):
 def undisturbed(tmp_path_factory):
     """The losses of a run on one machine that nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    run = Started([*TRAIN, *words(folder)])
+    run = Started([*TRAIN, *words(folder)], imported=TRAINER)
     assert run.ended() == 0, run.output
     assert "processes  pgrep -f 'recycle: W0_0' finds a server" in run.output
     return losses(folder / "run")

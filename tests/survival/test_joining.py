@@ -5,21 +5,18 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from recycle.control.board import Board
-from recycle.control.errors import ControlError, StoreLost
+from harness.waiting import ForReturn, wait_between
+from recycle.control.errors import ControlError
 from recycle.control.joinfile import JOIN_FILE, JoinFile
-from recycle.control.tcp_store import TorchStore
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.arriving import join_run
-from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
 from recycle.runtime.recover.plans import Planning
@@ -27,12 +24,21 @@ from tests.survival.emulated import Once
 from tests.survival.trained import DURATIONS, MODEL, Trained, fault, make
 
 pytestmark = pytest.mark.timeout(150)
-ITERATIONS = 40
+ITERATIONS = 12
 KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
 JOINER = Server(1, 0)
 # Where others use the machine, nobody else is missed, and nobody has to answer before the silence is noticed.
 LONG_SILENCE = msgspec.structs.replace(DURATIONS, silence=8.0, hang=20.0, answer=60.0, transfer=120.0)
-COMMAND = "import sys, recycle.megatron.gpt.training; from recycle.cli import main; sys.argv[0] = 'recycle'; main()"
+# Who joins has to say what is due as often as those who wait for it.
+COMMAND = """
+import sys
+import recycle.megatron.gpt.training
+from recycle.cli import main
+from recycle.runtime.execute import notices
+notices.EVERY = 1
+sys.argv[0] = "recycle"
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -47,54 +53,16 @@ def reference(tmp_path_factory, text):
     return Trained(tmp_path_factory.mktemp("reference") / "run", iterations=ITERATIONS, text=text)
 
 
-@pytest.fixture
-def waits(monkeypatch):
-    """Steps before which the run waits for a file; and while a server is missing, it takes its time."""
-    waits = {}
-    iterate = GptServer.iterate
-
-    def patient(server, step):
-        path = waits.get(step)
-        while path is not None and not path.exists():
-            time.sleep(0.01)
-        if len(server.network.view.servers) < 6:
-            time.sleep(0.25)
-        iterate(server, step)
-
-    monkeypatch.setattr(GptServer, "iterate", patient)
-    return waits
-
-
 def join(folder, *options, before=()):
     command = [*before, sys.executable, "-c", COMMAND, "join", str(folder), "--server", str(JOINER), *options]
     root = str(Path(__file__).resolve().parents[2])
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root})
 
 
-def when_ready(folder, path):
-    """Make a file as soon as the joiner has asked to be admitted; its state is copied while the others train."""
-
-    def look():
-        while True:
-            try:
-                door = JoinFile.read(folder / JOIN_FILE)
-                board = Board(TorchStore(door.host, door.port), door.token)
-                while not any(each.member == f"{JOINER}#1" for each in board.joining.requests(1)):
-                    time.sleep(0.02)
-                path.touch()
-                return
-            except (UserError, StoreLost):
-                time.sleep(0.02)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-def test_the_command_brings_a_server_back(tmp_path, reference, text, waits):
-    folder, ready = tmp_path / "run", tmp_path / "ready"
-    waits[5] = ready
-    processes = []
+def test_the_command_brings_a_server_back(tmp_path, reference, text, monkeypatch):
+    wait_between(ForReturn(JOINER), monkeypatch.setattr)
+    folder, processes = tmp_path / "run", []
     start = Once(lambda event: isinstance(event, ViewLine) and event.epoch == 1, lambda: processes.append(join(folder)))
-    when_ready(folder, ready)
     run = Trained(folder, KILL, on_event=start, iterations=ITERATIONS, text=text)
     run.require_same(reference)
     assert [(each.epoch, len(each.servers), each.joined) for each in run.views] == [
@@ -192,10 +160,17 @@ def host():
 
 
 def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_returns(
-    tmp_path, reference, text, waits, host
+    tmp_path, reference, text, monkeypatch, host
 ):
-    folder, ready, cut, left = tmp_path / "run", tmp_path / "ready", tmp_path / "cut", tmp_path / "left"
-    waits.update({5: ready, 25: cut, 35: left})
+    folder, cut, left = tmp_path / "run", tmp_path / "cut", tmp_path / "left"
+    # What has to happen in a view happens in the midst of the run.
+    awaited = {1: ForReturn(JOINER), 2: lambda _: not cut.exists(), 3: lambda _: not left.exists()}
+
+    def waits(survivor):
+        epoch = survivor._recovery.view.epoch
+        return epoch in awaited and awaited[epoch](survivor)
+
+    wait_between(waits, monkeypatch.setattr)
     joiners, statuses = [], []
 
     def start():
@@ -225,7 +200,6 @@ def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_return
         for stage in stages:
             stage(event)
 
-    when_ready(folder, ready)
     try:
         run = Trained(
             folder, KILL, on_event=watch, iterations=ITERATIONS, text=text, host=host.here, durations=LONG_SILENCE

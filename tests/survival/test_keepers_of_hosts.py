@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from harness.digests import data_digests
+from harness.forked import TRAINER
 from harness.hosts import hosts, missing
 from harness.started import TRAIN, Started, by_hand, losses, wait_until
 from recycle.cli.join import LATE
@@ -44,7 +45,7 @@ def words(folder, iterations=ITERATIONS):
 def undisturbed(tmp_path_factory):
     """The folder of a run on one machine that nothing befell."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    run = Started([each.replace("copies=2", "off") for each in words(folder)])
+    run = Started([each.replace("copies=2", "off") for each in words(folder)], imported=TRAINER)
     assert run.ended() == 0, run.output
     return folder
 

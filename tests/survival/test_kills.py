@@ -10,7 +10,7 @@ from tests.survival.emulated import GLOBAL, STAGGERED, Doom, Scenario, lives, ne
 
 pytestmark = pytest.mark.timeout(60)
 CASES = [(STAGGERED, op) for op in Op if op is not Op.B and not op.is_copy] + [
-    (GLOBAL, op) for op in (Op.B, Op.SEND_F, Op.REDUCE, Op.STEP)
+    (GLOBAL, op) for op in (Op.B, Op.REDUCE, Op.STEP)
 ]
 
 

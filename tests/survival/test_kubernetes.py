@@ -8,7 +8,8 @@ import yaml
 
 from harness.etcd import missing as etcd_missing
 from harness.hosts import hosts, missing
-from harness.started import ROOT, TRAIN
+from harness.paths import ROOT
+from harness.started import TRAIN
 
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n"
 WHY_NOT = missing() or etcd_missing()

@@ -2,19 +2,19 @@
 
 import os
 import signal
-import time
 
 import msgspec
 import pytest
 
 from harness.examples import QUICK, placed_job
+from harness.waiting import AtMost, ForReturn, wait_between
 from recycle.control.durations import Durations
 from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
+from recycle.job import Server
 from recycle.megatron.gpt.held_chunks import HeldChunks
 from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.gpt.server import GptServer
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -24,7 +24,7 @@ from tests.survival.trained import MODEL, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=4, limit=8))
-ITERATIONS = 60
+ITERATIONS, BACK = 26, 18
 # A busy machine must not make anybody else look dead.
 PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
 
@@ -70,18 +70,16 @@ def reference(tmp_path_factory, _short_text):
     return Moved(tmp_path_factory.mktemp("reference") / "run", iterations=ITERATIONS)
 
 
+def is_about_to_move(survivor):
+    """Whether who leads weighs where layers are to be, or waits for copies that it has ordered."""
+    work = survivor._moving._work
+    return (work is not None and work.goes_on) or (survivor._order is not None and survivor._wish is None)
+
+
 @pytest.fixture
 def patient(monkeypatch):
-    """Iterations with W1_1 missing, or with layers away from home, take their time: so layers move before the end."""
-    iterate = GptServer.iterate
-
-    def slowly(server, step):
-        missing = len(JOB.servers()) - len(server.view.servers)
-        if step >= 16 and (missing == 1 or (not missing and server.training.job != JOB)):
-            time.sleep(0.3)
-        iterate(server, step)
-
-    monkeypatch.setattr(GptServer, "iterate", slowly)
+    """Layers have moved soon after a death, before hardly anything else is trained."""
+    wait_between(AtMost(2.0, is_about_to_move), monkeypatch.setattr)
 
 
 def test_layers_move_after_a_death_and_back_at_the_return(tmp_path, reference, patient, monkeypatch):
@@ -93,7 +91,8 @@ def test_layers_move_after_a_death_and_back_at_the_return(tmp_path, reference, p
         hold(chunks, wanted)
 
     monkeypatch.setattr(HeldChunks, "hold", told)
-    faults = fault(Kind.KILL, "W1_1", 3), fault(Kind.JOIN, "W1_1", 34)
+    wait_between(ForReturn(Server(1, 1), BACK), monkeypatch.setattr)
+    faults = fault(Kind.KILL, "W1_1", 3), fault(Kind.JOIN, "W1_1", BACK)
     run = Moved(tmp_path / "run", *faults, iterations=ITERATIONS)
     run.require_equal(reference)
     # First W1_1 has a part of the pipeline that is the shortest without it, and then all are at home.
@@ -135,7 +134,7 @@ class Slowed(Moved):
 
 
 def test_a_slow_server_gives_layers_away(tmp_path, reference, monkeypatch):
-    hold, iterate = HeldChunks.hold, GptServer.iterate
+    hold = HeldChunks.hold
     given = tmp_path / "W1_1"
 
     def told(chunks, wanted):
@@ -143,14 +142,9 @@ def test_a_slow_server_gives_layers_away(tmp_path, reference, monkeypatch):
             given.write_text(str(chunks.held))
         hold(chunks, wanted)
 
-    def patient(server, step):
-        # The run does not end before.
-        if step >= 8 and not given.exists():
-            time.sleep(0.3)
-        iterate(server, step)
-
     monkeypatch.setattr(HeldChunks, "hold", told)
-    monkeypatch.setattr(GptServer, "iterate", patient)
+    # The run does not end before.
+    wait_between(AtMost(0.5, lambda survivor: survivor.step >= 8 and not given.exists()), monkeypatch.setattr)
     run = Slowed(tmp_path / "run", fault(Kind.SLOW, "W1_1", 0, factor=5.0), iterations=24)
     assert run.error == "", run.story
     assert run.losses().items() <= reference.losses().items(), run.story

@@ -11,7 +11,8 @@ from harness.digests import data_digests
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
-from harness.started import TRAIN, Started, by_hand
+from harness.started import TRAIN, by_hand
+from harness.waiting import ForReturn, wait_between
 from recycle.control.tcp_store import listen
 from recycle.faults.menu import Kind
 from recycle.job import Server
@@ -24,7 +25,7 @@ from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
 from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import DURATIONS, MODEL, Trained, fault, short_text, wait_for_return
+from tests.survival.trained import DURATIONS, MODEL, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
@@ -99,7 +100,7 @@ def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
 
 
 def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monkeypatch):
-    wait_for_return(monkeypatch, Server(1, 0))
+    wait_between(ForReturn(Server(1, 0)), monkeypatch.setattr)
     doom["W1_0", 1] = 40
     run = SplitRun(tmp_path / "run", restarts=1)
     run.require_same(reference)
@@ -132,15 +133,12 @@ def words(folder):
 
 
 @pytest.fixture
-def apart(tmp_path):
-    """The four processes of two servers, started apart, and ended at the end of the test."""
+def apart(start, tmp_path):
+    """The four processes of two servers, started apart."""
     with listen() as taken:
         port = taken.getsockname()[1]
     arguments = [*words(tmp_path), "--restarts", "1"]
-    processes = [Started(arguments, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
-    yield processes
-    for each in processes:
-        each.kill()
+    return [start(arguments, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
 
 
 @pytest.mark.timeout(400)

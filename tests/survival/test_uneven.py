@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from harness.examples import QUICK, uneven_job
+from harness.waiting import ForReturn, wait_between
 from recycle.control.durations import Durations
 from recycle.faults.menu import Kind
 from recycle.job import Server
@@ -12,11 +13,11 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.trained import MODEL, Trained, fault, short_text, wait_for_return
+from tests.survival.trained import MODEL, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = uneven_job()
-ITERATIONS = 40
+ITERATIONS = 12
 # A busy machine must not make anybody else look dead.
 PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
 
@@ -43,7 +44,7 @@ class Uneven(Trained):
 
 
 def test_a_server_dies_and_comes_back_with_the_state_of_all_its_peers(tmp_path, monkeypatch):
-    wait_for_return(monkeypatch, Server(1, 1))
+    wait_between(ForReturn(Server(1, 1)), monkeypatch.setattr)
     reference = Uneven(tmp_path / "reference", iterations=ITERATIONS)
     # W0_0 and W0_1 hold one each of W1_1's two chunks.
     faults = fault(Kind.KILL, "W1_1", 3, Op.STEP), fault(Kind.JOIN, "W1_1", 4)

@@ -1,6 +1,5 @@
 """Runs of a small GPT with dropout, and their losses."""
 
-import time
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -15,7 +14,6 @@ from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.plan.moves import Mover
@@ -37,18 +35,6 @@ def short_text():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
         yield patch
-
-
-def wait_for_return(patch, server, first=0):
-    """While a server is missing, make iterations from a first one on long, so that it is back before the run ends."""
-    iterate = GptServer.iterate
-
-    def patient(survivor, step):
-        if step >= first and server not in survivor.view.servers:
-            time.sleep(1.5)
-        iterate(survivor, step)
-
-    patch.setattr(GptServer, "iterate", patient)
 
 
 def make(failed):

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from harness.flag_runs import SIZE
-from harness.started import ROOT
+from harness.paths import ROOT
 from recycle.control.etcd_cluster import VARIABLE
 from recycle.megatron.flag.command_line import RAMP_UP, megatron_parser
 from recycle.megatron.flag.flags import add_flags

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from recycle.megatron.flag.living_world import only_the_living
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.network import meet
-from tests.megatron.flag.test_collectives import RANKS, Process
+from tests.megatron.flag.test_group_collectives import RANKS, Process
 
 FIRST_STAGE = tuple(each for each in RANKS if each.stage == 0)
 PIPELINE = tuple(each for each in RANKS if each.pipeline == 1)

@@ -52,15 +52,15 @@ def test_killed_in_the_middle_of_something_no_shard_is_lost(dataset, stock, tmp_
     assert resumed["trained", 9] == stock["trained", 9]
 
 
-def test_who_comes_back_holds_its_shards(dataset, tmp_path, monkeypatch):
+def test_who_comes_back_holds_its_shards(dataset, stock, tmp_path, monkeypatch):
     """The second one to die leaves a shard that nobody holds but the first one, which has come back."""
     slow = tmp_path / "slow"
     monkeypatch.setenv("PACE", str(slow))
-    watch, long = kill_in_turn([1, 2], slow), 2 * LENGTH
-    survived = train(dataset, *RETURNING, ranks=RANKS, iterations=long, script="paced_gpt.py", watch=watch)
+    watch = kill_in_turn([1, 2], slow, apart=2)
+    survived = train(dataset, *RETURNING, ranks=RANKS, iterations=LENGTH, script="paced_gpt.py", watch=watch)
     back = re.findall(r"with 3 servers, (W\d_\d) among them again", survived.output)
     assert deaths(survived) == back == ["W1_0", "W2_0"]
-    assert losses(survived) == nearly(train(dataset, *SHARDED, ranks=RANKS, iterations=long))
+    assert losses(survived) == stock
 
 
 def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, stock):

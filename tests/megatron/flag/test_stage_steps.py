@@ -90,13 +90,12 @@ def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, who
     """The second one to die is the only other server of its stage, so that what it held must have come over."""
     slow = tmp_path / "slow"
     monkeypatch.setenv("PACE", str(slow))
-    monkeypatch.setenv("PACE_SECONDS", "15")
     survived = train(
         dataset,
         *(*EXACT, "--recycle-stagger", "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
         iterations=LENGTH,
         script="paced_gpt.py",
-        watch=kill_in_turn([3, 2], slow),
+        watch=kill_in_turn([3, 2], slow, apart=2),
     )
     assert "with 4 servers, W1_1 among them again" in survived.output
     assert "W0_1 was killed by signal 9 (SIGKILL)" in survived.output

@@ -9,6 +9,7 @@ from multiprocessing import get_context
 import pytest
 
 from harness.flag_runs import SCRIPT, VARIABLES, make_dataset, needs_training, printed, train, words_of
+from harness.forked import TRAINING_CODE
 from harness.started import Started, by_hand
 from recycle.control.agent import LEFT, STOPPED
 from recycle.control.tcp_store import listen, serve
@@ -47,8 +48,8 @@ def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
     given = words_of(dataset, *ALONE, *ON, *settings, iterations=200, script="paced_gpt.py")
     # No iteration is too short for what is waited for to happen in the middle of the run.
     paced = {"PACE": str(slow), "PACE_SECONDS": "0.7", "LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    words = [sys.executable, "-W", "ignore", str(SCRIPT.with_name("bare_rank.py")), *given]
-    ranks = [Started(words, None, VARIABLES | paced | by_hand(rank, 2, host, port)) for rank in range(2)]
+    words = [sys.executable, str(SCRIPT.with_name("bare_rank.py")), *given]
+    ranks = [Started(words, None, VARIABLES | paced | by_hand(rank, 2, host, port), TRAINING_CODE) for rank in range(2)]
     try:
         ranks[1].wait_for(" iteration        2/", 300)
         ranks[1].process.send_signal(signal.SIGTERM)

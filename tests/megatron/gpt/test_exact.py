@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-import time
 
 import msgspec
 import pytest
@@ -10,13 +9,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from harness.examples import QUICK, paper_job, placed_job
+from harness.waiting import ForReturn, wait_between
 from recycle.control.durations import Durations
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -145,44 +144,30 @@ def test_a_model_that_is_cut_in_another_way_goes_on_from_a_checkpoint(tmp_path):
     assert parts[2].states == whole.states
 
 
-@pytest.fixture
-def be_patient(monkeypatch):
-    """While a server that will be replaced is missing, iterations take their time, so that it comes before the end."""
-    iterate = GptServer.iterate
-
-    def be(steps, servers):
-        def patient(server, step):
-            if step in steps and len(server.network.view.servers) < servers:
-                time.sleep(0.4)
-            iterate(server, step)
-
-        monkeypatch.setattr(GptServer, "iterate", patient)
-
-    return be
-
-
 # A busy machine must not make anybody else look dead.
 PATIENT = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0)
 
 
-def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replaced(tmp_path, be_patient):
-    be_patient(range(5, 44), servers=4)
+def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replaced(tmp_path, monkeypatch):
+    wait_between(ForReturn(Server(0, 0), first=5), monkeypatch.setattr)
     plan = plan_of(placed_job("v-shaped", micro_batches=2))
-    whole = run(tmp_path / "whole", plan, PLACED, 48)
+    whole = run(tmp_path / "whole", plan, PLACED, 18)
     # The one holds both ends of the model; the other one dies among its reductions and steps.
     kills = [
         Fault(Kind.KILL, (Server(*place),), step=step, instruction=InstructionPattern.parse(before))
-        for place, step, before in (((0, 0), 3, "3F"), ((1, 1), 45, "2STEP"))
+        for place, step, before in (((0, 0), 3, "3F"), ((1, 1), 15, "2STEP"))
     ]
     join = Fault(Kind.JOIN, (Server(0, 0),), step=5)
-    broken = run(tmp_path / "broken", plan, PLACED, 48, Faults((kills[0], join, kills[1])), durations=PATIENT)
+    broken = run(tmp_path / "broken", plan, PLACED, 18, Faults((kills[0], join, kills[1])), durations=PATIENT)
     assert (broken.dead, broken.joined) == ({"W0_0", "W1_1"}, {"W0_0"})
     assert broken == whole
 
 
 @pytest.mark.parametrize("clip", [0.3, 10.0], ids=["each step clips", "nothing clips"])
-def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, be_patient, clip):
-    be_patient(range(10, 45), servers=8)
+def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, monkeypatch, clip):
+    back = {"W0_0": 5, "W1_1": 10, "W2_0": 15}
+    for name, step in back.items():
+        wait_between(ForReturn(Server.parse(name), step), monkeypatch.setattr)
     job = paper_job(pipelines=4, stages=2, micro_batches=2, released=0)
     model = msgspec.structs.replace(MODEL, clip=clip)
     choose = random.Random(clip)
@@ -192,33 +177,21 @@ def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, be_pati
         send = "SEND_B" if server.stage else "SEND_F"
         before = choose.choice([None, *(f"{server.stage}{op}" for op in ("REDUCE", "STEP", "F", send))])
         pattern = InstructionPattern.parse(before) if before else None
-        return Fault(Kind.KILL, (server,), step=step + choose.randrange(8), instruction=pattern)
+        return Fault(Kind.KILL, (server,), step=step + choose.randrange(4), instruction=pattern)
 
-    def join(name, step):
-        return Fault(Kind.JOIN, (Server.parse(name),), step=step)
-
-    faults = Faults(
-        (
-            kill("W0_0", 1),
-            join("W0_0", 10),
-            kill("W1_1", 9),
-            join("W1_1", 18),
-            kill("W2_0", 20),
-            join("W2_0", 29),
-            kill("W3_1", 32),
-            kill("W1_0", 45),
-        )
-    )
-    whole = run(tmp_path / "whole", plan_of(job), model, 60)
-    broken = run(tmp_path / "broken", plan_of(job), model, 60, faults, durations=PATIENT)
-    assert broken.dead == {"W0_0", "W1_1", "W2_0", "W3_1", "W1_0"}
-    assert broken.joined == {"W0_0", "W1_1", "W2_0"}
+    kills = {"W0_0": 1, "W1_1": 5, "W2_0": 11, "W3_1": 18, "W1_0": 25}
+    joins = [Fault(Kind.JOIN, (Server.parse(name),), step=step) for name, step in back.items()]
+    faults = Faults((*(kill(name, step) for name, step in kills.items()), *joins))
+    whole = run(tmp_path / "whole", plan_of(job), model, 32)
+    broken = run(tmp_path / "broken", plan_of(job), model, 32, faults, durations=PATIENT)
+    assert broken.dead == set(kills)
+    assert broken.joined == set(back)
     assert broken == whole
     (note,) = whole.notes
     if clip == 10.0:
-        assert note == "guessed the norm in 60 iterations, 100.0% of them rightly, and waited for it in 0"
+        assert note == "guessed the norm in 32 iterations, 100.0% of them rightly, and waited for it in 0"
     else:
-        assert note == "guessed the norm in 1 iterations, 0.0% of them rightly, and waited for it in 59"
+        assert note == "guessed the norm in 1 iterations, 0.0% of them rightly, and waited for it in 31"
 
 
 def test_where_sums_are_not_exact_it_is_refused(tmp_path):

@@ -1,0 +1,95 @@
+"""Programs, forked as they are asked for: ``forks.py SOCKET MODULE``, with the number of a socket.
+
+MODULE is imported before. A request is a program's words, variables and folder as JSON, and the first process of the
+host that it runs on, with where it prints to and a pipe for the answers: its process, and its exit status when it has
+ended. This ends with whoever asks.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from setproctitle import getproctitle, setproctitle
+
+SPACES = ("net", "uts", "ipc", "mnt", "time", "pid")
+"""The namespaces of a host; that of processes holds for those that are forked from then on."""
+
+
+def be_main(words: list[str]) -> None:
+    """Run a module or a script as the main program."""
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def enter(process: int) -> None:
+    """Go to the host of a process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    spaces = [os.open(f"/proc/{process}/ns/{each}", os.O_RDONLY) for each in SPACES]
+    for each in spaces:
+        if libc.setns(each, 0):
+            raise OSError(ctypes.get_errno(), f"namespace of process {process}")
+        os.close(each)
+
+
+def begin(words: list[str], variables: dict[str, str], folder: str, output: int) -> None:
+    """Become the program."""
+    os.setsid()
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    setproctitle(" ".join([sys.executable, *words[:2]]))
+    be_main(words)
+
+
+def serve(door: socket.socket) -> None:
+    """Fork what is asked for, below a process that waits for its end and tells of it."""
+    gc.freeze()
+    while True:
+        content, files, _, _ = socket.recv_fds(door, 1 << 20, 2)
+        if not content:
+            return
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        output, answers = files
+        if os.fork():
+            os.close(output)
+            os.close(answers)
+            continue
+        door.close()
+        words, variables, folder, host = json.loads(content)
+        if host is not None:
+            enter(host)
+        process = os.fork()
+        if not process:
+            os.close(answers)
+            begin(words, variables, folder, output)
+            sys.exit()
+        os.close(output)
+        told = Connection(answers, readable=False)
+        told.send_bytes(str(process).encode())
+        _, status = os.waitpid(process, 0)
+        told.send_bytes(str(os.waitstatus_to_exitcode(status)).encode())
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    importlib.import_module(sys.argv[2])
+    # Whose variables are others than those that it was started with finds no place for a title any more.
+    os.environ["SPT_NOENV"] = "1"
+    setproctitle(getproctitle())
+    serve(socket.socket(fileno=int(sys.argv[1])))

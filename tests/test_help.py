@@ -1,0 +1,72 @@
+"""What the command line says of itself: to who asks for help, and to shells."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recycle.cli import VERBS
+
+
+def test_help_names_every_verb_and_imports_neither_solver_nor_torch(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert all(verb in out for verb in VERBS)
+    code = """
+import sys
+sys.argv = ["recycle", "--help"]
+from recycle.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+sys.exit(bool({"ortools", "torch", "rich", "recycle.planner"} & sys.modules.keys()))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(run, verb):
+    status, out, _ = run(verb, "--help")
+    assert status == 0
+    assert out.startswith(f"Usage: recycle {verb}")
+
+
+def test_without_a_verb_there_is_help(run):
+    status, out, _ = run()
+    assert status == 0
+    assert out == run("--help")[1]
+
+
+@pytest.mark.parametrize("verb", ["plan", "catalogue", "train", "study", "profile"])
+def test_the_help_of_a_verb_begins_with_what_is_its_own(run, verb):
+    _, out, _ = run(verb, "--help")
+    own, of_job = out.split("Options that describe a job")
+    assert "--output" in own
+    assert "--micro-batches" in of_job
+    assert "--micro-batches" not in own.split("Options:")[1]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_is_on_one_screen_where_that_can_be(run, verb):
+    _, out, _ = run(verb, "--help")
+    assert len(out.splitlines()) <= (80 if verb == "train" else 50)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_calls_what_an_option_takes_by_words(run, verb):
+    _, out, _ = run(verb, "--help")
+    assert not re.search(r"PARSE_|RANGE|FUNC", out)
+
+
+@pytest.mark.parametrize(("words", "completed"), [("recycle cata", "catalogue"), ("recycle plan --rout", "--routing")])
+def test_shells_complete_verbs_and_options(words, completed):
+    command = [sys.executable, "-c", "from recycle.cli import main; main()"]
+    position = str(len(words.split()) - 1)
+    variables = {"_RECYCLE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
+    environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [f"plain,{completed}"]
