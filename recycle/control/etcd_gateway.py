@@ -6,6 +6,7 @@ a watch may be silent; these three are most of what is here.
 
 import itertools
 import random
+import socket
 import ssl
 import time
 from collections.abc import Mapping
@@ -28,13 +29,24 @@ that a dead member costs little, and busy ones are given time."""
 PAUSE = 0.1
 """Seconds between two rounds through the members."""
 
+KNOWN_HERE = {"serializable": True}
+"""Of a reading that the member answers by itself, which takes a quarter of what it takes to ask the others."""
+
 Json = dict[str, Any]
+
+_WITH_LEADER = {"Grpc-Metadata-hasleader": "true"}
+"""A member that has lost the others answers nothing, though it could say what it knows, and ends watches."""
 
 _UNAVAILABLE = {1, 2, 4, 8, 10, 13, 14}
 """The statuses of gRPC with which another member, or the same one later, may do better."""
 
 _UNAUTHENTICATED = 16
 _NEW_TOKEN = ("invalid auth token", "revision of auth store is old")
+
+
+_PROBES = {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_KEEPCNT: 2}
+"""Seconds and numbers of the kernel's probes of a silent connection: so a watch at a host that is lost ends soon, and
+no member has anything to do for it."""
 
 
 class _Unavailable(Exception):
@@ -104,6 +116,9 @@ class Gateway:
         """
         connection = self._connect(ANSWER)
         connection.request("POST", "/v3/watch", msgspec.json.encode({"create_request": request}), self._headers())
+        for option, value in _PROBES.items():
+            connection.sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return Watch(connection, self._member)
 
     def close(self) -> None:
@@ -162,7 +177,7 @@ class Gateway:
         return HTTPSConnection(host, port, timeout=seconds, context=self._context)
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": self._token} if self._token else {}
+        return _WITH_LEADER | ({"Authorization": self._token} if self._token else {})
 
 
 class Watch:
@@ -192,11 +207,11 @@ class Watch:
             DecodeError: not all that has come has come in one piece; it has to be asked for.
         """
         deadline = time.monotonic() + timeout
-        socket = self._connection.sock
+        connected = self._connection.sock
         while (left := deadline - time.monotonic()) > 0:
-            socket.settimeout(left)
+            connected.settimeout(left)
             with suppress(TimeoutError):
-                heard = socket.recv(1 << 16)
+                heard = connected.recv(1 << 16)
                 if not heard or b'"error"' in heard or b'"canceled"' in heard:
                     raise ConnectionError("the watch has ended")
                 self._heard += heard

@@ -13,7 +13,7 @@ import msgspec
 from recycle.control.errors import StoreLost
 from recycle.control.etcd_bells import HURRY, LONGEST_WATCH, Bells
 from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_gateway import PATIENCE, Gateway, Json, Watch
+from recycle.control.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json, Watch
 from recycle.control.store import Entries
 
 BATCH = 128
@@ -75,9 +75,16 @@ class EtcdStore:
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
+        return self._read(keys, {})
+
+    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        return self._read(keys, KNOWN_HERE)
+
+    def _read(self, keys: Sequence[str], how: Mapping[str, bool]) -> list[bytes | None]:
         found: list[bytes | None] = []
         for batch in _batches(keys):
-            reads = [{"request_range": {"key": self._name(key)}} for key in batch]
+            reads = [{"request_range": {"key": self._name(key), **how}} for key in batch]
             answer = self._gateway.call("kv/txn", {"success": reads})
             found += [_value(each["response_range"]) for each in answer["responses"]]
         return found

@@ -107,6 +107,7 @@ def test_without_a_majority_every_request_says_so_within_its_patience(three: Etc
         lambda: store.set("a", b"1"),
         lambda: store.get("a"),
         lambda: store.get_many(["a"]),
+        lambda: store.peek(["a"]),
         lambda: store.compare_set("a", b"", b"1"),
         lambda: store.wait("a", 1),
         lambda: store.hear("bells/a", 1),
