@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from harness.bare_members import CountingStore
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
+from recycle.control.beat_board import Beat
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
 from recycle.control.log import LogReader
@@ -261,18 +262,18 @@ def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board
 
 
 def test_signs_of_life_are_those_of_the_host_that_a_member_is_on(board: Board) -> None:
-    board.beats.glance("one", 1)
-    board.beats.glance("one", 2)
+    board.beats.glance("one", Beat(1))
+    board.beats.glance("one", Beat(2))
     for member, host in ((A, "one"), (B, "other")):
         board.beats.settle(Participant(member), host)
     assert board.beats.homes(map(Participant, [A, B, C])) == {Participant(A): "one", Participant(B): "other"}
-    assert board.beats.of_hosts(["one", "other"]) == {"one": 2, "other": 0}
+    assert board.beats.of_hosts(["one", "other"]) == {"one": Beat(2)}
     assert board.beats.counts([A, B, C]) == {A: 2, B: 0, C: 0}
 
 
 def test_a_member_of_several_ranks_is_as_alive_as_the_host_of_the_least_of_them(board: Board) -> None:
     for host, count in (("one", 5), ("other", 3)):
-        board.beats.glance(host, count)
+        board.beats.glance(host, Beat(count))
     first, second = Participant.all_of(A, 2)
     board.beats.settle(first, "one")
     assert board.beats.counts([A], 2) == {A: 0}
@@ -379,7 +380,7 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         store.set(f"epoch/{epoch}/tensor/0/all/0", b"an address")
         for member in (gone, *lives):
             board.beats.settle(Participant(member), f"host of {member}")
-            board.beats.glance(f"host of {member}", 1)
+            board.beats.glance(f"host of {member}", Beat(1))
             board.failures.publish_report(Report(str(member), epoch, epoch, epoch))
             board.joining.request(JoinRequest("W1_0#1", epoch))
         death = Death(str(gone), "died", "agent", 0.0)
