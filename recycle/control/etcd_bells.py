@@ -67,8 +67,10 @@ class Bells:
             self._watch = None
 
     def _read(self) -> None:
-        """Read all that a member knows, and hear from then on what is set there."""
-        found = self._gateway.call("kv/range", {**self.span, **KNOWN_HERE})
+        """Read all of them, and hear from then on what is set at the member that has answered."""
+        found = self._gateway.call_here("kv/range", {**self.span, **KNOWN_HERE})
+        if found is None:
+            found = self._gateway.call("kv/range", self.span)
         self._rung = {}
         self._note(found.get("kvs", ()))
         self._read_at = time.monotonic()
