@@ -1,13 +1,13 @@
 """A host that dies or is cut off: three hosts made of namespaces, 12 servers, torchrun on each.
 
-Usage: python -m benchmarks.hosts [--trials 15] [--how crash cut] [--iterations 60] [--loops 0] [--exact] [--etcd]
+Usage: python -m benchmarks.hosts [--trials 15] [--how crash cut pause] [--iterations 60] [--loops 0] [--exact] [--etcd]
                                   [--flag]
 
 Each host has one pipeline of four stages. In each trial, a run of its own, a host is killed at one moment, or its cable
-is pulled and put back once the others go on. Without --etcd the first host, which has the store, is spared; with it,
-every host has a member of etcd, which is lost with it, and the first one is lost as often as others. With --flag it is
-Megatron's script under the flag instead of ``recycle train``; that needs Megatron's training code. All of it takes
-root, and tools that make namespaces.
+is pulled and put back once the others go on, or all its processes are stopped for 20 s. Without --etcd the first host,
+which has the store, is spared; with it, every host has a member of etcd, which is lost with it, and the first one is
+lost as often as others. With --flag it is Megatron's script under the flag instead of ``recycle train``; that needs
+Megatron's training code. All of it takes root, and tools that make namespaces.
 
 A trial is good if the others make the first instruction of the redo within the silence and a second, lose no iteration,
 have the losses of an undisturbed run (to the bit with --exact), and end with status 0 within ten seconds; and if
@@ -41,6 +41,7 @@ from recycle.record.recording import IterationLine, RecoveryLine
 
 ALLOWED = Durations().silence + 1
 SOON = 10.0
+STOPPED_FOR = 20.0
 FAR = 1e-5
 MICROSECONDS = 1e6
 PATIENCE = 240.0
@@ -110,10 +111,15 @@ class Trials(NamedTuple):
                 moment = time.monotonic()
                 if how == "crash":
                     made[victim].crash()
-                else:
+                elif how == "cut":
                     made[victim].pull_plug()
-                    await_("a view without it", lambda: len(newest_view(folder / "run").servers) == LEFT)
+                    await_without(folder)
                     made[victim].push_plug()
+                else:
+                    made[victim].pause()
+                    await_without(folder)
+                    time.sleep(max(0.0, moment + STOPPED_FOR - time.monotonic()))
+                    made[victim].go_on()
                 # One that was cut off and was the first host shows the others' iterations when it hears of them again.
                 self.await_iteration(nodes, self.iterations)
                 done = time.monotonic()
@@ -131,6 +137,11 @@ class Trials(NamedTuple):
         """Wait until one of them has printed that it was made."""
         line = re.compile(self.job.line(step, self.iterations))
         await_(f"iteration {step}", lambda: any(line.search(node.output) for node in nodes))
+
+
+def await_without(folder: Path) -> None:
+    """Wait until a run's view is one without the host that is lost."""
+    await_("a view without it", lambda: len(newest_view(folder / "run").servers) == LEFT)
 
 
 def has_ended(node: Started) -> bool:
@@ -186,7 +197,7 @@ def judge(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trials", type=int, default=15, help="of each kind")
-    parser.add_argument("--how", nargs="+", choices=["crash", "cut"], default=["crash", "cut"])
+    parser.add_argument("--how", nargs="+", choices=["crash", "cut", "pause"], default=["crash", "cut"])
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--loops", type=int, default=0, help="how many other processes keep the machine busy")
     parser.add_argument("--exact", action="store_true", help="sum exactly, and expect equal losses to the bit")

@@ -79,6 +79,13 @@ class CountingStore:
         self.read += sum(len(each or b"") for each in found)
         return found
 
+    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        self.requests += 1
+        found = self._store.peek(keys)
+        self.read += sum(len(each or b"") for each in found)
+        return found
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
         found = self._store.compare_set(key, expected, desired)

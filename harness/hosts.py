@@ -87,6 +87,23 @@ class Host:
         """Heal that."""
         _ip("-n", self._switch, "link", "set", self._plug, "up")
 
+    def pause(self) -> None:
+        """Stop all its processes."""
+        self._signal_all("STOP")
+
+    def go_on(self) -> None:
+        """Undo that."""
+        self._signal_all("CONT")
+        # What has started something here stops together with that, and goes on by no signal within the host.
+        for child in Path("/proc/self/task").glob("*/children"):
+            for process in map(int, child.read_text().split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+
+    def _signal_all(self, name: str) -> None:
+        # To all but the first one, which has no part in what the host does.
+        subprocess.run(self.command("sh", "-c", f"kill -s {name} -- -1"), check=True)
+
     def crash(self) -> None:
         """Kill all its processes at one moment: the kernel does so when the first one dies."""
         if self._outer.poll() is None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
+from recycle.control.hails import Hails, HailSocket
 from recycle.control.lifeline import Lifeline, exit_status
 from recycle.control.messages import Death
 from recycle.control.participant import Participant
@@ -41,6 +42,19 @@ _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
 
+class Sparing(NamedTuple):
+    """How a host asks little of a store whose every request takes a majority.
+
+    Attributes:
+        relay: what the process runs through which the host's members ask the store, beside the agent that speaks for
+            the host.
+        address: of this machine, where other hosts hail that agent.
+    """
+
+    relay: Callable[[], None]
+    address: str
+
+
 def run_agent(
     member: Member,
     body: Callable[[], int],
@@ -49,7 +63,7 @@ def run_agent(
     durations: Durations,
     began: Callable[[int], None] = lambda _: None,
     rank: ServerRank = SOLE,
-    relay: Callable[[], None] | None = None,
+    sparing: Sparing | None = None,
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
@@ -66,8 +80,7 @@ def run_agent(
         durations: how often to look, and after which silence another member is dead.
         began: called with the worker's process once it is there.
         rank: of the server that the worker is; its death is the server's.
-        relay: what the process runs through which the host's members ask the store, beside the agent that speaks for
-            the host; None where they ask it themselves.
+        sparing: how the host asks little of the store; None where all ask it themselves.
 
     Returns:
         The worker's exit status, or minus the number of the signal that killed it; where the run has ended without it,
@@ -77,7 +90,7 @@ def run_agent(
     others = _adopted()
     worker = _fork(body, lifeline)
     began(worker)
-    agent = _Agent(Participant(member, rank), connect, token, durations, relay)
+    agent = _Agent(Participant(member, rank), connect, token, durations, sparing)
     exited = os.pidfd_open(worker)
     ends = [exited]
     while not agent.wait(ends):
@@ -169,9 +182,9 @@ class _Agent:
         connect: Callable[[], Store],
         token: str,
         durations: Durations,
-        relay: Callable[[], None] | None,
+        sparing: Sparing | None,
     ) -> None:
-        self._relay = relay
+        self._sparing = sparing
         self._giver = giver
         self._connect = connect
         self._token = token
@@ -206,9 +219,7 @@ class _Agent:
         self._count += 1
         sign = sign_of_agent(self._giver, self._count)
         if self._speaker is None and self._host.listen():
-            self._speaker = Speaker(self._host, host_name(), self._durations, self._giver.rank.size)
-            if self._relay is not None:
-                self._fork_relay(self._relay)
+            self._speaker = self._speak()
         self._due = time.monotonic() + (self._durations.agents_beat if self._speaker is None else self._durations.beat)
         try:
             board = self._reach()
@@ -278,6 +289,8 @@ class _Agent:
         """Give no more signs, and speak for nobody."""
         if self._speaker is None:
             self._host.give(sign_of_agent(self._giver, self._count + 1, over=True))
+        else:
+            self._speaker.leave()
         self._host.close()
         self._speaker = None
 
@@ -307,6 +320,16 @@ class _Agent:
     def _is_in_view(self) -> bool:
         verdict = self._reach().verdicts.newest()
         return verdict is not None and self._giver.member in verdict.view.members
+
+    def _speak(self) -> Speaker:
+        """Speak for the host from now on."""
+        hailer = None
+        if self._sparing is not None:
+            self._fork_relay(self._sparing.relay)
+            # Where it cannot be hailed, it tells the store.
+            with suppress(OSError):
+                hailer = HailSocket(Hails(host_name(), self._token, self._durations.silence), self._sparing.address)
+        return Speaker(self._host, host_name(), self._durations, self._giver.rank.size, hailer)
 
     def _fork_relay(self, relay: Callable[[], None]) -> None:
         """Start it in a process that ends with this one, or with what else the worker leaves."""

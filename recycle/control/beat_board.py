@@ -3,11 +3,26 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from recycle.control import keys
-from recycle.control.messages import Alarm
+from recycle.control.hails import Address
+from recycle.control.messages import Alarm, Number
 from recycle.control.participant import Participant
 from recycle.control.sealed_store import SealedStore
 from recycle.control.view import Member
+
+
+class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A host's sign of life.
+
+    Attributes:
+        count: its clock, in milliseconds.
+        address: where it answers hails; None where it does not.
+    """
+
+    count: Number
+    address: Address | None = None
 
 
 class Glance(NamedTuple):
@@ -15,12 +30,12 @@ class Glance(NamedTuple):
 
     Attributes:
         epoch: the number of the newest verdict, as it was announced last.
-        counts: what other hosts have counted; 0 for one that has given no sign.
+        beats: the newest signs of other hosts, without those that have given none.
         uncalled: an alarm to which nobody has called the members: who raised it may have died before it could.
     """
 
     epoch: int | None
-    counts: dict[str, int]
+    beats: dict[str, Beat]
     uncalled: Alarm | None
 
 
@@ -42,28 +57,32 @@ class BeatBoard:
         """Which host each one is on, without those of whom nobody has said it."""
         return self._sealed.read_all({each: keys.home(each) for each in participants}, str)
 
-    def glance(self, host: str, count: int, hosts: Sequence[str] = (), epoch: int = -1) -> Glance:
+    def glance(self, host: str, beat: Beat | None, hosts: Sequence[str] = (), epoch: int = -1) -> Glance:
         """Give a host's sign of life, and look at what changes though nothing fails, in one request where it can be.
 
         Args:
             host: whose sign.
-            count: another one than at the last time.
+            beat: another one than the last; None where it is only looked. Where nobody's sign is looked at either, what
+                changed a moment ago may be overlooked.
             hosts: whose signs are looked at.
             epoch: whose alarm is looked for.
         """
-        sealed, given = self._sealed, keys.beat(host)
-        alarm = keys.alarm(epoch)
+        sealed, alarm = self._sealed, keys.alarm(epoch)
         wanted = [keys.EPOCH, keys.call(epoch), alarm, *map(keys.beat, hosts)]
-        newest, called, raised, *counts = sealed.plain.exchange({given: sealed.seal(given, count)}, wanted)
-        pairs = zip(hosts, counts, strict=True)
-        read = {each: sealed.find(keys.beat(each), found, int) or 0 for each, found in pairs}
+        if beat is None:
+            found = sealed.plain.get_many(wanted) if hosts else sealed.plain.peek(wanted)
+        else:
+            given = keys.beat(host)
+            found = sealed.plain.exchange({given: sealed.seal(given, beat)}, wanted)
+        newest, called, raised, *signs = found
+        read = {each: sealed.find(keys.beat(each), sign, Beat) for each, sign in zip(hosts, signs, strict=True)}
+        beats = {each: sign for each, sign in read.items() if sign is not None}
         uncalled = sealed.find(alarm, raised, Alarm) if called is None else None
-        return Glance(sealed.find(keys.EPOCH, newest, int), read, uncalled)
+        return Glance(sealed.find(keys.EPOCH, newest, int), beats, uncalled)
 
-    def of_hosts(self, hosts: Iterable[str]) -> dict[str, int]:
-        """What each host has counted; 0 for one that has given no sign."""
-        wanted = {each: keys.beat(each) for each in hosts}
-        return dict.fromkeys(wanted, 0) | self._sealed.read_all(wanted, int)
+    def of_hosts(self, hosts: Iterable[str]) -> dict[str, Beat]:
+        """The newest sign of each host, without those that have given none."""
+        return self._sealed.read_all({each: keys.beat(each) for each in hosts}, Beat)
 
     def counts(self, members: Iterable[Member], ranks: int = 1) -> dict[Member, int]:
         """What each member's host has counted; 0 where it is not known, or has given no sign.
@@ -74,8 +93,8 @@ class BeatBoard:
         """
         participants = {each: Participant.all_of(each, ranks) for each in members}
         homes = self.homes([rank for each in participants.values() for rank in each])
-        counts = self.of_hosts(set(homes.values()))
+        counts = {host: beat.count for host, beat in self.of_hosts(set(homes.values())).items()}
         return {
-            member: min(counts[homes[each]] if each in homes else 0 for each in own)
+            member: min(counts.get(homes[each], 0) if each in homes else 0 for each in own)
             for member, own in participants.items()
         }

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from recycle.control.participant import Participant
@@ -64,12 +65,15 @@ class Watchlist(Generic[_T]):
         self._called = float("-inf")
         self._last: dict[_T, tuple[int, float]] = {}
 
-    def observe(self, now: float, beats: Mapping[_T, int]) -> dict[_T, float]:
+    def observe(
+        self, now: float, beats: Mapping[_T, int], heard_at: Mapping[_T, float] = MappingProxyType({})
+    ) -> dict[_T, float]:
         """Take note of some signs of life.
 
         Args:
             now: the time in seconds, on a clock that never goes back.
             beats: how many signs each one has given. Who is not in it is not watched any more.
+            heard_at: when the last ones were heard that were not heard right now, by whom they are of.
 
         Returns:
             Those who have been silent for longer than the limit, and since when.
@@ -79,7 +83,7 @@ class Watchlist(Generic[_T]):
         seen = {}
         for each, count in beats.items():
             last = self._last.get(each)
-            seen[each] = last if last is not None and last[0] == count else (count, now)
+            seen[each] = last if last is not None and last[0] == count else (count, heard_at.get(each, now))
         self._last = seen
         return {each: since for each, (_, since) in seen.items() if now - since > self._silence}
 

@@ -53,6 +53,11 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Between two of a worker, which takes its thread from the one that trains."""
         return max(self.beat, self.hang / 8)
 
+    @property
+    def rare_beat(self) -> float:
+        """Between two signs of life of a host in the store, at most, where those who watch it hear it directly."""
+        return 2 * self.silence
+
     def _in_order(self, name: str, least: float, other: str, reason: str) -> None:
         value = getattr(self, name)
         if value < least:

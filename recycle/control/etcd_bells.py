@@ -6,13 +6,14 @@ from http.client import HTTPException
 
 import msgspec
 
-from recycle.control.etcd_gateway import Gateway, Json, Watch
+from recycle.control.etcd_gateway import KNOWN_HERE, Gateway, Json, Watch
 
 LONGEST_WATCH = 1.0
 """Seconds until it is looked whether a watch has missed something: at a member that is lost, it hears nothing."""
 
-LONGEST_HEARING = 2.0
-"""The same for bells, for which every host of a run listens all the time."""
+LONGEST_HEARING = 4.0
+"""The same for bells, for which every host of a run listens all the time: of a member whose process hangs, nothing else
+tells."""
 
 HURRY = 0.05
 """Seconds until a member is asked again that has ended a watch: where all of them answer, there is no hurry."""
@@ -67,7 +68,9 @@ class Bells:
 
     def _read(self) -> None:
         """Read all of them, and hear from then on what is set at the member that has answered."""
-        found = self._gateway.call("kv/range", self.span)
+        found = self._gateway.call_here("kv/range", {**self.span, **KNOWN_HERE})
+        if found is None:
+            found = self._gateway.call("kv/range", self.span)
         self._rung = {}
         self._note(found.get("kvs", ()))
         self._read_at = time.monotonic()

@@ -77,6 +77,10 @@ class RelayedStore:
         assert isinstance(found, list)
         return found
 
+    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        return self.get_many(keys)
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
         request = CompareSet(key, expected, desired)

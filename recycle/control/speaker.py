@@ -4,19 +4,18 @@ One key of the store for each host, and one writer. Within the host, the speaker
 workers. Of other hosts it watches the next ones in the ring, and if one of them falls silent, all its servers are dead.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from recycle.control.beats import Watchlist
 from recycle.control.board import Board
 from recycle.control.durations import Durations
+from recycle.control.hails import Hailer
 from recycle.control.messages import Death, Opening, Verdict
+from recycle.control.neighbours import Neighbours, Place, ring, watched
 from recycle.control.participant import Participant, members_of, participants_of
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.view import Member, ServerRank, View
-
-WATCHED = 2
-"""How many hosts each one watches, so that one is still watched when its neighbour dies as well."""
 
 
 class Sender(NamedTuple):
@@ -31,29 +30,6 @@ class Sender(NamedTuple):
     agent: int
 
 
-def ring(participants: Iterable[Participant], homes: Mapping[Participant, str]) -> tuple[str, ...]:
-    """The hosts of a view, in an order on which all agree.
-
-    Args:
-        participants: all that are in the view, in its order.
-        homes: the host of each, as far as it is known.
-    """
-    return tuple(dict.fromkeys(homes[each] for each in participants if each in homes))
-
-
-def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[str, ...]:
-    """Whose signs of life a host watches: the next ones in the ring that are not known to be gone.
-
-    Args:
-        hosts: the ring.
-        own: the host that watches; none if it is not in the ring.
-        gone: whose silence was noticed.
-    """
-    place = hosts.index(own) if own in hosts else 0
-    others = (each for each in hosts[place:] + hosts[:place] if each != own and each not in gone)
-    return tuple(each for each, _ in zip(others, range(WATCHED), strict=False))
-
-
 class Speaker:
     """What one agent of a host does for all.
 
@@ -62,9 +38,12 @@ class Speaker:
         host: what it is called.
         durations: after which silence somebody is dead.
         ranks: of each server.
+        hailer: how hosts hear each other directly; None where they tell the store all the time.
     """
 
-    def __init__(self, socket: HostSocket, host: str, durations: Durations, ranks: int = 1) -> None:
+    def __init__(
+        self, socket: HostSocket, host: str, durations: Durations, ranks: int = 1, hailer: Hailer | None = None
+    ) -> None:
         self._socket = socket
         self._host = host
         self._silence = durations.silence
@@ -75,6 +54,7 @@ class Speaker:
         self._excused: set[Participant] = set()
         self._silent_agents = Watchlist[Sender](durations.silence)
         self._silent_workers = Watchlist[Sender](durations.hang)
+        self._neighbours = Neighbours(host, durations, hailer)
         self._silent_hosts = Watchlist[str](durations.silence)
         self._silent_strays = Watchlist[Participant](durations.silence)
         self._board: Board | None = None
@@ -120,17 +100,24 @@ class Speaker:
             # It may be another store.
             self._board, self._epoch, self._begun = board, None, None
             self._settled.clear()
-        # Not a count: who speaks for the host next would have to go on with it.
-        hosts = watched(self._ring, self._host, self._gone)
-        glance = board.beats.glance(self._host, int(now * 1000), hosts, self._view.epoch)
-        if glance.uncalled is not None:
+            self._neighbours.forget()
+        givers = {each.giver for each in self._agents}
+        has_guests = not (isinstance(self._begun, Verdict) and givers <= self._homes.keys())
+        place = Place(self._view.epoch, self._ring, frozenset(self._gone), has_guests)
+        # Its numbers are no count: who speaks for the host next would have to go on with it.
+        glance = self._neighbours.glance(board, now, place)
+        if glance is not None and glance.uncalled is not None:
             board.failures.call_to(glance.uncalled)
-        for giver in {each.giver for each in self._agents} - self._settled:
+        for giver in givers - self._settled:
             board.beats.settle(giver, self._host)
             self._settled.add(giver)
-        self._follow(board, now, glance.epoch)
+        self._follow(board, now, self._epoch if glance is None else glance.epoch)
         self._look_here(board, now)
-        self._look_elsewhere(board, now, glance.counts)
+        self._look_elsewhere(board, now)
+
+    def leave(self) -> None:
+        """Speak for the host no more."""
+        self._neighbours.close()
 
     @property
     def _view(self) -> View:
@@ -173,14 +160,12 @@ class Speaker:
             self._excused.add(sender.giver)
             self._declare_dead(board, [sender.giver], now, since)
 
-    def _look_elsewhere(self, board: Board, now: float, counts: Mapping[str, int]) -> None:
+    def _look_elsewhere(self, board: Board, now: float) -> None:
         begun = isinstance(self._begun, Verdict)
-        hosts = watched(self._ring, self._host, self._gone)
-        if set(hosts) != counts.keys():
-            # The view has changed since they were looked at.
-            counts = board.beats.of_hosts(hosts)
+        counts = self._neighbours.counts(board, watched(self._ring, self._host, self._gone))
         # While a run starts, some may still be on their way.
-        silent = self._silent_hosts.observe(now, {each: count for each, count in counts.items() if count or begun})
+        expected = {each: count for each, count in counts.items() if count or begun}
+        silent = self._silent_hosts.observe(now, expected, self._neighbours.heard_at())
         for host, since in silent.items():
             self._gone.add(host)
             self._declare_dead(board, [each for each, home in self._homes.items() if home == host], now, since)

@@ -35,6 +35,9 @@ class Store(Protocol):
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """The same for some keys, in few requests."""
 
+    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The same for less; what was stored a moment ago may be missing."""
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Store ``desired`` if what is there is ``expected``, in one step.
 

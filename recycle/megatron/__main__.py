@@ -81,7 +81,11 @@ def main(arguments: list[str]) -> int:
         say(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
         rest = [each for each in rest if each != ASYNC_SAVE]
     rank = int(os.environ["RANK"])
-    return protection.serve(rank, lambda given: run_script(script, rest, True, given), flags.restarts)
+    status = protection.serve(rank, lambda given: run_script(script, rest, True, given), flags.restarts)
+    # Nothing is left to be done here, and what Python takes apart at its end keeps a busy host waiting for seconds.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def run_script(script: str, arguments: list[str], on: bool = False, protection: "Protection | None" = None) -> None:

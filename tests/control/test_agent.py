@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from harness.memory_store import MemoryStore
-from recycle.control.agent import DONE, FENCED, run_agent
+from recycle.control.agent import DONE, FENCED, Sparing, run_agent
 from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -21,7 +21,7 @@ from recycle.control.messages import Death, Opening, Verdict
 from recycle.control.participant import Participant
 from recycle.control.signs import host_name
 from recycle.control.store import Store
-from recycle.control.tcp_store import TorchStore
+from recycle.control.tcp_store import LOOPBACK, TorchStore
 from recycle.control.view import Member
 
 DURATIONS = Durations(beat=0.05, silence=5.0, hang=5.0)
@@ -55,7 +55,7 @@ class Run:
         work: Callable[[], int] = sleep,
         connect: Callable | None = None,
         durations: Durations = DURATIONS,
-        relay: Callable[[], None] | None = None,
+        sparing: Sparing | None = None,
     ) -> None:
         connect = connect or self.connect
         started = CONTEXT.SimpleQueue()
@@ -66,7 +66,7 @@ class Run:
             return work()
 
         def watch() -> None:
-            os._exit(abs(run_agent(member, body, connect, self.token, durations, relay=relay)))
+            os._exit(abs(run_agent(member, body, connect, self.token, durations, sparing=sparing)))
 
         agent = CONTEXT.Process(target=watch)
         agent.start()
@@ -116,9 +116,9 @@ def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has
         relays.put(os.getpid())
         time.sleep(300)
 
-    run.start(FIRST, relay=relay)
+    run.start(FIRST, sparing=Sparing(relay, LOOPBACK))
     first = relays.get()
-    run.start(SECOND, relay=relay)
+    run.start(SECOND, sparing=Sparing(relay, LOOPBACK))
     os.kill(run.workers[FIRST] if victim == "worker" else run.agents[FIRST].pid, signal.SIGKILL)
     second = relays.get()
     assert second != first
@@ -298,7 +298,7 @@ def test_a_stopped_worker_without_which_the_others_went_on_is_killed_by_its_agen
     counts = set()
 
     def has_looked() -> bool:
-        counts.add(run.board.beats.of_hosts([host_name()])[host_name()])
+        counts.add(run.board.beats.of_hosts([host_name()]).get(host_name()))
         return len(counts) > 2
 
     eventually(has_looked)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from recycle.control.beat_board import Beat
 from recycle.control.board import Board
 from recycle.control.messages import Verdict
 from recycle.control.participant import Participant
@@ -17,18 +18,18 @@ def board(store: Store) -> Board:
 
 
 def test_signs_of_life_are_those_of_the_host_that_a_member_is_on(board: Board) -> None:
-    board.beats.glance("one", 1)
-    board.beats.glance("one", 2)
+    board.beats.glance("one", Beat(1))
+    board.beats.glance("one", Beat(2))
     for member, host in ((A, "one"), (B, "other")):
         board.beats.settle(Participant(member), host)
     assert board.beats.homes(map(Participant, [A, B, C])) == {Participant(A): "one", Participant(B): "other"}
-    assert board.beats.of_hosts(["one", "other"]) == {"one": 2, "other": 0}
+    assert board.beats.of_hosts(["one", "other"]) == {"one": Beat(2)}
     assert board.beats.counts([A, B, C]) == {A: 2, B: 0, C: 0}
 
 
 def test_a_member_of_several_ranks_is_as_alive_as_the_host_of_the_least_of_them(board: Board) -> None:
     for host, count in (("one", 5), ("other", 3)):
-        board.beats.glance(host, count)
+        board.beats.glance(host, Beat(count))
     first, second = Participant.all_of(A, 2)
     board.beats.settle(first, "one")
     assert board.beats.counts([A], 2) == {A: 0}

@@ -19,6 +19,15 @@ def test_who_stops_beating_is_noticed_after_the_limit_and_not_before() -> None:
     assert watchlist.observe(3.5, {A: 14, B: 2}) == {}
 
 
+def test_the_limit_counts_from_when_a_sign_was_heard() -> None:
+    watchlist = Watchlist[Member](silence=3.0)
+    watchlist.observe(0.0, {A: 1, B: 1})
+    watchlist.observe(0.5, {A: 2, B: 2}, {A: 0.125})
+    for tick in range(2, 7):
+        assert watchlist.observe(tick / 2, {A: 2, B: 2}, {A: 0.125}) == {}
+    assert watchlist.observe(3.25, {A: 2, B: 2}) == {A: 0.125}
+
+
 def test_who_never_beats_is_noticed_too() -> None:
     watchlist = Watchlist[Member](silence=1.0)
     assert [watchlist.observe(tick / 4, {A: 0}) for tick in range(6)][-1] == {A: 0.0}

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from harness.bare_members import CountingStore
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
+from recycle.control.beat_board import Beat
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
 from recycle.control.log import LogReader
@@ -350,7 +351,7 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         store.set(f"epoch/{epoch}/tensor/0/all/0", b"an address")
         for member in (gone, *lives):
             board.beats.settle(Participant(member), f"host of {member}")
-            board.beats.glance(f"host of {member}", 1)
+            board.beats.glance(f"host of {member}", Beat(1))
             board.failures.publish_report(Report(str(member), epoch, epoch, epoch))
             board.joining.request(JoinRequest("W1_0#1", epoch))
         death = Death(str(gone), "died", "agent", 0.0)

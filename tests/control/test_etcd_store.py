@@ -116,6 +116,8 @@ def test_without_a_majority_every_request_says_so_within_its_patience(three: Etc
         lambda: store.wait_entry("log", 0, 1),
         lambda: store.delete("a"),
         lambda: store.delete_all(lambda _: True),
+        # A member finds out after a moment that it has lost the others.
+        lambda: store.peek(["a"]),
     ):
         with pytest.raises(StoreLost, match=r"more than half of its members must be alive"):
             request()

@@ -1,4 +1,4 @@
-"""Speakers of several hosts, which share a store; time is told to them."""
+"""Speakers of several hosts, which share a store, and hear each other directly or not; time is told to them."""
 
 from collections.abc import Collection, Iterator
 
@@ -8,11 +8,13 @@ from harness.memory_store import MemoryStore
 from recycle.control import keys
 from recycle.control.board import Board
 from recycle.control.durations import Durations
+from recycle.control.hails import Address, Hails
 from recycle.control.messages import Alarm, Opening, Verdict
+from recycle.control.neighbours import ring, watched
 from recycle.control.participant import Participant
 from recycle.control.sealed_store import SealedStore
 from recycle.control.signs import HostSocket, Sign
-from recycle.control.speaker import Speaker, ring, watched
+from recycle.control.speaker import Speaker
 from recycle.control.view import Member, View
 from recycle.job import Server
 
@@ -24,11 +26,54 @@ MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(HOSTS) 
 EVERYBODY = tuple(map(Participant, MEMBERS))
 
 
+class Wires:
+    """Between hosts that hail each other.
+
+    Attributes:
+        hosts: by their addresses.
+        broken: from which number to which nothing comes through.
+    """
+
+    def __init__(self) -> None:
+        self.hosts: dict[Address, Host] = {}
+        self.broken: set[tuple[int, int]] = set()
+
+    def carry(self, sealed: bytes, sender: int, address: Address, now: float) -> bytes | None:
+        host = self.hosts.get(address)
+        if host is None or host.hailer is None or not host.is_alive or (sender, host.number) in self.broken:
+            return None
+        answer = host.hailer.hails.take(sealed, now)
+        return None if (host.number, sender) in self.broken else answer
+
+
+class WiredHailer:
+    """A Hailer over wires."""
+
+    def __init__(self, host: "Host", wires: Wires) -> None:
+        self.hails = Hails(host.name, TOKEN, DURATIONS.silence)
+        self.address = (host.name, len(wires.hosts) + 1)
+        self._host = host
+        self._wires = wires
+        wires.hosts[self.address] = host
+
+    def call(self, now: float) -> None:
+        for sealed, address in self.hails.calls(now):
+            answer = self._wires.carry(sealed, self._host.number, address, now)
+            if answer is not None:
+                self.hails.take(answer, now)
+
+    def close(self) -> None:
+        del self._wires.hosts[self.address]
+
+
 class Host:
     """A host with two servers, whose agents and workers give signs as long as they are among the living."""
 
-    def __init__(self, number: int, store: MemoryStore) -> None:
+    def __init__(self, number: int, store: MemoryStore, wires: Wires | None = None) -> None:
+        self.number = number
         self.name = f"host {number}"
+        self.reaches_store = True
+        self._wires = wires
         self.members = MEMBERS[2 * number : 2 * number + 2]
         self.agents, self.workers = set(self.members), set(self.members)
         self.is_alive = True
@@ -39,7 +84,9 @@ class Host:
 
     def take_over(self) -> None:
         """Another agent speaks."""
-        self.speaker = Speaker(self._socket, self.name, DURATIONS)
+        # Another process has another address.
+        self.hailer = None if self._wires is None else WiredHailer(self, self._wires)
+        self.speaker = Speaker(self._socket, self.name, DURATIONS, 1, self.hailer)
 
     def beat(self, now: float) -> None:
         if not self.is_alive:
@@ -48,7 +95,8 @@ class Host:
         for role, senders in (("agent", self.agents), ("worker", self.workers)):
             for member in senders:
                 self.speaker.note(Sign(str(member), 1, role, self._count))  # type: ignore[arg-type]
-        self.speaker.look(self.board, now)
+        if self.reaches_store:
+            self.speaker.look(self.board, now)
 
     def say_over(self, member: Member) -> None:
         self.agents.discard(member)
@@ -62,9 +110,9 @@ class Host:
 class Run:
     """Four hosts."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, wires: Wires | None) -> None:
         self.now = 100.0
-        self.hosts = [Host(number, store) for number in range(HOSTS)]
+        self.hosts = [Host(number, store, wires) for number in range(HOSTS)]
         self.board = Board(store, TOKEN)
 
     def go_on(self, seconds: float) -> None:
@@ -84,8 +132,13 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def run(store: MemoryStore) -> Iterator[Run]:
-    run = Run(store)
+def wires() -> Wires:
+    return Wires()
+
+
+@pytest.fixture(params=["they tell the store", "they hail each other"])
+def run(store: MemoryStore, wires: Wires, request: pytest.FixtureRequest) -> Iterator[Run]:
+    run = Run(store, wires if request.param == "they hail each other" else None)
     yield run
     for host in run.hosts:
         host.close()
@@ -93,6 +146,19 @@ def run(store: MemoryStore) -> Iterator[Run]:
 
 @pytest.fixture
 def begun(run: Run) -> Run:
+    return begin(run)
+
+
+@pytest.fixture
+def hailing(store: MemoryStore, wires: Wires) -> Iterator[Run]:
+    run = begin(Run(store, wires))
+    run.go_on(3)
+    yield run
+    for host in run.hosts:
+        host.close()
+
+
+def begin(run: Run) -> Run:
     run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
     run.go_on(2)
     return run
@@ -204,13 +270,70 @@ def test_in_another_store_everybody_says_again_where_it_is(begun: Run) -> None:
 
 
 def test_what_a_beat_asks_of_the_store_does_not_depend_on_how_many_there_are(begun: Run) -> None:
-    counted: list[str] = []
-    store = begun.hosts[0].board._sealed.plain
-    for name in ("set", "set_many", "get", "get_many", "compare_set", "add", "exchange"):
-        own = getattr(store, name)
-        setattr(store, name, lambda *given, name=name, own=own: (counted.append(name), own(*given))[1])
+    counted = count(begun.hosts[0])
     begun.hosts[0].beat(begun.now + BEAT)
     assert counted == ["exchange"]
+
+
+def count(host: Host) -> list[str]:
+    """What it asks of the store from now on."""
+    counted: list[str] = []
+    store = host.board._sealed.plain
+    for name in ("set", "set_many", "get", "get_many", "peek", "compare_set", "add", "exchange"):
+        own = getattr(store, name)
+        setattr(store, name, lambda *given, name=name, own=own: (counted.append(name), own(*given))[1])
+    return counted
+
+
+def test_the_store_is_hardly_asked_while_all_hear_each_other(hailing: Run) -> None:
+    first, other = (count(hailing.hosts[number]) for number in (0, 2))
+    hailing.go_on(24)
+    # There it is seen that the run goes on.
+    assert first == ["exchange"] * 48
+    assert sorted(other) == ["exchange"] * 4 + ["peek"] * 12
+    assert hailing.dead == set()
+
+
+@pytest.mark.parametrize("broken", [{(1, 2)}, {(2, 1)}, {(0, 2), (1, 2), (2, 0), (2, 1)}])
+def test_whom_a_neighbour_does_not_hear_is_heard_of_in_the_store(
+    hailing: Run, wires: Wires, broken: set[tuple[int, int]]
+) -> None:
+    wires.broken |= broken
+    hailing.go_on(20)
+    assert hailing.dead == set()
+    hailing.hosts[2].is_alive = False
+    hailing.go_on(4)
+    assert hailing.dead == set(hailing.hosts[2].members)
+
+
+def test_who_does_not_reach_the_store_is_missed_though_it_is_alive(hailing: Run) -> None:
+    hailing.hosts[2].reaches_store = False
+    hailing.go_on(7.5)
+    assert hailing.dead == set(hailing.hosts[2].members)
+
+
+def test_a_host_tells_the_store_while_somebody_here_is_in_no_view(hailing: Run) -> None:
+    host, joiner = hailing.hosts[2], Member(MEMBERS[-1].server, 1)
+    host.agents.add(joiner)
+    counted = count(host)
+    hailing.go_on(3)
+    assert counted.count("exchange") == 6
+    hailing.board.verdicts.propose(Verdict(1, (*map(str, MEMBERS[:-1]), str(joiner)), 0))
+    hailing.go_on(3)
+    counted.clear()
+    hailing.go_on(3)
+    assert counted.count("exchange") <= 1
+
+
+def test_who_speaks_next_is_hailed_where_it_answers(hailing: Run) -> None:
+    host = hailing.hosts[2]
+    host.speaker.leave()
+    host.take_over()
+    hailing.go_on(5)
+    counted = count(host)
+    hailing.go_on(6)
+    assert hailing.dead == set()
+    assert counted.count("exchange") <= 1
 
 
 def test_members_are_called_to_an_alarm_whose_raiser_died_before_it_could_call(begun: Run, store: MemoryStore) -> None:

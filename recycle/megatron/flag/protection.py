@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 from recycle.control.agent import run_agent
@@ -29,7 +30,7 @@ from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
 from recycle.runtime.launch.start import Start, choose_address, find_start
-from recycle.runtime.launch.title import set_title, under_title
+from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.endpoint import Endpoint
 
 DURATIONS = Durations(rebuild=15.0)
@@ -128,8 +129,8 @@ class Protection(NamedTuple):
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
             connect, token = endpoint.connect_alone, endpoint.token
-            relay = under_title("relay", endpoint.relay)
-            status = run_agent(member, worker, connect, token, DURATIONS, workers.append, place, relay)
+            sparing = endpoint.sparing(partial(set_title, "relay"))
+            status = run_agent(member, worker, connect, token, DURATIONS, workers.append, place, sparing)
             workers.clear()
             if status == REFUSED:
                 refused.append(status)

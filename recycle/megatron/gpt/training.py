@@ -38,7 +38,7 @@ from recycle.runtime.launch.saying import say_launcher_lost
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import be_told_to_leave
 from recycle.runtime.launch.supervisor import FIRED, Supervisor
-from recycle.runtime.launch.title import set_title, under_title
+from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.recover.plans import Maker, Planning, Plans
@@ -178,8 +178,8 @@ def serve_member(
     set_title(f"agent of {door.rank.of(member.server)}")
     work = partial(_work, run, text, planning, faults, member, door)
     endpoint = door.endpoint
-    relay = under_title("relay", endpoint.relay)
-    return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, relay)
+    sparing = endpoint.sparing(partial(set_title, "relay"))
+    return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, sparing)
 
 
 def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member: Member, door: RunAccess) -> int:

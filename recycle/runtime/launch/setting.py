@@ -78,6 +78,11 @@ class Setting(NamedTuple):
         return participants_of(self.view.members, self.ranks)
 
     @property
+    def store_silence(self) -> float:
+        """Seconds after which a host that tells the store nothing is dead for who hears of it nowhere else."""
+        return self.durations.silence if self.cluster is None else 2 * self.durations.rare_beat
+
+    @property
     def servers(self) -> list[Server]:
         """Theirs, in the same order."""
         return [each.member.server for each in self.everybody]

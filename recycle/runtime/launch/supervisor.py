@@ -85,7 +85,7 @@ class Supervisor:
         self._faults = list(setting.faults.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
-        self._watchlist = Watchlist[Member](setting.durations.silence)
+        self._watchlist = Watchlist[Member](setting.store_silence)
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(lambda: self._began > 0)
         self._told = False

@@ -1,7 +1,6 @@
 """The titles of processes, by which people find them with ps, top and pkill."""
 
 import os
-from collections.abc import Callable
 
 from setproctitle import setproctitle, setthreadtitle
 
@@ -17,20 +16,3 @@ def set_title(what: str) -> None:
     setproctitle(f"recycle: {what}")
     # What reads /proc by words, as Slurm does for those whom it signals, loses a process whose name has a space.
     setthreadtitle("recycle")
-
-
-def under_title(what: str, work: Callable[[], None] | None) -> Callable[[], None] | None:
-    """The work of a process under a title.
-
-    Args:
-        what: see ``set_title``.
-        work: what it does; None where there is no such process.
-    """
-    if work is None:
-        return None
-
-    def do() -> None:
-        set_title(what)
-        work()
-
-    return do

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from recycle.control.agent import Sparing
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
 from recycle.control.relay import run_relay
@@ -60,13 +61,21 @@ class Endpoint(NamedTuple):
             return self._opener(self.cluster)()
         return self.connect()
 
-    @property
-    def relay(self) -> Callable[[], None] | None:
-        """What a process runs to be this host's relay while it lives; None where the store needs none."""
+    def sparing(self, begin: Callable[[], None]) -> Sparing | None:
+        """How this host asks little of the store; None where it need not.
+
+        Args:
+            begin: what the host's relay does first in its process.
+        """
         if self.cluster is None:
             return None
         opener = self._opener(self.cluster)
-        return lambda: asyncio.run(run_relay(self._name(), opener))
+
+        def relay() -> None:
+            begin()
+            asyncio.run(run_relay(self._name(), opener))
+
+        return Sparing(relay, self.address)
 
     def _name(self) -> bytes:
         return name_of(self.token, self.prefix)

@@ -25,8 +25,8 @@ AGAIN = 0.05
 CALM = 4
 
 # After how many of these waits it is looked for an alarm to which nobody has called. Who speaks for a host looks for it
-# in every beat, and calls in the place of who could not.
-RARELY = 4
+# all the time, and calls in the place of who could not.
+RARELY = 8
 
 
 class StoreAccess(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from harness.examples import paper_job
+from recycle.control.beat_board import Beat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.joinfile import JOIN_FILE, JoinFile
@@ -106,7 +107,7 @@ def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_else
             count += 1
             for member in THEIRS:
                 launched.board.beats.settle(Participant(member), f"host of {member}")
-                launched.board.beats.glance(f"host of {member}", count)
+                launched.board.beats.glance(f"host of {member}", Beat(count))
 
     thread = threading.Thread(target=give_signs)
     thread.start()
