@@ -1,11 +1,13 @@
 """How good plans for servers of several chunks are: period over the proved bound, and over one chunk per server.
 
 Usage: python -m benchmarks.placements [fault-free | failures] [--servers P,...] [--micro-batches M,...] [--budget S]
-       [--shape DxPxM]
+       [--shape DxPxM] [--dead N,...] [--placement FORM] [--limits 1,2]
 
     fault-free  one pipeline, V-shaped and interleaved with two chunks per server
     failures    64 pipelines x 16 servers x 64 micro-batches, if no other shape is given, with 0, 1, 2 and 8 dead
                 servers, drawn with a printed seed
+
+--dead, --placement and --limits choose among the rows.
 
 A half-stage takes the costs that are named, F:I:W, and a stage of the standard placement, with which they are compared,
 twice as much. Limits are in whole stages: P and 2P. Everything runs on one core.
@@ -16,6 +18,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from benchmarks.shapes import sizes
 from recycle.job import Job, Stage
@@ -30,6 +33,20 @@ LATENCIES = (0, 1)
 FORMS = ("v-shaped", "interleaved:2")
 DEAD = (0, 1, 2, 8)
 SEED = 0
+
+
+class Rows(NamedTuple):
+    """Which rows of a shape are planned.
+
+    Attributes:
+        forms: the placements.
+        limits: in P whole stages.
+        seconds: that a search may take.
+    """
+
+    forms: Sequence[str]
+    limits: Sequence[int]
+    seconds: float
 
 
 def placed_job(
@@ -70,13 +87,14 @@ def show(row: Iterable[object]) -> None:
     print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
 
 
-def compare(shape: Sequence[int], dead: int, seconds: float, heavier: int = 1) -> None:
+def compare(rows: Rows, shape: Sequence[int], dead: int, heavier: int = 1) -> None:
     """The rows of one shape."""
     pipelines, servers, micro_batches = shape
+    seconds = rows.seconds
     name = f"{pipelines} x {servers} x {micro_batches}"
-    for costs, latency, stages in itertools.product(COSTS, LATENCIES, (servers, 2 * servers)):
+    for costs, latency, stages in itertools.product(COSTS, LATENCIES, [times * servers for times in rows.limits]):
         alone = planned(placed_job("standard", shape, costs, latency, stages, heavier), dead, seconds)[0]
-        for form in FORMS:
+        for form in rows.forms:
             plan, spent = planned(placed_job(form, shape, costs, latency, stages, heavier), dead, seconds)
             text = ":".join(map(str, costs)) + ("" if heavier == 1 else " heavy")
             ratio, gain = f"{plan.period / plan.bound:.3f}", f"{alone.period / plan.period:.3f}"
@@ -91,19 +109,24 @@ def main() -> None:
     parser.add_argument("--servers", default="4,8,16,32")
     parser.add_argument("--micro-batches", default="1,2,4", help="per server of a pipeline; 128 in all at most")
     parser.add_argument("--budget", type=float, default=5.0)
+    parser.add_argument("--dead", default=",".join(map(str, DEAD)), help="how many servers of failures")
+    parser.add_argument("--placement", choices=FORMS, help="only this one")
+    parser.add_argument("--limits", default="1,2", help="in P whole stages")
     parser.add_argument("--shape", type=sizes(3), default=(64, 16, 64), metavar="DxPxM", help="of failures")
     arguments = parser.parse_args()
     head = ("placement", "D x P x M", "F:I:W", "latency", "limit", "dead", "period", "bound", "ratio", "bound by")
     show((*head, "against 1", "seconds"))
+    forms = (arguments.placement,) if arguments.placement else FORMS
+    rows = Rows(forms, tuple(map(int, arguments.limits.split(","))), arguments.budget)
     if arguments.section == "failures":
         print(f"dead servers drawn with seed {SEED}")
-        for dead in DEAD:
-            compare(arguments.shape, dead, arguments.budget)
+        for dead in map(int, arguments.dead.split(",")):
+            compare(rows, arguments.shape, dead)
         return
     for servers in map(int, arguments.servers.split(",")):
         for times in map(int, arguments.micro_batches.split(",")):
-            compare((1, servers, times * servers), 0, arguments.budget)
-        compare((1, servers, 2 * servers), 0, arguments.budget, heavier=2)
+            compare(rows, (1, servers, times * servers), 0)
+        compare(rows, (1, servers, 2 * servers), 0, heavier=2)
 
 
 if __name__ == "__main__":

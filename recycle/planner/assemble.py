@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.plan.clock import run_clock
+from recycle.plan.clock import Clock, run_clock
 from recycle.plan.instruction import Instruction
 from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.greedy.published import fault_free_problem, one_forward_one_backward
@@ -34,8 +34,12 @@ def assemble(
     Raises:
         Deadlock: the instructions wait for each other.
     """
-    clock = run_clock(problem.job, problem.mode, compute)
-    programs = compute
+    return assemble_timed(problem, run_clock(problem.job, problem.mode, compute), form, bound, provenance)
+
+
+def assemble_timed(problem: Problem, clock: Clock, form: Form, bound: int, provenance: Provenance) -> Plan:
+    """The same of instructions whose times are known."""
+    programs = clock.compute
     if form == "lowered":
         clock, programs = lower(problem.job, clock)
     return Plan(

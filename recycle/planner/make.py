@@ -6,11 +6,12 @@ import msgspec
 
 from recycle.errors import JobError
 from recycle.job import Job, Server
+from recycle.plan.clock import Clock, run_clock
 from recycle.plan.mode import Mode
 from recycle.plan.plan import SOLVER, Form, Plan, Provenance
 from recycle.planner.anneal.improve import LARGE
 from recycle.planner.anneal.search import search
-from recycle.planner.assemble import assemble
+from recycle.planner.assemble import assemble_timed
 from recycle.planner.greedy.pattern import pattern_of, spread
 from recycle.planner.model.bounds import lower_bound, period
 from recycle.planner.model.lowering import instructions
@@ -64,18 +65,19 @@ def make_plan(
         _require_provable(problem)
     # A global optimizer is searched by its makespan, and reported by its period.
     report = None if watch is None else lambda value, bound: watch(period(problem, value), period(problem, bound))
-    programs, least, bound_by, planner = _search(problem, effort, report)
+    clock, least, bound_by, planner = _search(problem, effort, report)
     provenance = Provenance(f"recycle {__version__} {planner}", effort.seed, effort.budget, bound_by, "bounded")
-    return assemble(problem, instructions(problem, programs), form, period(problem, least), provenance)
+    return assemble_timed(problem, clock, form, period(problem, least), provenance)
 
 
-def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Programs, int, str, str]:
-    """Programs, the bound on their value, what proved it, and what made them."""
+def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Clock, int, str, str]:
+    """Timed instructions, the bound on their value, what proved it, and what made them."""
     analytic = lower_bound(problem)
     found = search(problem, effort.stops, effort.seed, watch)
     value = found.progress.value
     if value == analytic.value or not effort.proof:
-        return found.programs, analytic.value, analytic.proof, "list scheduler and annealing"
+        clock = found.clock or _timed(problem, found.programs)
+        return clock, analytic.value, analytic.proof, "list scheduler and annealing"
     from recycle.planner.exact.prove import solve
 
     micro_batches = problem.job.micro_batches
@@ -89,7 +91,11 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Prog
     )
     bound_by = SOLVER if exact.bound > analytic.value else analytic.proof
     programs = spread(problem, exact.programs, micro_batches) if problem.alike else exact.programs
-    return programs, exact.bound, bound_by, SOLVER
+    return _timed(problem, programs), exact.bound, bound_by, SOLVER
+
+
+def _timed(problem: Problem, programs: Programs) -> Clock:
+    return run_clock(problem.job, problem.mode, instructions(problem, programs))
 
 
 def _require_provable(problem: Problem) -> None:

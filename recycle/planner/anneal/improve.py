@@ -11,6 +11,7 @@ from random import Random
 
 import msgspec
 
+from recycle.plan.clock import Clock, run_clock
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
 from recycle.planner.greedy.advance import advance
@@ -22,6 +23,7 @@ from recycle.planner.greedy.published import zero_bubble_orders
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
+from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import Problem, Programs, one_pipeline
 from recycle.planner.model.routing import balanced_routes
 from recycle.planner.model.stopping import Progress, StoppingCriterion
@@ -44,8 +46,15 @@ TASKS_A_MOVE = 200
 FEWER = 1
 """How many micro-batches fewer than the busiest server's a pattern is tried with: more never helped."""
 
-FIRST_PATTERN = 2
-"""With several chunks per server, the pattern with room for all may take one of so many parts of what may be spent."""
+FEWER_CHUNKED = 2
+"""The same where servers hold several chunks, as far as a shorter pattern's bound is above that of what follows it."""
+
+LIKELY = 8
+"""With several chunks per server, the schedules of a pattern that are tried however long that takes."""
+
+FOLLOWING = 1.5
+"""With several chunks per server, how many times as long for each task it takes to follow a pattern and to time that,
+as to make and time a schedule of the pattern. It comes behind the search for one, and is left of what may be spent."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -54,10 +63,12 @@ class SearchResult(msgspec.Struct, frozen=True):
     Attributes:
         programs: the best schedule.
         progress: its value and bound, and what it took.
+        clock: its times, where the search has them.
     """
 
     programs: Programs
     progress: Progress
+    clock: Clock | None = None
 
 
 def improve(
@@ -87,7 +98,7 @@ def improve(
         if search.best is None:
             raise
     assert search.best is not None
-    return SearchResult(search.best, search.progress())
+    return SearchResult(search.best, search.progress(), search.clock)
 
 
 class _Spending:
@@ -109,10 +120,10 @@ class _Spending:
         """How far a search has come, with what all have spent."""
         return Progress(value, bound, self.moves, time.thread_time() - self._began)
 
-    def enough(self, progress: Progress, parts: int = 1) -> bool:
-        """True if a search that has come this far should end, where it may spend one of so many parts of all."""
-        share = msgspec.structs.replace(progress, moves=progress.moves * parts, seconds=progress.seconds * parts)
-        return any(stop.reached(share) for stop in self._stops)
+    def enough(self, progress: Progress, later: float = 0.0) -> bool:
+        """True if a search that has come this far should end, where as many seconds are to be spent behind it."""
+        spent = msgspec.structs.replace(progress, seconds=progress.seconds + later)
+        return any(stop.reached(spent) for stop in self._stops)
 
 
 class _Search:
@@ -141,6 +152,8 @@ class _Search:
         self.whole = whole
         self.bound = lower_bound(problem).value
         self.best: Programs | None = None
+        self.clock: Clock | None = None
+        self.later = 0.0
         self.value = 0
         self.starts: list[tuple[int, int, Programs]] = []
         self.walking = False
@@ -156,10 +169,10 @@ class _Search:
     def ended(self) -> bool:
         return self.met or self.spending.enough(self.progress())
 
-    def take(self, programs: Programs, found: int) -> None:
-        """Keep a schedule of this value if it is the best."""
+    def take(self, programs: Programs, found: int, clock: Clock | None = None) -> None:
+        """Keep a schedule of this value if it is the best, with its times if they are known."""
         if self.best is None or found < self.value:
-            self.best, self.value = programs, found
+            self.best, self.value, self.clock = programs, found, clock
             if self.watch is not None:
                 self.watch(found, self.bound)
             if self.walking and self.whole is not None:
@@ -167,13 +180,15 @@ class _Search:
 
     def begin(self, programs: Programs) -> bool:
         """Keep a schedule that was made in one go, as one to walk from; False if its servers wait for each other."""
+        problem = self.problem
         try:
-            found = value(self.problem, programs)
+            clock = run_clock(problem.job, problem.mode, instructions(problem, programs))
         except Deadlock:
             return False
+        found = clock.period if problem.staggered else clock.makespan
         # The number breaks ties, so that programs are never compared.
         self.starts.append((found, len(self.starts), programs))
-        self.take(programs, found)
+        self.take(programs, found, clock)
         return True
 
     def run(self, start: Programs | None) -> None:
@@ -213,17 +228,24 @@ class _Search:
     def places(self) -> range:
         """The patterns to try, by their micro-batches: the one with room for all first."""
         most = busiest(self.problem)
-        return range(most, max(self.problem.job.micro_batches, most - FEWER) - 1, -1)
+        least = max(self.problem.job.micro_batches, most - FEWER)
+        if not self.problem.job.standard:
+            floor = max(self.problem.job.micro_batches, most - FEWER_CHUNKED)
+            while least > floor and lower_bound(one_pipeline(self.problem, least)).value > self.bound:
+                least -= 1
+        return range(most, least - 1, -1)
 
     def pattern(self, places: int) -> "_Search":
         """A search of a pattern, with the best that can be made in one go."""
         search = _Search(one_pipeline(self.problem, places), self.spending, self.random, whole=self)
-        patterns = self.places()
-        for programs in search.constructed():
+        began, share = search.progress().seconds, self.problem.tasks / search.problem.tasks
+        for number, programs in enumerate(search.constructed(), 1):
             search.begin(programs)
-            # With several chunks there are many of them; the last pattern is the one that promises most.
-            parts = FIRST_PATTERN if places > patterns[-1] else 1
-            late = not self.problem.job.standard and self.spending.enough(search.progress(), parts)
+            progress = search.progress()
+            self.later = FOLLOWING * share * (progress.seconds - began) / number
+            # With several chunks there are many of them.
+            many = not self.problem.job.standard and number >= LIKELY
+            late = many and self.spending.enough(progress, self.later)
             if search.value <= search.bound or late:
                 break
         return search
@@ -231,13 +253,18 @@ class _Search:
     def follow(self) -> None:
         """Search for a pattern that all pipelines follow."""
         most, *fewer = self.places()
-        pattern = self.pattern(most)
         if fewer and not self.problem.job.standard:
             # To time a plan takes long where there are so many tasks: the pattern that promises more is first.
-            self.crowd(self.pattern(fewer[0]))
-            if self.best is None or pattern.value < self.value:
-                self.spread(pattern)
+            for places in reversed(fewer):
+                self.crowd(self.pattern(places))
+                if self.best is not None:
+                    break
+            if self.best is None or not self.spending.enough(self.progress(), self.later):
+                pattern = self.pattern(most)
+                if self.best is None or pattern.value < self.value:
+                    self.spread(pattern)
             return
+        pattern = self.pattern(most)
         self.spread(pattern)
         for places in fewer if self.problem.dead else ():
             if self.ended():
@@ -271,7 +298,7 @@ class _Search:
         assert pattern.best is not None
         places = pattern.problem.job.micro_batches
         if not self.problem.job.standard:
-            programs = spread(self.problem, pattern.best, places, places // 2)
+            programs = spread(self.problem, pattern.best, places, 2 * places // 3)
             with suppress(Deadlock):
                 split = self.problem.kinds == 3
                 self.begin(refit(self.problem, programs, max(self.bound, pattern.value)) if split else programs)

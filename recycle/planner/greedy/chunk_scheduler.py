@@ -62,6 +62,7 @@ POLICIES = (
     ChunkPolicy(0, deep=True, late=False, frees=True),
     ChunkPolicy(100, deep=True, late=True, frees=True, patient=True),
     ChunkPolicy(0, deep=False, late=False, frees=True, patient=True),
+    ChunkPolicy(50, deep=True, late=False, frees=True, steady=True),
 )
 """Each is the best of all somewhere, among V-shaped and interleaved jobs with and without latency."""
 

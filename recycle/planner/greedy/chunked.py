@@ -31,8 +31,8 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
     split = problem.kinds == 3
     v_shaped = is_v_shaped(problem)
     if not v_shaped:
-        # Those that take I of the last chunk before F are often the best there.
-        likely = sorted(POLICIES, key=lambda policy: policy.fill > 0 or policy.late)
+        # Those that take I of the last chunk first are often the best there, above all the one that keeps step.
+        likely = sorted(POLICIES, key=lambda policy: (policy.late, not policy.steady, policy.fill))
         yield from _by_policies(problem, likely, target)
     even = _evened(problem)
     orders: list[Programs] = []

@@ -10,7 +10,6 @@ holds no more than it did there.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from recycle.holding import least_updates, placed
@@ -72,45 +71,56 @@ class _Refit:
         ]
         self.end = [-1] * (problem.total * width)
         self.watchers: dict[int, list[int]] = {}
-        self.agenda: list[tuple[int, int]] = [(0, number) for number in range(len(self.lanes))]
+        self.agenda = {0: list(range(len(self.lanes)))}
+        self.times = [0]
 
     def _lane(self, server: Server, program: list[int], target: int) -> _Lane:
         job = self.problem.job
         here = placed(job, server)
-        tasks = [self._number(here.chunks, task) for task in program]
+        # By slot and kind: what turns a task's micro-batch into its number.
+        place = [chunk * 3 + kind for chunk in here.chunks for kind in range(3)]
+        total, width = self.problem.total, self.width
+        tasks = [task // 3 % total * width + place[task // 3 // total * 3 + task % 3] for task in program]
         updates = least_updates(job, server) if self.problem.staggered else 0
         cost = list(map(here.time, self.cost))
-        slack = target - updates - sum(cost[task % self.width] for task in tasks)
+        slack = target - updates - sum([cost[task % width] for task in tasks])
         return _Lane([task for task in tasks if task % 3 < 2], here.limit, slack, cost)
 
-    def _number(self, chunks: Sequence[int], task: int) -> int:
-        slot, unit = divmod(task // 3, self.problem.total)
-        return unit * self.width + chunks[slot] * 3 + task % 3
-
     def run(self) -> Programs:
-        agenda = self.agenda
-        while agenda:
-            now = agenda[0][0]
+        lanes, agenda, times = self.lanes, self.agenda, self.times
+        while times:
+            now = heappop(times)
             idle: set[int] = set()
-            # What can start now starts before anybody runs a W because nothing is there.
-            while agenda and agenda[0][0] == now:
-                number = heappop(agenda)[1]
-                if self.lanes[number].free <= now and not self._go_on(number, now):
+            # What can start now starts before anybody runs a W because nothing is there. More may join meanwhile.
+            for number in agenda[now]:
+                if lanes[number].free <= now and not self._go_on(number, now):
                     idle.add(number)
+            del agenda[now]
             for number in sorted(idle):
-                if self.lanes[number].free <= now:
+                if lanes[number].free <= now:
                     self._fill(number, now)
-        stuck = [(number, lane.place) for number, lane in enumerate(self.lanes) if lane.place < len(lane.order)]
+        stuck = [(number, lane.place) for number, lane in enumerate(lanes) if lane.place < len(lane.order)]
         if stuck:
             raise Deadlock(stuck)
-        return {server: self._programs(server, lane) for server, lane in zip(self.servers, self.lanes, strict=True)}
+        return {server: self._programs(server, lane) for server, lane in zip(self.servers, lanes, strict=True)}
 
     def _programs(self, server: Server, lane: _Lane) -> list[int]:
         assert not lane.waiting
-        chunks, total = placed(self.problem.job, server).chunks, self.problem.total
-        return [
-            (chunks.index(task % self.width // 3) * total + task // self.width) * 3 + task % 3 for task in lane.done
-        ]
+        total, width = self.problem.total, self.width
+        first = {
+            chunk * 3 + kind: slot * total * 3 + kind
+            for slot, chunk in enumerate(placed(self.problem.job, server).chunks)
+            for kind in range(3)
+        }
+        return [first[task % width] + task // width * 3 for task in lane.done]
+
+    def _wake(self, number: int, time: int) -> None:
+        """Let a server look for something to start at a time."""
+        if time in self.agenda:
+            self.agenda[time].append(number)
+        else:
+            self.agenda[time] = [number]
+            heappush(self.times, time)
 
     def _arrival(self, number: int, task: int) -> int:
         """When all that a task needs is there, -1 while that is not known; then its server is told when it is."""
@@ -151,7 +161,7 @@ class _Refit:
                 self._start(number, lane.waiting.popleft(), now)
                 return
         if arrival >= 0:
-            heappush(self.agenda, (arrival, number))
+            self._wake(number, arrival)
 
     def _start(self, number: int, task: int, now: int) -> None:
         lane, kind = self.lanes[number], task % self.width
@@ -161,6 +171,6 @@ class _Refit:
         lane.free = self.end[task] = now + lane.cost[kind]
         # Nothing else happens on the server meanwhile: what is released at the end is there for what comes next.
         lane.room += self.release[kind] - self.acquire[kind]
-        heappush(self.agenda, (lane.free, number))
+        self._wake(number, lane.free)
         for watcher in self.watchers.pop(task, ()):
-            heappush(self.agenda, (now, watcher))
+            self._wake(watcher, now)

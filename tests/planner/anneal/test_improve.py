@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from harness.examples import paper_job
 from recycle.job import Job, Server, Stage
+from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import LARGE, improve
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
@@ -131,6 +132,27 @@ def test_a_thousand_servers_with_tight_memory_and_latency_stay_close_to_the_boun
     problem = make_problem(job, random.Random(failures).sample(job.servers(), failures), Mode())
     found = improve(problem, [MaxMoves(4000)])
     assert found.progress.value == value(problem, found.programs) <= ratio * lower_bound(problem).value
+
+
+def interleaved(pipelines):
+    """16 servers of two chunks, with latency and memory for twice as many micro-batches as servers."""
+    chunks = (Stage(1, 1, 1, 0, 0, 1, 0, 64),) * 32
+    return Job(pipelines, 64, chunks, (1,) * 31, placement=parse_placement("interleaved:2", 16))
+
+
+def test_interleaved_servers_stay_close_to_the_bound_with_no_time_at_all():
+    job = interleaved(12)
+    problem = make_problem(job, [Server(3, 9)], Mode())
+    assert problem.tasks > LARGE
+    found = improve(problem, [MaxSeconds(0)])
+    assert found.progress.value == value(problem, found.programs) <= 1.03 * found.progress.bound
+    assert found.clock is not None
+    assert found.clock.period == found.progress.value
+
+
+def test_an_interleaved_pipeline_with_latency_meets_its_bound():
+    problem = make_problem(interleaved(1), (), Mode())
+    assert improve(problem, [MaxMoves(1)]).progress.value == 413 == lower_bound(problem).value
 
 
 def test_a_large_job_uses_its_budget_for_a_better_pattern():
