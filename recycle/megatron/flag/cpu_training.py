@@ -84,7 +84,7 @@ def train_on_cpu() -> tuple[str, ...]:
     replace(training, "initialize_megatron", _allow_no_cuda(training.initialize_megatron))
     # The index builder of datasets comes compiled with the package, and there are no kernels to warm up.
     replace(initialize, "_compile_dependencies", torch.distributed.barrier)
-    replace(training, "set_jit_fusion_options", lambda: None)
+    replace(training, "set_jit_fusion_options", lambda **_: None)
     _route_on_cpu()
     # Releases differ in what it is called.
     for name in COLLECTORS:

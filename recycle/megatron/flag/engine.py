@@ -8,6 +8,7 @@ import torch
 
 from recycle.megatron.shared.delayed_weights import delay_weight_gradients, delays
 from recycle.megatron.shared.patching import replace
+from recycle.megatron.shared.release import module_with
 from recycle.runtime.errors import RunError
 
 ENGINE = "transformer_engine"
@@ -28,6 +29,8 @@ def cannot_delay(arguments: Any) -> list[str]:
     """
     if arguments.transformer_impl != ENGINE:
         return []
+    if module_with("gpt_config_from_args") is not None:
+        return [f"transformer_impl is {ENGINE}: this release makes its configuration before there is a plan"]
     from megatron.core.utils import get_te_version, is_te_min_version
 
     needed = DELAYS if arguments.gradient_accumulation_fusion else DELAYS_APART

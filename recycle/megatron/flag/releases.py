@@ -8,7 +8,7 @@ from recycle.megatron.flag.flags import add_flags
 from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.release import module_with
 
-PARSER, LENGTHS = "parse_args", "consume_seqlen_stats_in_iteration"
+PARSER, LENGTHS, NORMS = "parse_args", "consume_seqlen_stats_in_iteration", "MegatronOptimizer.has_grad_norm_group"
 
 
 def parse_flags() -> None:
@@ -24,6 +24,10 @@ def leave_out_of_step_calls() -> None:
         # Lengths of packed sequences are counted where they are computed: on other servers than Megatron believes, or
         # on none. Without them, the throughput that is printed counts what sequences are filled up with.
         replace(training, LENGTHS, lambda: (None, None))
+    optimizers = module_with(NORMS)
+    if optimizers is not None:
+        # Asked once by each rank: who comes back would ask alone. Only multi-token prediction has such a group.
+        replace(optimizers.MegatronOptimizer, "has_grad_norm_group", lambda *_: False)
 
 
 def _with_flags(parse: Callable[..., Any]) -> Callable[..., Any]:

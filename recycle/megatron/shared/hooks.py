@@ -272,6 +272,64 @@ SINCE_0_18 = _with(
     ),
 )
 
+SINCE_0_19 = _with(
+    SINCE_0_18,
+    Hook(
+        TRAINING,
+        "initialize_megatron",
+        "allow_no_cuda, skip_mpu_initialization, get_embedding_ranks, get_position_embedding_ranks, store, "
+        "skip_model_parallel_init, seed_pp_group, seed_dp_group, seed_tp_group, seed_ep_group, seed_etp_group, "
+        "skip_random_seed",
+    ),
+    # Called by scripts before they come to it, so that layers of Transformer Engine cannot be told of a plan.
+    Hook("megatron.training.argument_utils", "gpt_config_from_args", "args, config, model_config_cls"),
+    Hook(TRAINING, "get_forward_backward_func", "pp_size, vp_size, schedule_pg_collection"),
+    Hook(
+        TRAINING,
+        "train_step",
+        "forward_step_func, data_iterator, model, optimizer, opt_param_scheduler, config, forward_backward_func, "
+        "iteration, pg_collection, p2p_communicator",
+    ),
+    Hook(
+        TRAINING,
+        "evaluate",
+        "forward_step_func, data_iterator, model, process_non_loss_data_func, config, verbose, non_loss_data_func, "
+        "eval_iters, pg_collection, p2p_communicator",
+    ),
+    Hook(
+        TRAINING,
+        "save_checkpoint",
+        "iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, "
+        "checkpointing_context, pipeline_rank, expert_rank, tensor_rank, pipeline_parallel, expert_parallel, "
+        "non_persistent_ckpt, train_data_iterator, preprocess_common_state_dict_fn, release, tp_group, pp_group, "
+        "dp_cp_group, dp_group, expt_dp_group, rng_state_key_prefix",
+    ),
+    Hook(
+        "megatron.core.parallel_state",
+        "get_data_parallel_rank",
+        "with_context_parallel, with_gtp_remat, partial_data_parallel",
+    ),
+    Hook(
+        "megatron.core.parallel_state", "get_expert_data_parallel_rank", "with_gtp_remat, partial_expert_data_parallel"
+    ),
+    Hook(
+        TRAINING,
+        "setup_model_and_optimizer",
+        "model_type, model_provider_func, checkpointing_context, *, cfg_container, pg_collection",
+    ),
+    Hook(
+        TRAINING,
+        "train",
+        "forward_step_func, model, optimizer, opt_param_scheduler, train_data_iterator, valid_data_iterator, "
+        "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, inference_model, "
+        "p2p_communicator, pg_collection",
+    ),
+    Hook(TRAINING, "logical_and_across_model_parallel_group", "input, group"),
+    Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat, group"),
+    # Replaced: it asks all ranks once.
+    Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.has_grad_norm_group", "self, grad_norm_group"),
+)
+
 PYTHON = (3, 12)
 
 RELEASES: Mapping[str, Release] = {
@@ -279,4 +337,8 @@ RELEASES: Mapping[str, Release] = {
     "0.17.1": Release(SINCE_0_16),
     "0.18.0": Release(SINCE_0_18, PYTHON),
     "0.18.2": Release(SINCE_0_18, PYTHON),
+    "0.19.0": Release(SINCE_0_19, PYTHON),
+    # What the source tree of tag core_v0.19.0 calls itself.
+    "0.19.1": Release(SINCE_0_19, PYTHON),
+    "0.19.2": Release(SINCE_0_19, PYTHON),
 }
