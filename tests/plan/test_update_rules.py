@@ -41,7 +41,7 @@ def test_each_chunk_is_reduced_when_its_gradients_are_there_and_no_server_takes_
     for server, program in clock.compute.items():
         for each, end in zip(program, clock.end[server], strict=True):
             last[each.stage] = max(last[each.stage], end)
-    peers = [[each for each in servers if each in clock.compute] for servers in holders(job)]
+    peers = [[each for each in servers.values() if each in clock.compute] for servers in holders(job)]
     for chunk, reduced in clock.reductions.items():
         assert reduced.end - reduced.start == job.stages[chunk].reduction
         others = [other for at, other in clock.reductions.items() if at != chunk and set(peers[at]) & set(peers[chunk])]

@@ -24,7 +24,7 @@ from tests.survival.trained import MODEL, Trained, fault, short_text
 
 pytestmark = pytest.mark.timeout(150)
 JOB = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=4, limit=8))
-ITERATIONS, BACK = 26, 18
+ITERATIONS, BACK = 36, 18
 # A busy machine must not make anybody else look dead.
 PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
 
@@ -79,7 +79,7 @@ def is_about_to_move(survivor):
 @pytest.fixture
 def patient(monkeypatch):
     """Layers have moved soon after a death, before hardly anything else is trained."""
-    wait_between(AtMost(2.0, is_about_to_move), monkeypatch.setattr)
+    wait_between(AtMost(5.0, is_about_to_move), monkeypatch.setattr)
 
 
 def test_layers_move_after_a_death_and_back_at_the_return(tmp_path, reference, patient, monkeypatch):

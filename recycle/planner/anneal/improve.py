@@ -310,9 +310,11 @@ class _Search:
     def walk(self) -> None:
         """Walk from the best schedule and from those made in one go, in turn.
 
-        Not where servers of several pipelines hold several chunks: a window is that of one server there.
+        Not where servers of several pipelines hold several chunks: a window is that of one server there. Nor where
+        reductions keep links busy and not servers: when a server can step does not follow from its own lane then.
         """
-        if not self.problem.job.standard and self.problem.job.pipelines > 1:
+        job = self.problem.job
+        if job.overlaps or (not job.standard and job.pipelines > 1):
             return
         self.walking = True
         starts = sorted(self.starts)[:3]

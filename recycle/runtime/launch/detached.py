@@ -3,6 +3,7 @@
 import gc
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 
@@ -61,6 +62,8 @@ def _detach(listeners: Sequence[socket.socket]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for handle in range(3):
         os.dup2(null, handle)
+    # Who forked it may have put streams of its own in place of these, by numbers that connections get from now on.
+    sys.stdout, sys.stderr = (os.fdopen(handle, "w", closefd=False) for handle in (1, 2))
     kept = sorted(each.fileno() for each in listeners)
     for first, last in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(first + 1, last)
