@@ -79,7 +79,7 @@ def is_about_to_move(survivor):
 @pytest.fixture
 def patient(monkeypatch):
     """Layers have moved soon after a death, before hardly anything else is trained."""
-    wait_between(AtMost(5.0, is_about_to_move), monkeypatch.setattr)
+    wait_between(AtMost(2.0, is_about_to_move), monkeypatch.setattr)
 
 
 def test_layers_move_after_a_death_and_back_at_the_return(tmp_path, reference, patient, monkeypatch):
