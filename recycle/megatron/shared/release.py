@@ -64,10 +64,13 @@ def require_known_release() -> str:
 def require_listed(release: str) -> Release:
     """What the table has for a release.
 
+    Args:
+        release: its version; newer ones name the commit of the tree that they lie in behind a plus sign.
+
     Raises:
         RunError: it has nothing.
     """
-    found = RELEASES.get(release)
+    found = RELEASES.get(release.partition("+")[0])
     if found is None:
         *others, last = RELEASES
         raise RunError(

@@ -11,12 +11,18 @@ from megatron import core
 from harness.flag_runs import missing, needs_training
 from recycle.megatron.flag.option_table import known_releases
 from recycle.megatron.shared.hooks import EXECUTION, RELEASES
-from recycle.megatron.shared.release import find_release, module_with, parameters_of, require_known_release
+from recycle.megatron.shared.release import (
+    find_release,
+    module_with,
+    parameters_of,
+    require_known_release,
+    require_listed,
+)
 from recycle.runtime.errors import RunError
 
 TRAINING = not missing
 
-HOOKS = RELEASES[core.__version__].hooks if TRAINING else EXECUTION
+HOOKS = require_listed(core.__version__).hooks if TRAINING else EXECUTION
 
 
 def name(hook):
@@ -57,6 +63,10 @@ def test_an_unknown_release_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setattr(core, "__version__", "0.99.0")
     with pytest.raises(RunError, match=r"megatron-core is 0.99.0, .* knows 0.16.1, 0.17.1, .* and 0.19.2: install one"):
         require_known_release()
+
+
+def test_the_commit_of_a_tree_is_no_part_of_its_release():
+    assert require_listed("0.17.1+0123abc") == require_listed("0.17.1")
 
 
 def script_beside(folder, numbers, prerelease=""):
