@@ -127,7 +127,7 @@ class Hails:
         except ControlError:
             return None  # a stranger's, or another host's that had the address before
         with self._lock:
-            clock = _number(now)
+            clock = clock_number(now)
             if not hail.is_answer:
                 if hail.heard <= clock:
                     self._heard_by[hail.host] = max(hail.heard, self._heard_by.get(hail.host, 0))
@@ -149,10 +149,10 @@ class Hails:
         """Whether a host has said that it has heard this one in the last third of the limit."""
         with self._lock:
             heard = self._heard_by.get(host)
-        return heard is not None and _number(now) - heard <= self._silence / 3 * _MILLISECONDS
+        return heard is not None and clock_number(now) - heard <= self._silence / 3 * _MILLISECONDS
 
     def _sealed(self, now: float, other: str, heard: int, *, is_answer: bool = False) -> bytes:
-        return seal(self._token, _key(other), Hail(self._host, _number(now), heard, self._epoch, is_answer))
+        return seal(self._token, _key(other), Hail(self._host, clock_number(now), heard, self._epoch, is_answer))
 
 
 class Hailer(Protocol):
@@ -227,5 +227,6 @@ def _key(host: str) -> str:
     return f"hail/{host}"
 
 
-def _number(now: float) -> int:
+def clock_number(now: float) -> int:
+    """A time in seconds as hosts tell it each other, in milliseconds."""
     return int(now * _MILLISECONDS)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from recycle.control.beat_board import Beat, Glance
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.hails import Hailer, Heard
+from recycle.control.hails import Hailer, Heard, clock_number
 from recycle.control.participant import Participant
 
 WATCHED = 2
@@ -36,7 +36,7 @@ def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[st
     return tuple(each for each, _ in zip(others, range(WATCHED), strict=False))
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """What a host knows of the view.
 
     Attributes:
@@ -79,7 +79,7 @@ class Neighbours:
         self._beats.clear()
         self._looks_at = self._tells_at = float("-inf")
 
-    def glance(self, board: Board, now: float, place: Place) -> Glance | None:
+    def glance(self, board: Board, now: float, place: HostPlace) -> Glance | None:
         """Give this host's sign of life, and look for those of its neighbours.
 
         Args:
@@ -91,7 +91,7 @@ class Neighbours:
             What the store has; None where it was not asked.
         """
         self._asked = watched(place.ring, self._host, place.gone)
-        number = int(now * 1000)
+        number = clock_number(now)
         if self._hailer is None:
             return self._look(board, Beat(number), self._asked, place.epoch)
         hails = self._hailer.hails
@@ -135,7 +135,7 @@ class Neighbours:
         if self._hailer is not None:
             self._hailer.close()
 
-    def _is_heard(self, now: float, place: Place) -> bool:
+    def _is_heard(self, now: float, place: HostPlace) -> bool:
         """Whether all who should watch this host hear it, and nobody else has to."""
         assert self._hailer is not None, "hosts hear each other"
         # The first one tells the store whoever hears it: there it is seen whether the run goes on.

@@ -12,7 +12,7 @@ from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.hails import Hailer
 from recycle.control.messages import Death, Opening, Verdict
-from recycle.control.neighbours import Neighbours, Place, ring, watched
+from recycle.control.neighbours import HostPlace, Neighbours, ring, watched
 from recycle.control.participant import Participant, members_of, participants_of
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.view import Member, ServerRank, View
@@ -103,7 +103,7 @@ class Speaker:
             self._neighbours.forget()
         givers = {each.giver for each in self._agents}
         has_guests = not (isinstance(self._begun, Verdict) and givers <= self._homes.keys())
-        place = Place(self._view.epoch, self._ring, frozenset(self._gone), has_guests)
+        place = HostPlace(self._view.epoch, self._ring, frozenset(self._gone), has_guests)
         # Its numbers are no count: who speaks for the host next would have to go on with it.
         glance = self._neighbours.glance(board, now, place)
         if glance is not None and glance.uncalled is not None:

@@ -220,7 +220,7 @@ TRAINER = (
 )
 
 
-class Release(NamedTuple):
+class MegatronRelease(NamedTuple):
     """A release of Megatron.
 
     Attributes:
@@ -332,13 +332,13 @@ SINCE_0_19 = _with(
 
 PYTHON = (3, 12)
 
-RELEASES: Mapping[str, Release] = {
-    "0.16.1": Release(SINCE_0_16),
-    "0.17.1": Release(SINCE_0_16),
-    "0.18.0": Release(SINCE_0_18, PYTHON),
-    "0.18.2": Release(SINCE_0_18, PYTHON),
-    "0.19.0": Release(SINCE_0_19, PYTHON),
+RELEASES: Mapping[str, MegatronRelease] = {
+    "0.16.1": MegatronRelease(SINCE_0_16),
+    "0.17.1": MegatronRelease(SINCE_0_16),
+    "0.18.0": MegatronRelease(SINCE_0_18, PYTHON),
+    "0.18.2": MegatronRelease(SINCE_0_18, PYTHON),
+    "0.19.0": MegatronRelease(SINCE_0_19, PYTHON),
     # What the source tree of tag core_v0.19.0 calls itself.
-    "0.19.1": Release(SINCE_0_19, PYTHON),
-    "0.19.2": Release(SINCE_0_19, PYTHON),
+    "0.19.1": MegatronRelease(SINCE_0_19, PYTHON),
+    "0.19.2": MegatronRelease(SINCE_0_19, PYTHON),
 }

@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from recycle.megatron.shared.hooks import RELEASES, Hook, Release
+from recycle.megatron.shared.hooks import RELEASES, Hook, MegatronRelease
 from recycle.runtime.errors import RunError
 
 
@@ -61,7 +61,7 @@ def require_known_release() -> str:
     return str(__version__)
 
 
-def require_listed(release: str) -> Release:
+def require_listed(release: str) -> MegatronRelease:
     """What the table has for a release.
 
     Args:
