@@ -94,16 +94,20 @@ class EmulatedRun:
         self._lines, theirs = context.Pipe(duplex=False)
         self._process = context.Process(target=_run, args=(pipelines, stages, micro_batches, folder, theirs))
         self._process.start()
-        threading.Thread(target=self._listen, daemon=True).start()
+        # All processes of the run have the other end.
+        theirs.close()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def __enter__(self) -> Self:
         """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill all of it."""
+        """Kill all of it: what it has forked dies with it, and then its folder may go."""
         self._process.kill()
         self._process.join()
+        self._listener.join()
 
     @property
     def causes(self) -> list[str]:

@@ -3,9 +3,9 @@
 import gc
 import os
 import socket
-import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from recycle.runtime.keep.scribe import DiskScribe
 from recycle.runtime.launch.signals import ignore_signals
@@ -56,17 +56,14 @@ def _detach(listeners: Sequence[socket.socket]) -> None:
     """In a process that was forked: be nobody's any more, and hold nothing but where trainers connect."""
     os.setsid()
     ignore_signals()
-    # What waits for the end of a run's output, or of a connection, does not wait for the keeper. What holds the others'
-    # numbers is never freed here.
+    # What holds the others' numbers is never freed here.
     gc.freeze()
+    # What waits for the end of a run's output, or of a connection, does not wait for the keeper. Streams and log files
+    # of whoever forked it lead nowhere; were their numbers free, connections would get them, and what is said there.
+    kept = {each.fileno() for each in listeners}
     null = os.open(os.devnull, os.O_RDWR)
-    for handle in range(3):
+    for handle in {*range(3), *(int(each.name) for each in Path("/proc/self/fd").iterdir())} - kept:
         os.dup2(null, handle)
-    # Who forked it may have put streams of its own in place of these, by numbers that connections get from now on.
-    sys.stdout, sys.stderr = (os.fdopen(handle, "w", closefd=False) for handle in (1, 2))
-    kept = sorted(each.fileno() for each in listeners)
-    for first, last in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
-        os.closerange(first + 1, last)
 
 
 def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:

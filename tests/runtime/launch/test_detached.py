@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 from recycle.control.joinfile import new_token
@@ -9,8 +10,6 @@ from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address, listen
 from recycle.state.ladder import StatePart
-
-LISTENING = "00010000"
 
 
 def settles(condition):
@@ -21,11 +20,8 @@ def settles(condition):
     return found
 
 
-def holders(token):
-    """The processes that have the address of a run's keeper, by their titles."""
-    table = Path("/proc/net/unix").read_text().splitlines()
-    name = keeper_address(token).replace("\0", "@")
-    (inode,) = {line.split()[6] for line in table if line.endswith(name) and line.split()[3] == LISTENING}
+def holders(inode):
+    """The processes that have a socket, by their titles."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -38,12 +34,14 @@ def holders(token):
 
 def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     token = new_token()
-    fork_keeper([listen(token)], token, 1000)
+    listener = listen(token)
+    inode = os.fstat(listener.fileno()).st_ino
+    fork_keeper([listener], token, 1000)
     client = KeeperClient(keeper_address(token), token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.commit(send({0: [delivery]}, b"", [(0, memoryview(bytes(1000)))])[0])
     assert len(client.copies()) == 1
-    first = settles(lambda: holders(token).get("recycle: keeper"))
+    first = settles(lambda: holders(inode).get("recycle: keeper"))
     os.kill(first, signal.SIGKILL)
 
     def found():
@@ -53,6 +51,23 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
             return None
 
     settles(lambda: found() == ())
-    assert holders(token)["recycle: keeper"] != first
+    assert holders(inode)["recycle: keeper"] != first
     client.dismiss()
     settles(lambda: found() is None)
+
+
+def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections():
+    """Whoever has such a number in the keeper's process may say something there, as log handlers do."""
+    token = new_token()
+    listener, (reader, writer) = listen(token), os.pipe()
+    inode = os.fstat(listener.fileno()).st_ino
+    fork_keeper([listener], token, 1000)
+    os.close(writer)
+    assert os.read(reader, 1) == b""
+    client = KeeperClient(keeper_address(token), token, "here")
+    with closing(client.hold()):
+        keeper = settles(lambda: holders(inode).get("recycle: keeper"))
+        for number in (0, 1, 2, reader, writer):
+            assert str(Path(f"/proc/{keeper}/fd/{number}").readlink()) == os.devnull
+    os.close(reader)
+    client.dismiss()
