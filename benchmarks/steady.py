@@ -74,10 +74,8 @@ def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
             board.beats.settle(Participant(member), f"host {number}")
     clock = Clock()
     names = [f"host {number}" for number in range(len(hosts))]
-    hailers = [
-        HailSocket(Hails(name, TOKEN, DURATIONS.silence), LOOPBACK, clock.read) if served.has_relays else None
-        for name in names
-    ]
+    heard = [Hails(name, TOKEN, DURATIONS.silence) for name in names]
+    hailers = [HailSocket(each, LOOPBACK, DURATIONS.beat, clock.read) if served.has_relays else None for each in heard]
     speakers = [
         Speaker(HostSocket(TOKEN), name, DURATIONS, 1, hailer) for name, hailer in zip(names, hailers, strict=True)
     ]

@@ -38,6 +38,9 @@ STOPPED = 74
 LEFT = 73
 """The exit status of a worker that was told to leave, and has told the others."""
 
+AT_ONCE = 0.02
+"""Seconds after the limit of a host's silence, until it is looked once more."""
+
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
@@ -228,6 +231,8 @@ class _Agent:
             else:
                 self._speaker.note(sign)
                 self._speaker.look(board, time.monotonic())
+                # Who is lost is missed at once, and not in the beat after.
+                self._due = min(self._due, max(self._speaker.due + AT_ONCE, time.monotonic() + AT_ONCE))
         except StoreLost:
             self._board = None
 
@@ -328,7 +333,8 @@ class _Agent:
             self._fork_relay(self._sparing.relay)
             # Where it cannot be hailed, it tells the store.
             with suppress(OSError):
-                hailer = HailSocket(Hails(host_name(), self._token, self._durations.silence), self._sparing.address)
+                hails = Hails(host_name(), self._token, self._durations.silence)
+                hailer = HailSocket(hails, self._sparing.address, self._durations.beat)
         return Speaker(self._host, host_name(), self._durations, self._giver.rank.size, hailer)
 
     def _fork_relay(self, relay: Callable[[], None]) -> None:

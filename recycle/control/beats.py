@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Hashable, Mapping
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, sign_of_worker
@@ -48,13 +48,27 @@ class Heartbeat:
         host.close()
 
 
+class _Sign(NamedTuple):
+    """The newest one of somebody.
+
+    Attributes:
+        number: of them.
+        since: when it was heard, in seconds.
+        direct: whether it was heard whatever the one that looks at all of them waited for.
+    """
+
+    number: int
+    since: float
+    direct: bool
+
+
 class Watchlist(Generic[_T]):
     """Notices whose signs of life have stopped.
 
     It accuses nobody of a pause of its own: where it was itself not called for more than half the limit, because its
     process was stopped or the store hung, all have half the limit from then on, and after a pause longer than the limit
     all of it. A store that chooses a new leader is back sooner, so that its pause hardly delays the notice of a host
-    that was lost together with the old one.
+    that was lost together with the old one. Who is heard directly is heard while the store hangs.
 
     Args:
         silence: the limit, in seconds.
@@ -63,31 +77,47 @@ class Watchlist(Generic[_T]):
     def __init__(self, silence: float) -> None:
         self._silence = silence
         self._called = float("-inf")
-        self._last: dict[_T, tuple[int, float]] = {}
+        self._last: dict[_T, _Sign] = {}
 
     def observe(
-        self, now: float, beats: Mapping[_T, int], heard_at: Mapping[_T, float] = MappingProxyType({})
+        self,
+        now: float,
+        beats: Mapping[_T, int],
+        heard_at: Mapping[_T, float] = MappingProxyType({}),
+        deaf: float = float("inf"),
     ) -> dict[_T, float]:
         """Take note of some signs of life.
 
         Args:
             now: the time in seconds, on a clock that never goes back.
             beats: how many signs each one has given. Who is not in it is not watched any more.
-            heard_at: when the last ones were heard that were not heard right now, by whom they are of.
+            heard_at: when the last ones were heard that were heard directly, by whom they are of.
+            deaf: the longest time since the last call for which nothing could be heard directly, in seconds.
 
         Returns:
             Those who have been silent for longer than the limit, and since when.
         """
-        self._forgive(now - self._called, now)
+        pause = now - self._called
+        self._forgive(pause, now, direct=False)
+        self._forgive(min(pause, deaf), now, direct=True)
         self._called = now
         seen = {}
         for each, count in beats.items():
             last = self._last.get(each)
-            seen[each] = last if last is not None and last[0] == count else (count, heard_at.get(each, now))
+            known = last if last is not None and last.number == count else None
+            seen[each] = known or _Sign(count, heard_at.get(each, now), each in heard_at)
         self._last = seen
-        return {each: since for each, (_, since) in seen.items() if now - since > self._silence}
+        return {each: sign.since for each, sign in seen.items() if now - sign.since > self._silence}
 
-    def _forgive(self, pause: float, now: float) -> None:
+    @property
+    def due(self) -> float:
+        """When the first of them will have been silent for the limit, if nothing is heard until then; in seconds."""
+        return min((sign.since for sign in self._last.values()), default=float("inf")) + self._silence
+
+    def _forgive(self, pause: float, now: float, *, direct: bool) -> None:
         if pause > self._silence / 2:
             earliest = now if pause > self._silence else now - self._silence / 2
-            self._last = {each: (count, max(since, earliest)) for each, (count, since) in self._last.items()}
+            self._last = {
+                each: sign._replace(since=max(sign.since, earliest)) if sign.direct == direct else sign
+                for each, sign in self._last.items()
+            }

@@ -56,7 +56,12 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def rare_beat(self) -> float:
         """Between two signs of life of a host in the store, at most, where those who watch it hear it directly."""
-        return 2 * self.silence
+        return 8 * self.silence
+
+    @property
+    def rare_look(self) -> float:
+        """Between two looks of a host at the store, at most, where hosts hear each other directly."""
+        return 3 * self.silence
 
     def _in_order(self, name: str, least: float, other: str, reason: str) -> None:
         value = getattr(self, name)

@@ -21,6 +21,10 @@ _LARGEST = 1 << 12
 _MILLISECONDS = 1000
 _SOON = 1.0
 
+REACHED = 4
+"""So many times the limit may pass after the store was reached. It is looked at after three of them at the latest: with
+hundreds of hosts, looking is most of what it is asked for."""
+
 Port = Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
 Address = tuple[Annotated[str, msgspec.Meta(max_length=100)], Port]
 
@@ -76,6 +80,7 @@ class Hails:
         self._silence = silence
         self._lock = threading.Lock()
         self._epoch, self._newest = -1, -1
+        self._called, self._deaf = float("inf"), 0.0
         self._reached = float("-inf")
         self._targets: dict[str, Address] = {}
         # The newest answer of each host that was hailed.
@@ -110,6 +115,8 @@ class Hails:
     def calls(self, now: float) -> list[tuple[bytes, Address]]:
         """The hails of a moment, and where each goes."""
         with self._lock:
+            self._deaf = max(self._deaf, now - self._called)
+            self._called = now
             return [
                 (self._sealed(now, each, self._answers.get(each, _NEVER).number), address)
                 for each, address in self._targets.items()
@@ -132,13 +139,19 @@ class Hails:
                 if hail.heard <= clock:
                     self._heard_by[hail.host] = max(hail.heard, self._heard_by.get(hail.host, 0))
                 self._newest = max(self._newest, hail.epoch)
-                if now - self._reached > self._silence:
+                if now - self._reached > REACHED * self._silence:
                     return None
                 return self._sealed(now, hail.host, hail.number, is_answer=True)
             if hail.host in self._targets and 0 <= clock - hail.heard <= self._silence / 2 * _MILLISECONDS:
                 self._answers[hail.host] = Heard(hail.number, now)
                 self._newest = max(self._newest, hail.epoch)
             return None
+
+    def deaf(self, now: float) -> float:
+        """The longest time in seconds, since this was asked last, for which nobody was hailed."""
+        with self._lock:
+            longest, self._deaf = max(self._deaf, now - self._called), 0.0
+            return longest
 
     def heard(self, now: float) -> dict[str, Heard]:
         """The newest answers of the hosts that have answered in the last half of the limit."""
@@ -156,7 +169,7 @@ class Hails:
 
 
 class Hailer(Protocol):
-    """How hails reach other hosts.
+    """How hails reach other hosts, in every beat, whatever the one that speaks for this host waits for.
 
     Attributes:
         hails: what is heard.
@@ -166,42 +179,34 @@ class Hailer(Protocol):
     hails: Hails
     address: Address
 
-    def call(self, now: float) -> None:
-        """Hail those who are to be hailed."""
-
     def close(self) -> None:
         """Hear and answer nobody any more."""
 
 
 class HailSocket:
-    """Hails over UDP, at any free port. They are answered in a thread: the others wait in the store meanwhile.
+    """Hails over UDP, at any free port, from a thread: while the store hangs, hosts go on to hear each other.
 
     Args:
         hails: what is heard.
         host: the address of this machine at which others reach it.
+        beat: seconds between two hails.
         clock: that does not go back, in seconds.
 
     Raises:
         OSError: the address is none of this machine's.
     """
 
-    def __init__(self, hails: Hails, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, hails: Hails, host: str, beat: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.hails = hails
+        self._beat = beat
         self._clock = clock
         family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
         self._socket = socket.socket(family, kind)
         self._socket.bind(place)
         self.address: Address = self._socket.getsockname()[:2]
         self._stopped = False
-        self._thread = threading.Thread(target=self._answer, name="hails", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="hails", daemon=True)
         self._thread.start()
-
-    def call(self, now: float) -> None:
-        """See Hailer."""
-        for sealed, address in self.hails.calls(now):
-            # Who cannot be reached is not heard.
-            with suppress(OSError):
-                self._socket.sendto(sealed, address)
 
     def close(self) -> None:
         """See Hailer."""
@@ -210,21 +215,36 @@ class HailSocket:
             self._socket.sendto(b"", self.address)
         self._thread.join(_SOON)
 
-    def _answer(self) -> None:
+    def _run(self) -> None:
         # Where nothing can be heard any more, the store is told again.
         with self._socket, suppress(OSError):
-            while True:
-                sealed, address = self._socket.recvfrom(_LARGEST)
-                if self._stopped:
-                    return
-                if answer := self.hails.take(sealed, self._clock()):
-                    with suppress(OSError):
-                        self._socket.sendto(answer, address)
+            due = time.monotonic()
+            while not self._stopped:
+                if (left := due - time.monotonic()) <= 0:
+                    due = time.monotonic() + self._beat
+                    for sealed, address in self.hails.calls(self._clock()):
+                        self._send(sealed, address)
+                    continue
+                self._socket.settimeout(left)
+                with suppress(TimeoutError):
+                    sealed, address = self._socket.recvfrom(_LARGEST)
+                    if answer := self.hails.take(sealed, self._clock()):
+                        self._send(answer, address)
+
+    def _send(self, sealed: bytes, address: Address) -> None:
+        # Who cannot be reached is not heard.
+        with suppress(OSError):
+            self._socket.sendto(sealed, address)
 
 
 def _key(host: str) -> str:
     """Of a hail's seal: so that it can be taken by this host alone."""
     return f"hail/{host}"
+
+
+def clock_seconds(number: int) -> float:
+    """A time as hosts tell it each other, in seconds."""
+    return number / _MILLISECONDS
 
 
 def clock_number(now: float) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from recycle.control.beat_board import Beat, Glance
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.hails import Hailer, Heard, clock_number
+from recycle.control.hails import Address, Hailer, Heard, clock_number, clock_seconds
 from recycle.control.participant import Participant
 
 WATCHED = 2
@@ -34,6 +34,10 @@ def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[st
     place = hosts.index(own) if own in hosts else 0
     others = (each for each in hosts[place:] + hosts[:place] if each != own and each not in gone)
     return tuple(each for each, _ in zip(others, range(WATCHED), strict=False))
+
+
+MOMENT = 2
+"""Beats after a host was heard directly within which it can have given the store one more sign before it was lost."""
 
 
 class HostPlace(NamedTuple):
@@ -69,14 +73,16 @@ class Neighbours:
         self._durations = durations
         self._hailer = hailer
         self._asked: tuple[str, ...] = ()
-        self._heard: Mapping[str, Heard] = {}
         self._beats: dict[str, Beat] = {}
+        # The newest answers, however old, and where they came from.
+        self._answers: dict[str, tuple[Heard, Address | None]] = {}
         self._looks_at = self._tells_at = float("-inf")
 
     def forget(self) -> None:
         """Know nothing: it may be another store."""
         self._asked = ()
         self._beats.clear()
+        self._answers.clear()
         self._looks_at = self._tells_at = float("-inf")
 
     def glance(self, board: Board, now: float, place: HostPlace) -> Glance | None:
@@ -95,9 +101,10 @@ class Neighbours:
         if self._hailer is None:
             return self._look(board, Beat(number), self._asked, place.epoch)
         hails = self._hailer.hails
-        self._heard = heard = hails.heard(now)
+        heard = hails.heard(now)
         known = {each: beat for each, beat in self._beats.items() if each in heard}
         self._note({each: Beat(heard[each].number, beat.address) for each, beat in known.items()})
+        self._answers |= {each: (heard[each], beat.address) for each, beat in known.items()}
         unheard = [each for each in self._asked if each not in heard]
         tells = now >= self._tells_at or not self._is_heard(now, place)
         glance = None
@@ -106,11 +113,10 @@ class Neighbours:
             glance = self._look(board, beat, unheard, place.epoch)
             hails.reach_store(now)
             # Of all hosts, one looks in each beat, for what anybody can see to.
-            self._looks_at = now + min(len(place.ring) * self._durations.beat, self._durations.silence / 2)
+            self._looks_at = now + min(len(place.ring) * self._durations.beat, self._durations.rare_look)
             self._tells_at = now + self._durations.rare_beat if tells else self._tells_at
         signs = {each: self._beats[each] for each in self._asked if each in self._beats}
         hails.aim({each: beat.address for each, beat in signs.items() if beat.address is not None}, place.epoch)
-        self._hailer.call(now)
         return glance
 
     def counts(self, board: Board, hosts: tuple[str, ...]) -> dict[str, int]:
@@ -124,11 +130,26 @@ class Neighbours:
         if others := [each for each in hosts if each not in self._asked]:
             self._note(board.beats.of_hosts(others))
         self._beats = {each: beat for each, beat in self._beats.items() if each in hosts}
+        self._answers = {each: answer for each, answer in self._answers.items() if each in hosts}
         return {each: self._beats[each].count if each in self._beats else 0 for each in hosts}
 
     def heard_at(self) -> dict[str, float]:
-        """When those answered whose newest count is in an answer, in seconds."""
-        return {each: answer.time for each, answer in self._heard.items()}
+        """When the newest signs of those were given that were heard directly a moment before them, in seconds.
+
+        Such a sign may be found in the store much later: its host's clock tells how much newer than the answer it is.
+        """
+        found: dict[str, float] = {}
+        for host, (answer, address) in self._answers.items():
+            beat = self._beats.get(host)
+            if beat is not None and beat.address == address:
+                later = clock_seconds(beat.count - answer.number)
+                if later <= MOMENT * self._durations.beat:
+                    found[host] = answer.time + later
+        return found
+
+    def deaf(self, now: float) -> float:
+        """The longest time in seconds, since this was asked last, for which nobody was hailed."""
+        return float("inf") if self._hailer is None else self._hailer.hails.deaf(now)
 
     def close(self) -> None:
         """Answer nobody any more."""

@@ -115,6 +115,11 @@ class Speaker:
         self._look_here(board, now)
         self._look_elsewhere(board, now)
 
+    @property
+    def due(self) -> float:
+        """When another host will have been silent for the limit, if it is; in seconds, on the clock of ``look``."""
+        return self._silent_hosts.due
+
     def leave(self) -> None:
         """Speak for the host no more."""
         self._neighbours.close()
@@ -165,7 +170,8 @@ class Speaker:
         counts = self._neighbours.counts(board, watched(self._ring, self._host, self._gone))
         # While a run starts, some may still be on their way.
         expected = {each: count for each, count in counts.items() if count or begun}
-        silent = self._silent_hosts.observe(now, expected, self._neighbours.heard_at())
+        heard_at, deaf = self._neighbours.heard_at(), self._neighbours.deaf(now)
+        silent = self._silent_hosts.observe(now, expected, heard_at, deaf)
         for host, since in silent.items():
             self._gone.add(host)
             self._declare_dead(board, [each for each, home in self._homes.items() if home == host], now, since)

@@ -28,6 +28,18 @@ def test_the_limit_counts_from_when_a_sign_was_heard() -> None:
     assert watchlist.observe(3.25, {A: 2, B: 2}) == {A: 0.125}
 
 
+def test_when_the_limit_of_the_first_one_is_over_is_known_before() -> None:
+    watchlist = Watchlist[Member](silence=3.0)
+    assert watchlist.due == float("inf")
+    watchlist.observe(0.0, {A: 1, B: 1})
+    watchlist.observe(0.5, {A: 1, B: 2})
+    assert watchlist.due == 3.0
+    watchlist.observe(1.0, {A: 2, B: 2}, {A: 0.75})
+    assert watchlist.due == 3.5
+    watchlist.observe(1.5, {A: 2})
+    assert watchlist.due == 3.75
+
+
 def test_who_never_beats_is_noticed_too() -> None:
     watchlist = Watchlist[Member](silence=1.0)
     assert [watchlist.observe(tick / 4, {A: 0}) for tick in range(6)][-1] == {A: 0.0}

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from recycle.control.hails import Hails, HailSocket, Heard
+from recycle.control.durations import Durations
+from recycle.control.hails import REACHED, Hails, HailSocket, Heard
 from recycle.control.tcp_store import LOOPBACK
 
 SILENCE = 3.0
@@ -73,12 +74,17 @@ def test_what_a_stranger_says_or_what_was_meant_for_another_host_is_ignored() ->
     assert watched.newest_epoch == -1
 
 
-def test_who_has_not_reached_the_store_for_the_whole_limit_answers_no_more() -> None:
+def test_who_has_not_reached_the_store_for_long_answers_no_more() -> None:
     watcher, watched = pair()
-    assert hail(watcher, watched, 10.0, 5003.0) is not None
-    assert hail(watcher, watched, 10.5, 5003.5) is None
-    watched.reach_store(5003.5)
-    assert hail(watcher, watched, 10.5, 5003.5) is not None
+    assert hail(watcher, watched, 10.0, 5000.0 + REACHED * SILENCE) is not None
+    later = 5000.5 + REACHED * SILENCE
+    assert hail(watcher, watched, 10.5, later) is None
+    watched.reach_store(later)
+    assert hail(watcher, watched, 10.5, later) is not None
+
+
+def test_who_looks_at_the_store_as_seldom_as_hosts_do_answers_all_the_time() -> None:
+    assert Durations().rare_look + Durations().silence <= REACHED * Durations().silence
 
 
 def test_of_who_answers_elsewhere_nothing_is_known() -> None:
@@ -102,13 +108,13 @@ def test_hosts_hear_of_a_new_epoch_from_each_other() -> None:
 
 def test_over_sockets_a_host_is_heard_until_it_closes_its_own(eventually: Eventually) -> None:
     now = [10.0]
-    watcher, watched = (HailSocket(Hails(each, "token", SILENCE), LOOPBACK, lambda: now[0]) for each in ("one", "two"))
+    watcher, watched = (
+        HailSocket(Hails(each, "token", SILENCE), LOOPBACK, 0.01, lambda: now[0]) for each in ("one", "two")
+    )
     watcher.hails.aim({"two": watched.address}, 0)
     watched.hails.reach_store(now[0])
-    watcher.call(now[0])
     eventually(lambda: watcher.hails.heard(now[0]) == {"two": Heard(10_000, 10.0)})
     watched.close()
     now[0] = 11.0
-    watcher.call(now[0])
     assert watcher.hails.heard(now[0]) == {"two": Heard(10_000, 10.0)}
     watcher.close()

@@ -8,7 +8,7 @@ from harness.memory_store import MemoryStore
 from recycle.control import keys
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.hails import Address, Hails
+from recycle.control.hails import REACHED, Address, Hails
 from recycle.control.messages import Alarm, Opening, Verdict
 from recycle.control.neighbours import ring, watched
 from recycle.control.participant import Participant
@@ -72,7 +72,7 @@ class Host:
     def __init__(self, number: int, store: MemoryStore, wires: Wires | None = None) -> None:
         self.number = number
         self.name = f"host {number}"
-        self.reaches_store = True
+        self.reaches_store, self.store_hangs = True, False
         self._wires = wires
         self.members = MEMBERS[2 * number : 2 * number + 2]
         self.agents, self.workers = set(self.members), set(self.members)
@@ -95,8 +95,10 @@ class Host:
         for role, senders in (("agent", self.agents), ("worker", self.workers)):
             for member in senders:
                 self.speaker.note(Sign(str(member), 1, role, self._count))  # type: ignore[arg-type]
-        if self.reaches_store:
+        if self.reaches_store and not self.store_hangs:
             self.speaker.look(self.board, now)
+        if self.hailer is not None:
+            self.hailer.call(now)
 
     def say_over(self, member: Member) -> None:
         self.agents.discard(member)
@@ -290,7 +292,7 @@ def test_the_store_is_hardly_asked_while_all_hear_each_other(hailing: Run) -> No
     hailing.go_on(24)
     # There it is seen that the run goes on.
     assert first == ["exchange"] * 48
-    assert sorted(other) == ["exchange"] * 4 + ["peek"] * 12
+    assert sorted(other) == ["exchange"] + ["peek"] * 11
     assert hailing.dead == set()
 
 
@@ -308,8 +310,40 @@ def test_whom_a_neighbour_does_not_hear_is_heard_of_in_the_store(
 
 def test_who_does_not_reach_the_store_is_missed_though_it_is_alive(hailing: Run) -> None:
     hailing.hosts[2].reaches_store = False
-    hailing.go_on(7.5)
+    hailing.go_on((REACHED + 1) * DURATIONS.silence + 2 * BEAT)
     assert hailing.dead == set(hailing.hosts[2].members)
+
+
+def test_while_the_store_hangs_hosts_hear_each_other_and_miss_who_is_lost_then(hailing: Run) -> None:
+    """Its pause is nobody's silence, and delays the notice of nobody."""
+    for host in hailing.hosts:
+        host.store_hangs = True
+    hailing.hosts[2].is_alive = False
+    hailing.go_on(2.5)
+    for host in hailing.hosts:
+        host.store_hangs = False
+    hailing.go_on(1)
+    assert hailing.dead == set(hailing.hosts[2].members)
+
+
+def test_what_a_lost_host_told_the_store_last_does_not_make_it_live_longer(hailing: Run) -> None:
+    """The first host tells it in every beat, and who misses its answers finds that half the limit later."""
+    first = hailing.hosts[0]
+    hailing.go_on(10)
+    hailing.now += BEAT
+    first.beat(hailing.now)
+    first.is_alive = False
+    for host in hailing.hosts[1:]:
+        host.beat(hailing.now)
+    hailing.go_on(DURATIONS.silence + BEAT)
+    assert hailing.dead == set(first.members)
+
+
+@pytest.mark.parametrize("seconds", [2.5, 20])
+def test_who_was_stopped_itself_accuses_nobody_whom_it_heard_directly(hailing: Run, seconds: float) -> None:
+    hailing.now += seconds
+    hailing.go_on(10)
+    assert hailing.dead == set()
 
 
 def test_a_host_tells_the_store_while_somebody_here_is_in_no_view(hailing: Run) -> None:

@@ -26,7 +26,7 @@ CALM = 4
 
 # After how many of these waits it is looked for an alarm to which nobody has called. Who speaks for a host looks for it
 # all the time, and calls in the place of who could not.
-RARELY = 8
+RARELY = 32
 
 
 class StoreAccess(Protocol):
