@@ -85,7 +85,9 @@ class Rounds:
 
     def _kill(self, server: str) -> None:
         epoch, deaths = newest_view(self._folder).epoch, self._run.output.count(DIED)
-        os.kill(worker_of(server, self._run.process.pid), signal.SIGKILL)
+        # Who has joined was not started by the run.
+        roots = [each.process.pid for each in (self._run, *self._joined) if each.process.poll() is None]
+        os.kill(worker_of(server, *roots), signal.SIGKILL)
         wait_until(lambda: (view := newest_view(self._folder)).epoch > epoch and server not in view.servers, PATIENCE)
         wait_until(lambda: self._run.output.count(DIED) > deaths, PATIENCE)
 

@@ -34,9 +34,9 @@ def is_whole(folder: Path, epoch: int, servers: int) -> bool:
     return view.epoch > epoch and len(view.servers) == servers
 
 
-def worker_of(server: str, root: int) -> int:
-    """The process of a server below another one."""
-    for process in family(root):
+def worker_of(server: str, *roots: int) -> int:
+    """The process of a server below one of some others."""
+    for process in chain.from_iterable(map(family, roots)):
         try:
             title = Path(f"/proc/{process}/cmdline").read_bytes().rstrip(b"\0").decode()
         except OSError:
