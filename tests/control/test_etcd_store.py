@@ -233,11 +233,16 @@ def test_a_cluster_is_read_from_what_a_user_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["h:1", "http://h:1", "etcd://", "etcd://h:x", "etcd://h:99999", "etcds://h?c=d", "etcd://h?ca=/a"]
+    "text",
+    [
+        *("h:1", "http://h:1", "etcd://", "etcd://h:x", "etcd://h:99999", "etcd://[::1", "etcd://[h]:1"),
+        *("etcds://h?c=d", "etcd://h?ca=/a", "etcd://me:secret/@h:1", "etcd://me:secret[@h:1"),
+    ],
 )
 def test_what_is_no_cluster_is_one_line(text: str) -> None:
-    with pytest.raises(ControlError, match=r"store .*(give|begin)"):
+    with pytest.raises(ControlError, match=r"store .*(give|begin)") as caught:
         EtcdCluster.parse(text)
+    assert "secret" not in str(caught.value)
 
 
 def test_files_of_tls_that_cannot_be_read_are_one_line(tmp_path) -> None:
