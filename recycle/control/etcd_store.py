@@ -39,8 +39,7 @@ class EtcdStore:
         near: an address; etcd's member there is asked first.
 
     Raises:
-        StoreLost: nobody answers, or the start of the run does not count any more.
-        ControlError: etcd does not let this user in.
+        StoreLost: nobody answers or lets this user in, or the start of the run does not count any more.
     """
 
     def __init__(self, cluster: EtcdCluster, prefix: str = "", patience: float = PATIENCE, near: str = "") -> None:

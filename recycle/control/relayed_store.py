@@ -46,7 +46,6 @@ class RelayedStore:
 
     Raises:
         StoreLost: there is no store.
-        ControlError: the store lets nobody in.
     """
 
     def __init__(self, name: bytes, connect: Callable[[], Store]) -> None:

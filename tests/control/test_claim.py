@@ -1,3 +1,4 @@
+import threading
 from functools import partial
 
 import pytest
@@ -63,5 +64,33 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run(keys: EtcdCluster, mon
 def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recycle.control.claim.EtcdStore", partial(EtcdStore, patience=0.5))
     nobody = EtcdCluster((("127.0.0.1", 1),))
-    with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs there"):
-        HeldClaim(nobody, "mine", SILENCE)
+    for attempt in (lambda: HeldClaim(nobody, "mine", SILENCE), lambda: find_claim(nobody, "mine", 30)):
+        with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs"):
+            attempt()
+
+
+def test_etcd_that_is_lost_while_a_run_starts_is_one_line(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise StoreLost("etcd does not answer")
+
+    EtcdStore(keys).set("claim", b"of another one")
+    for method, attempt in (
+        ("get", lambda: find_claim(keys, "mine", 30)),
+        ("newest_change", lambda: HeldClaim(keys, "mine", SILENCE)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(EtcdStore, method, lost)
+            with pytest.raises(ControlError, match="store: etcd does not answer"):
+                attempt()
+
+
+def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    store.set("claim", b'{"begun":"otherwise"}')
+    threading.Timer(0.3, lambda: store.clone().set("claim", b'{"begun":"again"}')).start()
+    with pytest.raises(ControlError, match=rf"run '{keys.run}' was begun there by another release: install the same"):
+        find_claim(keys, "mine", 30)
+    # Nobody renews it.
+    claim = HeldClaim(keys, "mine", 0.5)
+    assert find_claim(keys, "mine", 30) == claim.cluster
+    claim.release()
