@@ -7,14 +7,13 @@ ends everything when one of its processes fails, sees no failure as long as the 
 import atexit
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import NamedTuple
 
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
 from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
@@ -22,14 +21,15 @@ from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
 from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
+from recycle.runtime.errors import before_run
 from recycle.runtime.launch.claiming import claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.lives import MISSED, Lives, serve_again
-from recycle.runtime.launch.meeting import RollCall, no_run
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
-from recycle.runtime.launch.start import Start, choose_address, find_start
+from recycle.runtime.launch.start import choose_address, find_start
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -90,7 +90,7 @@ class Protection(NamedTuple):
         meeting = self.meeting
         if meeting is None:
             return
-        with _told(meeting.start):
+        with before_run():
             if meeting.start.rank == 0:
                 meeting.receive()
                 if self.keeping is not None:
@@ -147,13 +147,10 @@ class Protection(NamedTuple):
                 return bool(signals.number or refused)
 
             lives = Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end)
-            status = serve_again(
-                live,
-                lives.first(server, MISSED * DURATIONS.silence, _say),
-                lives,
-                Restarts(restarts, "start the job again from a checkpoint to have it back"),
-                _say,
-            )
+            with before_run():
+                first = lives.first(server, MISSED * DURATIONS.silence, _say)
+            counts = Restarts(restarts, "start the job again from a checkpoint to have it back")
+            status = serve_again(live, first, lives, counts, _say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
         if signals.number and status:
             status = 128 + signals.number
@@ -191,7 +188,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     meeting = RollCall(start, PATIENCE, cluster)
     # The first process makes the store before it can fail, so that the others hear of it.
     hosted = HostedStore(start) if start.rank == 0 and not start.served else None
-    with _told(start), meeting.telling_others(hosted=hosted is not None):
+    with before_run(), meeting.telling_others(hosted=hosted is not None):
         # Torch binds to the first of these interfaces as well.
         interface = environment.get(INTERFACES, "").partition(",")[0]
         meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
@@ -222,15 +219,6 @@ def risk(protection: Protection, environment: Mapping[str, str]) -> str:
         f"all servers of {which} are on one host, whose loss ends the run; with --use-tp-pp-dp-mapping, and at most as "
         "many servers on a host as there are stages, they are on several"
     )
-
-
-@contextmanager
-def _told(start: Start) -> Iterator[None]:
-    """Where the store is lost before there is a run, its host has ended."""
-    try:
-        yield
-    except StoreLost as error:
-        raise no_run(start) from error
 
 
 def _finished(work: Callable[[], None]) -> int:

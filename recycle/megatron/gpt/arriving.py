@@ -17,7 +17,7 @@ from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import serve_member
-from recycle.runtime.errors import RunError
+from recycle.runtime.errors import RunError, before_run
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.keepers import Seat, dismiss_after, last_token, serve_from, settle
@@ -59,11 +59,12 @@ def attend_run(
     """
     if seat is not None:
         meeting.keeper = seat.offer
-    admission = meeting.attend()
-    endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
-    run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
-    text = load_text(run.text, run.model)
-    require_same(run.fingerprint(text.fingerprint), endpoint)
+    with before_run():
+        admission = meeting.attend()
+        endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
+        run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
+        text = load_text(run.text, run.model)
+        require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     server = View.of(run.plan).servers[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)

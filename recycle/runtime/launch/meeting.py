@@ -291,7 +291,9 @@ class RollCall:
             return token
         found = self._wait("token")
         if found is None:
-            raise no_run(self.start)
+            raise RunError(
+                f"the first process, on {self.start.host}, has begun no run: see what it says, and start all again"
+            )
         return found.decode()
 
     @contextmanager
@@ -366,11 +368,6 @@ def _read_hello(found: bytes, rank: int) -> Hello:
         return msgspec.json.decode(found, type=Hello)
     except msgspec.DecodeError:
         return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})
-
-
-def no_run(start: Start) -> RunError:
-    """What is said where the first process has ended before there was a run."""
-    return RunError(f"the first process, on {start.host}, has begun no run: see what it says, and start all again")
 
 
 def await_store(connect: Callable[[], TorchStore], start: Start, patience: float) -> TorchStore:
