@@ -83,10 +83,11 @@ def test_an_address_is_that_of_an_interface_or_the_one_towards_the_first_host():
     assert choose_address(None, None) == "127.0.0.1"
     assert choose_address("lo", None) == "127.0.0.1"
     assert choose_address("127.0.0.5", None) == "127.0.0.5"
+    assert choose_address("localhost", None) == "127.0.0.1"
     assert choose_address(None, Start(1, 2, "", "127.0.0.1", 29500)) == "127.0.0.1"
 
 
-@pytest.mark.parametrize("given", ["203.0.113.7", "eth99"])
+@pytest.mark.parametrize("given", ["203.0.113.7", "eth99", "0.0.0.0", ""])
 def test_an_address_that_this_machine_does_not_have_is_refused(given):
     with pytest.raises(UserError, match=f"address {given} cannot be used: .*one of its interfaces: .*lo"):
         choose_address(given, None)
