@@ -90,7 +90,8 @@ class Protection(NamedTuple):
         meeting = self.meeting
         if meeting is None:
             return
-        with before_run():
+        with before_run(), ExitStack() as failed:
+            failed.push(self.keys)
             if meeting.start.rank == 0:
                 meeting.receive()
                 if self.keeping is not None:
@@ -101,6 +102,7 @@ class Protection(NamedTuple):
             if self.keeping is not None:
                 server, _ = self.place(meeting.start.rank)
                 self.keeping.serve(server, self.endpoint)
+            failed.pop_all()
 
     def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
@@ -183,22 +185,22 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     problem = unprotected(line.shape, flags.dead)
     if problem:
         return problem
-    keys = ExitStack()
-    cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
-    meeting = RollCall(start, PATIENCE, cluster)
-    # The first process makes the store before it can fail, so that the others hear of it.
-    hosted = HostedStore(start) if start.rank == 0 and not start.served else None
-    with before_run(), meeting.telling_others(hosted=hosted is not None):
-        # Torch binds to the first of these interfaces as well.
-        interface = environment.get(INTERFACES, "").partition(",")[0]
-        meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
-        if start.rank > 0 and not start.served:
-            hosted = HostedStore(start)
-        endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
-        redundancy = flags.redundancy
-        keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
-    servers = servers_of(line.shape, line.pipelines_last)
-    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size, keeping=keeping)
+    with ExitStack() as keys:
+        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
+        meeting = RollCall(start, PATIENCE, cluster)
+        # The first process makes the store before it can fail, so that the others hear of it.
+        hosted = HostedStore(start) if start.rank == 0 and not start.served else None
+        with before_run(), meeting.telling_others(hosted=hosted is not None):
+            # Torch binds to the first of these interfaces as well.
+            interface = environment.get(INTERFACES, "").partition(",")[0]
+            meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
+            if start.rank > 0 and not start.served:
+                hosted = HostedStore(start)
+            endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
+            redundancy = flags.redundancy
+            keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
+        servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
+        return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
 
 
 def risk(protection: Protection, environment: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 
 import pytest
@@ -132,6 +133,32 @@ def test_a_rank_that_cannot_be_reached_is_named_to_all_others(environment, monke
 def test_where_ranks_cannot_meet_is_one_line(environment, changes, reason):
     with pytest.raises(UserError, match=reason):
         protection(environment | changes)
+
+
+def test_what_cannot_begin_leaves_no_keys_in_etcd(environment, monkeypatch):
+    ends = []
+
+    @contextmanager
+    def claimed(*_):
+        try:
+            yield None
+        finally:
+            ends.append(1)
+
+    def fail():
+        raise UserError("nobody has come")
+
+    monkeypatch.setattr("recycle.megatron.flag.protection.claimed", claimed)
+    monkeypatch.setattr(meeting, "TOLD", 0.0)
+    with pytest.raises(UserError, match="eth99"):
+        protection(environment | {"GLOO_SOCKET_IFNAME": "eth99"})
+    assert len(ends) == 1
+    found = protection(environment | {"TORCHELASTIC_RESTART_COUNT": "again"})
+    monkeypatch.setattr(found.meeting, "receive", fail)
+    assert len(ends) == 1
+    with pytest.raises(UserError, match="nobody has come"):
+        found.gather()
+    assert len(ends) == 2
 
 
 @settings(deadline=None)
