@@ -20,7 +20,7 @@ from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
-from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
+from recycle.megatron.flag.ranks import PIPELINES_LAST, servers_of, unprotected
 from recycle.runtime.errors import before_run
 from recycle.runtime.launch.claiming import claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
@@ -103,6 +103,19 @@ class Protection(NamedTuple):
                 server, _ = self.place(meeting.start.rank)
                 self.keeping.serve(server, self.endpoint)
             failed.pop_all()
+
+    def risks(self) -> list[str]:
+        """What the loss of one host would end, or hold up, as the first process knows once all have come."""
+        if self.meeting is None:
+            return []
+        directory = None if self.keeping is None else self.keeping.directory
+        return self.meeting.risks(
+            [(server.stage,) for server in self.by_rank],
+            self.ranks,
+            kept=directory is not None and directory.survival(1) == 1,
+            order=f"add {PIPELINES_LAST}, and start at most as many servers on a host as there are stages",
+            store="--recycle-store",
+        )
 
     def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
@@ -201,26 +214,6 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
         return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
-
-
-def risk(protection: Protection, environment: Mapping[str, str]) -> str:
-    """What the loss of one host would end, as far as torchrun's variables tell; empty if nothing.
-
-    Args:
-        protection: of the run.
-        environment: torchrun's; as many ranks are on each host as on this one.
-    """
-    servers, per_server = protection.servers, protection.ranks
-    total = len(servers) * per_server
-    ranks = int(environment.get("LOCAL_WORLD_SIZE", total))
-    exposed = exposed_stages(servers, hosts_of(servers, per_server, ranks))
-    if not exposed or ranks >= total:
-        return ""
-    which = f"{'stage' if len(exposed) == 1 else 'stages'} {', '.join(map(str, exposed))}"
-    return (
-        f"all servers of {which} are on one host, whose loss ends the run; with --use-tp-pp-dp-mapping, and at most as "
-        "many servers on a host as there are stages, they are on several"
-    )
 
 
 def _finished(work: Callable[[], None]) -> int:

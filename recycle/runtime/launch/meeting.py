@@ -4,7 +4,7 @@ import secrets
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -31,11 +31,9 @@ from recycle.runtime.launch.greetings import (
     release,
     why_not,
 )
+from recycle.runtime.launch.hosted import LOOK, await_store
 from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
-
-LOOK = 0.1
-"""Seconds between two looks."""
 
 FAREWELL, GRACE = 3.0, 1.0
 """Seconds that the first process waits at the end for those who came to it, and for all others: these were lost before,
@@ -101,26 +99,41 @@ class RollCall:
             self.refuse(refusal)
             raise RunError(refusal)
 
-    def risks(self, stages: Sequence[Collection[int]], *, kept: bool = False) -> list[str]:
+    def risks(
+        self,
+        stages: Sequence[Collection[int]],
+        ranks: int,
+        *,
+        kept: bool = False,
+        order: str = "start ranks in another order",
+        store: str = "--store",
+    ) -> list[str]:
         """What the loss of one host would end, or hold up.
 
         Args:
             stages: that each process's server holds, by rank.
+            ranks: of a server.
             kept: whether the memory of other hosts has the state of whichever is lost.
+            order: how the servers of a stage come to several hosts.
+            store: the option that names etcd.
         """
         end = (
             "and if that is lost, all wait for new servers, which get the state from memory"
             if kept
-            else "whose loss ends the run: start ranks in another order"
+            else f"whose loss ends the run: {order}"
         )
         hosts = [each.host for each in self.hellos]
+        lonely: dict[str, list[int]] = defaultdict(list)
+        for stage, host in lonely_stages(stages, hosts, ranks).items():
+            lonely[host].append(stage)
         found = [
-            f"all servers of stage {stage} are on {host}, {end}" for stage, host in lonely_stages(stages, hosts).items()
+            f"all servers of stage{'s' * (len(own) > 1)} {', '.join(map(str, own))} are on {host}, {end}"
+            for host, own in lonely.items()
         ]
         if self.cluster is None and len(set(hosts)) > 1:
             found.append(
                 f"the store is on {hosts[0]}: when that host is lost the others train on, and end with the next "
-                "failure; with --store etcd://HOST:PORT,... any host may be lost"
+                f"failure; with {store} etcd://HOST:PORT,... any host may be lost"
             )
         return found
 
@@ -368,22 +381,3 @@ def _read_hello(found: bytes, rank: int) -> Hello:
         return msgspec.json.decode(found, type=Hello)
     except msgspec.DecodeError:
         return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})
-
-
-def await_store(connect: Callable[[], TorchStore], start: Start, patience: float) -> TorchStore:
-    """A connection to a store that may not be there yet.
-
-    Raises:
-        ControlError: it is not there after so many seconds.
-    """
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return connect()
-        except StoreLost as error:
-            if time.monotonic() > deadline:
-                raise ControlError(
-                    f"the store at {start.host}:{start.port} does not answer within {patience:g} s: see whether the "
-                    "first process runs, and whether MASTER_ADDR and MASTER_PORT name its host and a free port there"
-                ) from error
-            time.sleep(LOOK)

@@ -164,7 +164,8 @@ class Supervisor:
         if meeting is not None:
             directory = self._keeper.directory
             kept = directory is not None and directory.survival(1) == 1
-            for text in meeting.risks([units_of(self._setting.job, each) for each in self._setting.servers], kept=kept):
+            held = [units_of(self._setting.job, each) for each in self._setting.servers]
+            for text in meeting.risks(held, self._setting.ranks, kept=kept):
                 self._tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 

@@ -23,7 +23,7 @@ from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import REFUSED, find_flags
-from recycle.megatron.flag.protection import Protection, find_protection, risk
+from recycle.megatron.flag.protection import Protection, find_protection
 from recycle.runtime.launch import meeting
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -185,13 +185,26 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
 
 
 @pytest.mark.parametrize(
-    ("words", "ranks", "stages"),
-    [(WORDS, "2", "stages 0, 1"), (f"{WORDS} --use-tp-pp-dp-mapping", "2", ""), (WORDS, "4", ""), (WORDS, "1", "")],
+    ("words", "alone"),
+    [
+        (WORDS, ["stage 0 are on host0", "stage 1 are on host1"]),
+        (f"{WORDS} --use-tp-pp-dp-mapping", []),
+        (f"{WORDS} --use-tp-pp-dp-mapping --pipeline-model-parallel-size 1 --tensor-model-parallel-size 2", []),
+    ],
 )
-def test_the_stages_that_die_with_one_host_are_named(environment, words, ranks, stages):
-    said = risk(protection(environment, words), {"LOCAL_WORLD_SIZE": ranks})
-    assert bool(said) == bool(stages)
-    assert said.startswith(f"all servers of {stages}"[: len(said)])
+def test_what_the_loss_of_one_host_would_end_is_said(environment, words, alone, monkeypatch):
+    first, *others = [protection(environment | {"RANK": str(rank)}, words) for rank in range(4)]
+    for rank, each in enumerate([*others, first]):
+        host = f"host{(rank + 1) % 4 // 2}"
+        monkeypatch.setattr(meeting.socket, "gethostname", lambda host=host: host)
+        each.meeting.greet()
+    first.gather()
+    *stages, store = first.risks()
+    ends = ", whose loss ends the run: add --use-tp-pp-dp-mapping, and start at most as many servers on a host as there"
+    assert stages == [f"all servers of {each}{ends} are stages" for each in alone]
+    assert store.startswith("the store is on host0: ")
+    assert "; with --recycle-store etcd://HOST" in store
+    assert others[0].risks() == []
 
 
 # The end of a rank.

@@ -55,7 +55,7 @@ class Other:
 def test_the_first_process_lets_all_others_in_and_waits_for_their_leave(store):
     first, other = meeting(store, 0), Other(store)
     first.receive()
-    assert first.risks([(0,), (0,)]) == []  # both are on this machine
+    assert first.risks([(0,), (0,)], 1) == []  # both are on this machine
     first.admit("token", ("127.0.0.1", 5))
     other.end()
     assert other.admission.digest == digest_of("token")
@@ -187,5 +187,8 @@ def test_stages_whose_servers_are_all_on_one_host():
     assert lonely_stages(STAGES, ["a", "a", "a", "b"]) == {0: "a"}
     # Where there is one host, everybody knows.
     assert lonely_stages(STAGES, ["a"] * 4) == {}
+    # A server of two ranks dies with either.
+    assert lonely_stages([(0,)] * 4, ["a", "b", "b", "c"], 2) == {0: "b"}
+    assert lonely_stages([(0,)] * 4, ["a", "a", "b", "b"], 2) == {}
     # One that pipelines cut at different places holds several chunks.
     assert lonely_stages([(0, 1), (2,), (0,), (1, 2)], ["a", "a", "b", "a"]) == {1: "a", 2: "a"}
