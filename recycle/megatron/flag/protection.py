@@ -29,7 +29,7 @@ from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
-from recycle.runtime.launch.start import choose_address, find_start
+from recycle.runtime.launch.start import choose_address, find_start, refuse_elastic, words_of_parent
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -198,6 +198,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     problem = unprotected(line.shape, flags.dead)
     if problem:
         return problem
+    refuse_elastic(words_of_parent())
     with ExitStack() as keys:
         cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
         meeting = RollCall(start, PATIENCE, cluster)

@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -144,13 +145,24 @@ def refuse_elastic(words: Sequence[str]) -> None:
     """
     if not any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words):
         return
-    given = re.search(r"--nnodes[= ](\d+):(\d+)", " ".join(words))
-    least, most = given.groups() if given else os.environ.get("PET_NNODES", "1").partition(":")[::2]
-    if most and least != most:
+    nodes, backend = _told(words, "nnodes", "1"), _told(words, "rdzv-backend", "static")
+    least, _, most = nodes.partition(":")
+    ranges = most not in ("", least)
+    if ranges or (least != "1" and backend != "static"):
+        given = f"--nnodes {nodes}" if ranges else f"--rdzv-backend {backend}"
         raise RunError(
-            f"torchrun --nnodes {least}:{most}: it would kill all servers whenever a host joins; give one number, with "
-            "--rdzv-backend static, --node-rank and --master-addr, and bring hosts back with recycle join"
+            f"torchrun {given}: it would kill all servers whenever a host joins; give one number of nodes, with "
+            "--rdzv-backend static, --node-rank and --master-addr; docs/cluster.md says how hosts come back"
         )
+
+
+def _told(words: Sequence[str], option: str, default: str) -> str:
+    """What torchrun was told, in its command line or else in the environment."""
+    for word, following in pairwise((*words, "")):
+        name, _, value = word.partition("=")
+        if name.replace("_", "-") == f"--{option}":
+            return value or following
+    return os.environ.get(f"PET_{option.replace('-', '_').upper()}", default)
 
 
 def words_of_parent() -> tuple[str, ...]:
