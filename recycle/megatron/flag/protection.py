@@ -202,15 +202,18 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     with ExitStack() as keys:
         cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
         meeting = RollCall(start, PATIENCE, cluster)
-        # The first process makes the store before it can fail, so that the others hear of it.
-        hosted = HostedStore(start) if start.rank == 0 and not start.served else None
-        with before_run(), meeting.telling_others(hosted=hosted is not None):
+        hosted: HostedStore | None = None
+        with before_run(), meeting.telling_others():
+            # The first process makes the store before it can fail in another way, so that the others hear of it.
+            if start.rank == 0 and not start.served:
+                hosted = HostedStore(start)
+                meeting.has_store = True
             # Torch binds to the first of these interfaces as well.
             interface = environment.get(INTERFACES, "").partition(",")[0]
             meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
+            endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
             if start.rank > 0 and not start.served:
                 hosted = HostedStore(start)
-            endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
             redundancy = flags.redundancy
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size

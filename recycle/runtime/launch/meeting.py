@@ -65,6 +65,7 @@ class RollCall:
         cluster: as above.
         keeper: what this process offers for its host's keeper.
         hellos: of all processes, by rank, once they have come.
+        has_store: whether there is a store yet; that at the first process has to be made.
         is_late: whether the run had begun before this process came, as on a host that takes the place of another one.
     """
 
@@ -77,6 +78,7 @@ class RollCall:
         self._store: Store | None = None
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
+        self.has_store = start.served or cluster is not None
         self.is_late = False
 
     def endpoint(self, token: str) -> Endpoint:
@@ -310,22 +312,16 @@ class RollCall:
         return found.decode()
 
     @contextmanager
-    def telling_others(self, *, hosted: bool = False) -> Iterator[None]:
-        """If an error ends this process before there is a run, tell it to all others that wait for one.
-
-        Args:
-            hosted: whether the first process has made the store already.
-        """
-        start = self.start
+    def telling_others(self) -> Iterator[None]:
+        """If an error ends this process before there is a run, tell it to all others that wait for one."""
         try:
             yield
         except NotAdmitted:
             raise
         except UserError as error:
-            if start.rank > 0:
+            if self.start.rank > 0:
                 self._withdraw(str(error))
-            # Where this process has to make the store first, there may be none.
-            elif hosted or start.served or self.cluster is not None:
+            elif self.has_store:
                 self.refuse(str(error))
             raise
 

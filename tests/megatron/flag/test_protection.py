@@ -6,6 +6,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 
@@ -14,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
+from harness.etcd import etcd
+from harness.etcd import missing as missing_etcd
 from harness.flag_runs import children
 from recycle.control.agent import FENCED, LEFT, STOPPED
 from recycle.control.board import Board
+from recycle.control.etcd_store import EtcdStore
 from recycle.control.messages import Death, Verdict
 from recycle.control.tcp_store import listen, serve
 from recycle.control.view import Member, ServerRank
@@ -133,6 +137,18 @@ def test_a_rank_that_cannot_be_reached_is_named_to_all_others(environment, monke
 def test_where_ranks_cannot_meet_is_one_line(environment, changes, reason):
     with pytest.raises(UserError, match=reason):
         protection(environment | changes)
+
+
+@pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
+def test_with_etcd_all_hear_that_the_first_process_cannot_make_the_store_for_groups(address):
+    with etcd() as served, ThreadPoolExecutor() as pool:
+        words = f"--micro-batch-size 2 --global-batch-size 8 --recycle-store {served.url}"
+        ranks = [rank_of(address, "0") | {"WORLD_SIZE": "2", "RANK": str(rank)} for rank in range(2)]
+        found = [pool.submit(protection, each | {"TORCHELASTIC_USE_AGENT_STORE": ""}, words) for each in ranks]
+        for each in found:
+            with pytest.raises(UserError, match=r"Address already in use.*; give all processes a free MASTER_PORT"):
+                each.result()
+        assert EtcdStore(served.cluster).newest_change() == 0
 
 
 def test_what_cannot_begin_leaves_no_keys_in_etcd(environment, monkeypatch):
