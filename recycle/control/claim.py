@@ -49,6 +49,7 @@ class HeldClaim:
         cluster: with the name of the run.
         origin: what the processes of this start have in common.
         silence: seconds without a sign of life after which a run has ended.
+        returns: whether this may be the claim of a start that goes on, and has lost the process that held it.
 
     Attributes:
         cluster: with the scope of this start.
@@ -57,17 +58,21 @@ class HeldClaim:
         ControlError: a run of that name goes on, or etcd cannot be used.
     """
 
-    def __init__(self, cluster: EtcdCluster, origin: str, silence: float) -> None:
-        claim = Claim(secrets.token_hex(8), origin)
-        _take(cluster, claim, silence)
+    def __init__(self, cluster: EtcdCluster, origin: str, silence: float, *, returns: bool = False) -> None:
+        claim = _take(cluster, Claim(secrets.token_hex(8), origin), silence, returns=returns)
         self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
         self._process = _renew_below(cluster, claim)
 
-    def release(self) -> None:
-        """At the end of the run: delete its keys."""
+    def release(self, *, over: bool = True) -> None:
+        """At the end of this process: renew the claim no more.
+
+        Args:
+            over: whether the run has ended as well; then its keys are deleted.
+        """
         os.kill(self._process, signal.SIGKILL)
         os.waitpid(self._process, 0)
-        forget(self.cluster)
+        if over:
+            forget(self.cluster)
 
 
 @contextmanager
@@ -80,16 +85,22 @@ def _at_start() -> Iterator[None]:
 
 
 @_at_start()
-def _take(cluster: EtcdCluster, claim: Claim, silence: float) -> None:
+def _take(cluster: EtcdCluster, claim: Claim, silence: float, *, returns: bool) -> Claim:
     store, encoded = EtcdStore(cluster), msgspec.json.encode(claim)
     found = store.compare_set(_KEY, b"", encoded)
     if found != encoded:
         before = store.newest_change()
         time.sleep(max(silence, 2 * RENEWAL))
-        if store.newest_change() != before or store.compare_set(_KEY, found, encoded) != encoded:
+        if store.newest_change() != before:
+            # Those who train outlive who held the claim.
+            if returns and store.get(_KEY) == found and _read(cluster, found).origin == claim.origin:
+                return _read(cluster, found)
+            raise _taken(cluster)
+        if store.compare_set(_KEY, found, encoded) != encoded:
             raise _taken(cluster)
         store.delete_all(lambda key: key != _KEY)
     store.set(f"{claim.scope}/{MARK}", b"")
+    return claim
 
 
 @_at_start()
@@ -146,7 +157,7 @@ def _read(cluster: EtcdCluster, stored: bytes) -> Claim:
 def _taken(cluster: EtcdCluster) -> ControlError:
     return ControlError(
         f"{cluster}: a run named {cluster.run!r} goes on there; give this one another name after the hosts of --store "
-        "(etcd://HOST:PORT/NAME)"
+        "(etcd://HOST:PORT/NAME), or bring a lost host of that one back as docs/cluster.md says"
     )
 
 

@@ -46,19 +46,36 @@ def test_what_a_run_has_left_that_was_killed_is_taken_over(keys: EtcdCluster) ->
     claim.release()
 
 
-def test_a_run_whose_first_process_is_gone_is_still_a_run(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
+    keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = EtcdStore(keys)
     stale = b'{"scope":"old","origin":"mine","renewed":7}'
     store.set("claim", stale)
+    store.set("old/open", b"")
     beats = iter(range(1, 100))
 
     def sleep(_: float) -> None:
         store.set("old/beat/W1_0#0", str(next(beats)).encode())
 
-    monkeypatch.setattr("recycle.control.claim.time.sleep", sleep)
+    with monkeypatch.context() as patch:
+        patch.setattr("recycle.control.claim.time.sleep", sleep)
+        for origin, returns in (("other", True), ("mine", False)):
+            with pytest.raises(ControlError, match=r"goes on there"):
+                HeldClaim(keys, origin, SILENCE, returns=returns)
+        assert store.get("claim") == stale
+        claim = HeldClaim(keys, "mine", SILENCE, returns=True)
+    # It is renewed again, so that others find it, and nobody else is the first process.
+    assert find_claim(keys, "mine", 30) == claim.cluster
+    assert claim.cluster.scope == "old"
     with pytest.raises(ControlError, match=r"goes on there"):
-        HeldClaim(keys, "other", SILENCE)
-    assert store.get("claim") == stale
+        HeldClaim(keys, "mine", SILENCE, returns=True)
+    # Those who train outlive it again.
+    claim.release(over=False)
+    assert store.get("old/open") == b""
+    claim = HeldClaim(keys, "mine", 0.1)
+    claim.release()
+    assert store.newest_change() == 0
 
 
 def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import atexit
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
 from recycle.megatron.flag.ranks import PIPELINES_LAST, servers_of, unprotected
 from recycle.runtime.errors import before_run
-from recycle.runtime.launch.claiming import claimed, part
+from recycle.runtime.launch.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.lives import MISSED, Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
@@ -92,7 +92,7 @@ class Protection(NamedTuple):
             return
         with before_run(), ExitStack() as failed:
             failed.push(self.keys)
-            if meeting.start.rank == 0:
+            if meeting.start.rank == 0 and not meeting.is_over():
                 meeting.receive()
                 if self.keeping is not None:
                     self.keeping.direct(self.servers, self.ranks, self.endpoint)
@@ -171,7 +171,7 @@ class Protection(NamedTuple):
             status = 128 + signals.number
         if self.keeping is not None:
             self.keeping.dismiss(endpoint)
-        with self.keys:
+        with suppress(LeftEarly), self.keys:
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, self.by_rank)
         return status
@@ -200,7 +200,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         return problem
     refuse_elastic(words_of_parent())
     with ExitStack() as keys:
-        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
+        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, returns=True))
         meeting = RollCall(start, PATIENCE, cluster)
         hosted: HostedStore | None = None
         with before_run(), meeting.telling_others():

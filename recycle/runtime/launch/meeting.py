@@ -260,13 +260,18 @@ class RollCall:
         with suppress(ControlError, StoreLost):
             self._write(f"left/{self.start.rank}", status)
 
-    def first_has_left(self) -> bool:
-        """Whether the first process has, at the end of the run, within a moment."""
+    def first_has_come(self) -> bool:
+        """Whether the first process has come to the end of the run as well, within a moment."""
         with suppress(ControlError, StoreLost):
-            return self._reach().wait("left/0", FAREWELL) is not None
+            return self._reach().wait("left/0", FAREWELL) == b"0"
         return False
 
     # All.
+
+    def is_over(self) -> bool:
+        """Whether all were let in already, as where the first process comes again."""
+        found = self._reach().get("admission")
+        return found is not None and not self._read(found).refusal
 
     def greet(self) -> None:
         """Say what this process is, and where.
@@ -301,9 +306,8 @@ class RollCall:
             RunError: there is no run.
         """
         if self.start.rank == 0:
-            token = token or new_token()
-            self._reach().set("token", token.encode())
-            return token
+            # One that comes again finds that of the run.
+            return self._reach().compare_set("token", b"", (token or new_token()).encode()).decode()
         found = self._wait("token")
         if found is None:
             raise RunError(

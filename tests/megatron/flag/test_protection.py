@@ -155,7 +155,7 @@ def test_what_cannot_begin_leaves_no_keys_in_etcd(environment, monkeypatch):
     ends = []
 
     @contextmanager
-    def claimed(*_):
+    def claimed(*_, **__):
         try:
             yield None
         finally:
