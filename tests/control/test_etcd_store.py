@@ -77,7 +77,7 @@ def test_a_watch_that_ends_or_is_not_understood_is_begun_again(keys: EtcdCluster
         other.set(bell, b"1")
         assert store.hear(bell, 30) == b"1"
         assert store.wait(f"key{number}", 0.1) is None
-        spoil(store._watch[1])
+        spoil(store._waits._watch[1])
         other.set(f"key{number}", b"1")
         assert store.wait(f"key{number}", 30) == b"1"
 
