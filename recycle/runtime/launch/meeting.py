@@ -19,7 +19,7 @@ from recycle.control.joinfile import digest_of, new_token
 from recycle.control.messages import differs
 from recycle.control.store import Store
 from recycle.control.tcp_store import LOOPBACK, TorchStore
-from recycle.errors import UserError
+from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.greetings import (
     Hello,
@@ -78,6 +78,7 @@ class RollCall:
         self._store: Store | None = None
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
+        self._has_admitted = False
         self.has_store = start.served or cluster is not None
         self.is_late = False
 
@@ -147,6 +148,7 @@ class RollCall:
             watch: where this process listens.
         """
         self._write("admission", Welcome(digest_of(token), watch, release(), count=self.start.count))
+        self._has_admitted = True
 
     def refuse(self, reason: str, *, patient: bool = True) -> None:
         """Tell all others that there is no run.
@@ -325,7 +327,7 @@ class RollCall:
         except UserError as error:
             if self.start.rank > 0:
                 self._withdraw(str(error))
-            elif self.has_store:
+            elif self.has_store and not (self._has_admitted and isinstance(error, EndedAtOnce)):
                 self.refuse(str(error))
             raise
 

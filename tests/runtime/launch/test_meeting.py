@@ -9,7 +9,7 @@ from torch.distributed.elastic.utils.store import barrier
 
 from recycle.control.joinfile import digest_of
 from recycle.control.tcp_store import listen, serve
-from recycle.errors import UserError
+from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.launch import meeting as meetings
 from recycle.runtime.launch.greetings import Hello, lonely_stages, why_not
 from recycle.runtime.launch.meeting import RollCall
@@ -118,6 +118,16 @@ def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):
         raise UserError("model.toml: cannot be read")
     other.end()
     assert other.error == "model.toml: cannot be read"
+
+
+def test_who_is_ended_at_once_in_the_midst_of_a_run_does_not_say_that_there_is_none(store):
+    first, other = meeting(store, 0, served=True), Other(store)
+    first.receive()
+    first.admit("token", ("127.0.0.1", 5))
+    other.end()
+    with pytest.raises(EndedAtOnce), first.telling_others():
+        raise EndedAtOnce("SIGTERM: ended at once", 15)
+    assert meeting(store, 1).attend().refusal == ""
 
 
 def test_who_cannot_take_part_is_named_to_all_who_wait(store):
