@@ -36,6 +36,10 @@ class EndedBySignal(UserError):
         self.exit_status = 128 + number
 
 
+class EndedAtOnce(EndedBySignal):
+    """The same, where it was not waited for what others make of it."""
+
+
 class JobError(UserError):
     """A job description, a server name or a set of dead servers that does not describe a runnable job."""
 

@@ -1,14 +1,16 @@
 """``recycle train`` in processes that are started apart: by torchrun, or by hand."""
 
 import os
+import signal
 import subprocess
 import sys
+from multiprocessing import get_context
 
 import pytest
 
 from harness.forked import TRAINER
-from harness.started import TRAIN, Started, by_hand
-from recycle.control.tcp_store import listen
+from harness.started import TRAIN, Started, by_hand, wait_until
+from recycle.control.tcp_store import TorchStore, listen, serve
 
 ARGUMENTS = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "--dead", "W1_0"]
 
@@ -70,3 +72,24 @@ def test_what_cannot_be_a_start_ends_before_anything_is_started(tmp_path, variab
     assert first.ended() == 2, first.output
     assert f"recycle: {reason}" in first.output
     assert not (tmp_path / "run").exists()
+
+
+def test_who_waits_says_in_one_line_that_the_first_process_is_lost(tmp_path):
+    with listen() as listener:
+        port = listener.getsockname()[1]
+        first = get_context("fork").Process(target=serve_alone, args=(listener,))
+        first.start()
+    words = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "-o", str(tmp_path / "run")]
+    other = Started([*TRAIN, *words], None, by_hand(1, 4, "127.0.0.1", port), TRAINER)
+    store = TorchStore("127.0.0.1", port, prefix="recycle/0/start")
+    wait_until(lambda: store.get("hello/1"))
+    first.kill()
+    assert other.ended() == 2, other.output
+    assert f"recycle: the run cannot begin: the store at 127.0.0.1:{port} does not answer; see what" in other.output
+    assert "Traceback" not in other.output
+
+
+def serve_alone(listener):
+    served = serve(listener)
+    while served is not None:
+        signal.pause()

@@ -23,11 +23,10 @@ LATE = "the run has come to its end without this server, which was too late for 
 )
 @click.option(
     "--address",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address or interface of this machine at which the run's other servers reach it.",
+    help="The address or interface of this machine at which the run's other servers reach it; by default, the address "
+    "from which it reaches the run's first host.",
 )
-def command(folder: Path, server: Server | None, address: str) -> None:
+def command(folder: Path, server: Server | None, address: str | None) -> None:
     """Bring a server back into the running training in the folder RUN.
 
     The new process copies its stage's state from a live server while the others train, and is let in between two
@@ -41,10 +40,9 @@ def command(folder: Path, server: Server | None, address: str) -> None:
     from recycle.cli.planning import planning_of
     from recycle.megatron.gpt.arriving import join_run
     from recycle.megatron.gpt.run import Run
-    from recycle.runtime.launch.start import choose_address
 
-    host, run = choose_address(address, None), Run.read(folder)
-    status = join_run(run, server, planning_of(run), host)
+    run = Run.read(folder)
+    status = join_run(run, server, planning_of(run), address)
     if status and run.is_done:
         raise RunFailed(f"{folder}: {LATE}")
     if status:

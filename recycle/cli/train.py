@@ -253,7 +253,9 @@ def command(
     require_device(device)
     protected = not unprotected
     if store is not None and not protected:
-        raise UserError("--store: it is for a run that survives failures, and this one does not; leave it out")
+        raise UserError(
+            f"--store: it is for a run that survives failures, and this one does not; leave it and {VARIABLE} out"
+        )
     start = find_start(os.environ)
     asked = f"--keep-in-memory {redundancy}"
     if sequence_parallel and tensor_parallel == 1:

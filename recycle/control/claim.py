@@ -9,7 +9,8 @@ import os
 import secrets
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -48,6 +49,7 @@ class HeldClaim:
         cluster: with the name of the run.
         origin: what the processes of this start have in common.
         silence: seconds without a sign of life after which a run has ended.
+        returns: whether this may be the claim of a start that goes on, and has lost the process that held it.
 
     Attributes:
         cluster: with the scope of this start.
@@ -56,31 +58,52 @@ class HeldClaim:
         ControlError: a run of that name goes on, or etcd cannot be used.
     """
 
-    def __init__(self, cluster: EtcdCluster, origin: str, silence: float) -> None:
-        claim = Claim(secrets.token_hex(8), origin)
-        _take(cluster, claim, silence)
+    def __init__(self, cluster: EtcdCluster, origin: str, silence: float, *, returns: bool = False) -> None:
+        claim = _take(cluster, Claim(secrets.token_hex(8), origin), silence, returns=returns)
         self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
         self._process = _renew_below(cluster, claim)
 
-    def release(self) -> None:
-        """At the end of the run: delete its keys."""
+    def release(self, *, over: bool = True) -> None:
+        """At the end of this process: renew the claim no more.
+
+        Args:
+            over: whether the run has ended as well; then its keys are deleted.
+        """
         os.kill(self._process, signal.SIGKILL)
         os.waitpid(self._process, 0)
-        forget(self.cluster)
+        if over:
+            forget(self.cluster)
 
 
-def _take(cluster: EtcdCluster, claim: Claim, silence: float) -> None:
-    store, encoded = reach(cluster), msgspec.json.encode(claim)
+@contextmanager
+def _at_start() -> Iterator[None]:
+    """At the start of a run it is the user's error that etcd cannot be used."""
+    try:
+        yield
+    except StoreLost as error:
+        raise ControlError(f"store: {error}") from error
+
+
+@_at_start()
+def _take(cluster: EtcdCluster, claim: Claim, silence: float, *, returns: bool) -> Claim:
+    store, encoded = EtcdStore(cluster), msgspec.json.encode(claim)
     found = store.compare_set(_KEY, b"", encoded)
-    if _scope(found) != claim.scope:
+    if found != encoded:
         before = store.newest_change()
         time.sleep(max(silence, 2 * RENEWAL))
-        if store.newest_change() != before or _scope(store.compare_set(_KEY, found, encoded)) != claim.scope:
+        if store.newest_change() != before:
+            # Those who train outlive who held the claim.
+            if returns and store.get(_KEY) == found and _read(cluster, found).origin == claim.origin:
+                return _read(cluster, found)
+            raise _taken(cluster)
+        if store.compare_set(_KEY, found, encoded) != encoded:
             raise _taken(cluster)
         store.delete_all(lambda key: key != _KEY)
     store.set(f"{claim.scope}/{MARK}", b"")
+    return claim
 
 
+@_at_start()
 def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluster:
     """The keys of a start that another of its processes has claimed.
 
@@ -95,13 +118,13 @@ def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluste
     Raises:
         ControlError: nobody has claimed it, another run has the name, or etcd cannot be used.
     """
-    store, deadline = reach(cluster), time.monotonic() + patience
+    store, deadline = EtcdStore(cluster), time.monotonic() + patience
     # What was left by a run that has ended is never renewed.
     first = store.get(_KEY)
     while time.monotonic() < deadline:
         found = store.get(_KEY)
         if found is not None and found != first:
-            claim = msgspec.json.decode(found, type=Claim)
+            claim = _read(cluster, found)
             if claim.origin != origin:
                 raise _taken(cluster)
             return msgspec.structs.replace(cluster, scope=claim.scope)
@@ -118,30 +141,23 @@ def forget(cluster: EtcdCluster) -> None:
         store = EtcdStore(msgspec.structs.replace(cluster, scope=""))
         store.delete_all(lambda key: key.startswith(f"{cluster.scope}/"))
         claim = store.get(_KEY)
-        if claim is not None and _scope(claim) == cluster.scope:
+        if claim is not None and _read(cluster, claim).scope == cluster.scope:
             store.delete(_KEY)
 
 
-def reach(cluster: EtcdCluster) -> EtcdStore:
-    """A connection at the start of a run, when it is the user's error that there is none.
-
-    Raises:
-        ControlError: etcd cannot be used.
-    """
+def _read(cluster: EtcdCluster, stored: bytes) -> Claim:
     try:
-        return EtcdStore(cluster)
-    except StoreLost as error:
-        raise ControlError(f"store: {error}") from error
-
-
-def _scope(stored: bytes) -> str:
-    return msgspec.json.decode(stored, type=Claim).scope
+        return msgspec.json.decode(stored, type=Claim)
+    except msgspec.DecodeError as error:
+        raise ControlError(
+            f"{cluster}: run {cluster.run!r} was begun there by another release: install the same release on all hosts"
+        ) from error
 
 
 def _taken(cluster: EtcdCluster) -> ControlError:
     return ControlError(
         f"{cluster}: a run named {cluster.run!r} goes on there; give this one another name after the hosts of --store "
-        "(etcd://HOST:PORT/NAME)"
+        "(etcd://HOST:PORT/NAME), or bring a lost host of that one back as docs/cluster.md says"
     )
 
 
@@ -164,6 +180,7 @@ def _renew(cluster: EtcdCluster, claim: Claim) -> None:
         stored, claim = msgspec.json.encode(claim), msgspec.structs.replace(claim, renewed=claim.renewed + 1)
         with suppress(StoreLost):
             store = store or EtcdStore(cluster)
-            if _scope(store.compare_set(_KEY, stored, msgspec.json.encode(claim)) or stored) != claim.scope:
+            found = store.compare_set(_KEY, stored, msgspec.json.encode(claim)) or stored
+            if _read(cluster, found).scope != claim.scope:
                 return  # others took the run for dead
         time.sleep(RENEWAL)

@@ -8,12 +8,10 @@ import msgspec
 
 from recycle.control.etcd_gateway import KNOWN_HERE, Gateway, Json, Watch
 
-LONGEST_WATCH = 1.0
-"""Seconds until it is looked whether a watch has missed something: at a member that is lost, it hears nothing."""
-
 LONGEST_HEARING = 12.0
-"""The same for bells, for which every host of a run listens all the time. The kernel tells of a member whose host is
-lost; of one whose process hangs, nothing else does."""
+"""Seconds until it is looked whether a watch of bells has missed something. It is long, because every host of a run
+listens for them all the time. The kernel tells of a member whose host is lost; of one whose process hangs, nothing else
+does."""
 
 HURRY = 0.05
 """Seconds until a member is asked again that has ended a watch: where all of them answer, there is no hurry."""

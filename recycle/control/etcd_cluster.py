@@ -55,15 +55,20 @@ class EtcdCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ControlError: it is no such text.
         """
-        parts = urlsplit(text)
+        refusal = ControlError(
+            f"store {_without_password(text)!r}: give etcd://HOST:PORT,HOST:PORT,..., with USER:PASSWORD@ before the "
+            "first host where etcd asks for it (other characters than letters and digits as %XX), and "
+            "etcds://...?ca=FILE&cert=FILE&key=FILE for TLS"
+        )
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            raise refusal from error
         who, _, where = parts.netloc.rpartition("@")
         members = tuple(_member(each) for each in where.split(",") if each)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if parts.scheme not in _SCHEMES or None in members or not members or not options.keys() <= _OPTIONS.keys():
-            raise ControlError(
-                f"store {_without_password(text)!r}: give etcd://HOST:PORT,HOST:PORT,..., with USER:PASSWORD@ before "
-                "the first host where etcd asks for it, and etcds://...?ca=FILE&cert=FILE&key=FILE for TLS"
-            )
+            raise refusal
         if options and not _SCHEMES[parts.scheme]:
             raise ControlError(f"store {_without_password(text)!r}: files of TLS are given; begin with etcds://")
         user, _, password = who.partition(":")

@@ -44,6 +44,13 @@ _UNAVAILABLE = {1, 2, 4, 8, 10, 13, 14}
 _UNAUTHENTICATED = 16
 _NEW_TOKEN = ("invalid auth token", "revision of auth store is old")
 
+_DOOR = {
+    "user name is empty": "it asks for a user and a password; give etcd://USER:PASSWORD@...",
+    "authentication failed": "user {user!r} or the password is wrong; give etcd://USER:PASSWORD@...",
+    "authentication is not enabled": "it asks for no user and no password; leave USER:PASSWORD@ out",
+    "permission denied": "user {user!r} may not use keys below {keys}; grant a role with readwrite there",
+}
+"""Why etcd lets somebody not in, by what it says, and the remedy."""
 
 _PROBES = {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_KEEPCNT: 2}
 """Seconds and numbers of the kernel's probes of a silent connection: so a watch at a host that is lost ends soon, and
@@ -61,6 +68,9 @@ class Gateway:
         cluster: where it is.
         patience: seconds until nobody's answer is the store's loss.
         near: an address; a member there is asked first, because it is lost together with who asks it.
+
+    Raises:
+        StoreLost: files for TLS cannot be read.
     """
 
     def __init__(self, cluster: EtcdCluster, patience: float = PATIENCE, near: str = "") -> None:
@@ -86,8 +96,8 @@ class Gateway:
             request: its arguments.
 
         Raises:
-            StoreLost: nobody answers.
-            ControlError: etcd does not let this user in, or do this.
+            StoreLost: nobody answers, or lets this user in.
+            ControlError: etcd does not do this.
         """
         begin, silent = time.monotonic(), False
         for attempt in itertools.count(1):
@@ -113,7 +123,8 @@ class Gateway:
             request: its arguments; what is read is ``KNOWN_HERE``.
 
         Raises:
-            ControlError: etcd does not let this user in, or do this.
+            StoreLost: it does not let this user in.
+            ControlError: etcd does not do this.
         """
         try:
             self._limit(ANSWER)
@@ -179,15 +190,11 @@ class Gateway:
             raise _Unavailable(text)
         if code in _UNAVAILABLE:
             raise _Unavailable(text)
+        # Who is not let in may have been before: a run outlives that like any other loss of its store.
+        if said := next((said for each, said in _DOOR.items() if each in text), ""):
+            raise StoreLost(f"{self._cluster}: {said.format(user=self._cluster.user, keys=self._cluster.prefix)}")
         remedy = "see what etcd's log says"
-        if "user name is empty" in text:
-            text, remedy = "it asks for a user and a password", "give etcd://USER:PASSWORD@..."
-        elif "authentication failed" in text:
-            text, remedy = f"user {self._cluster.user!r} or the password is wrong", "give etcd://USER:PASSWORD@..."
-        elif "permission denied" in text:
-            text = f"user {self._cluster.user!r} may not use keys below {self._cluster.prefix}"
-            remedy = "grant a role with readwrite there"
-        elif "too large" in text:
+        if "too large" in text:
             remedy = "start its members with a larger --max-request-bytes"
         raise ControlError(f"{self._cluster}: {text}; {remedy}")
 
@@ -266,7 +273,7 @@ def _tls_context(cluster: EtcdCluster) -> ssl.SSLContext | None:
             context.load_cert_chain(cluster.certificate, cluster.key or None)
     except OSError as error:
         files = ", ".join(filter(None, (cluster.authorities, cluster.certificate, cluster.key)))
-        raise ControlError(f"{files}: cannot be used for TLS: {error}; give PEM files that can be read") from error
+        raise StoreLost(f"{files}: cannot be used for TLS: {error}; give PEM files that can be read") from error
     return context
 
 
@@ -277,6 +284,8 @@ def _why(error: Exception, silent: bool) -> str:
         error: the last one.
         silent: whether any member is there that cannot answer.
     """
+    if "space exceeded" in str(error):
+        return f"{error}; compact and defragment its members, then etcdctl alarm disarm"
     if silent:
         return f"{error}; more than half of its members must be alive and reach each other"
     if isinstance(error, ssl.SSLError):

@@ -1,19 +1,17 @@
 """The store in an etcd cluster, which outlives any machine of the run and decides by a majority of its members."""
 
-import time
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from http.client import HTTPException
 from itertools import islice
 
 import msgspec
 
 from recycle.control.errors import StoreLost
-from recycle.control.etcd_bells import HURRY, LONGEST_WATCH, Bells
+from recycle.control.etcd_bells import Bells
 from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json, Watch
+from recycle.control.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json
+from recycle.control.etcd_waits import EtcdWaits
 from recycle.control.store import Entries
 
 BATCH = 128
@@ -39,8 +37,7 @@ class EtcdStore:
         near: an address; etcd's member there is asked first.
 
     Raises:
-        StoreLost: nobody answers, or the start of the run does not count any more.
-        ControlError: etcd does not let this user in.
+        StoreLost: nobody answers or lets this user in, or the start of the run does not count any more.
     """
 
     def __init__(self, cluster: EtcdCluster, prefix: str = "", patience: float = PATIENCE, near: str = "") -> None:
@@ -50,7 +47,7 @@ class EtcdStore:
         self._near = near
         self._prefix = f"{cluster.prefix}{prefix}/" if prefix else cluster.prefix
         self._gateway = Gateway(cluster, patience, near)
-        self._watch: tuple[Mapping[str, str], Watch] | None = None
+        self._waits = EtcdWaits(self._gateway)
         self._bells: Bells | None = None
         self._mark = _text(cluster.mark.encode())
         self._open = {"key": self._mark, "result": "GREATER", "target": "CREATE", "create_revision": "0"}
@@ -151,7 +148,7 @@ class EtcdStore:
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        return _value(self._await({"key": self._name(key)}, {}, timeout))
+        return _value(self._waits.wait({"key": self._name(key)}, {}, timeout))
 
     def hear(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
@@ -204,7 +201,7 @@ class EtcdStore:
 
     def wait_entry(self, log: str, after: int, timeout: float) -> bool:
         """See Store."""
-        return "kvs" in self._await(
+        return "kvs" in self._waits.wait(
             self._below_key(log), {"min_create_revision": str(after + 1), "limit": "1"}, timeout
         )
 
@@ -254,60 +251,6 @@ class EtcdStore:
     def _below_key(self, key: str) -> dict[str, str]:
         """The range of the keys below one."""
         return {"key": self._name(f"{key}/"), "range_end": self._name(f"{key}0")}
-
-    def _await(self, span: Mapping[str, str], wanted: Mapping[str, str], timeout: float) -> Json:
-        """Wait until there is something in a range of keys, or a time in seconds is over; gives what was found.
-
-        Args:
-            span: the range, or a key.
-            wanted: what else counts.
-            timeout: in seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            found = self._gateway.call("kv/range", {**span, **wanted})
-            left = deadline - time.monotonic()
-            if "kvs" in found or left <= 0:
-                return found
-            revision = int(found["header"]["revision"])
-            oldest = int(wanted.get("min_create_revision", 0))
-            for each in self._await_news(span, revision, min(left, LONGEST_WATCH)):
-                # A watch may have been opened before this wait, and have heard of what was found then.
-                if int(each["mod_revision"]) > revision and int(each["create_revision"]) >= oldest:
-                    return {"kvs": [each]}
-
-    def _await_news(self, span: Mapping[str, str], revision: int, timeout: float) -> list[Json]:
-        """Wait until something may have been set in a range after a revision, or a time in seconds is over.
-
-        Returns:
-            What was, as far as it is known.
-        """
-        try:
-            return self._watching(span, revision).news(timeout)
-        except msgspec.DecodeError:
-            self._stop_watching()
-        except (OSError, HTTPException):
-            self._stop_watching()
-            time.sleep(min(timeout, HURRY))
-        return []
-
-    def _watching(self, span: Mapping[str, str], revision: int) -> Watch:
-        """A watch of a range; the same as the last time, as long as it is where requests are answered."""
-        if self._watch is not None:
-            watched, watch = self._watch
-            if watched == span and watch.member == self._gateway.member:
-                return watch
-            self._stop_watching()
-        request = {**span, "start_revision": str(revision + 1), "filters": ["NODELETE"]}
-        watch = self._gateway.open_watch(request)
-        self._watch = span, watch
-        return watch
-
-    def _stop_watching(self) -> None:
-        if self._watch is not None:
-            with suppress(OSError):
-                self._watch[1].close()
-            self._watch = None
 
     def _name(self, key: str) -> str:
         return _text(f"{self._prefix}{key}".encode())

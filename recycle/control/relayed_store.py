@@ -1,17 +1,11 @@
 """The store as the members of a host ask for it: through the host's relay, and without it while there is none."""
 
-import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-
-import msgspec
 
 from recycle.control.errors import ControlError, StoreLost
+from recycle.control.relay_connection import RelayConnection
 from recycle.control.relay_requests import (
-    HEAD,
     Add,
-    Answer,
     Append,
     CompareSet,
     Delete,
@@ -27,12 +21,6 @@ from recycle.control.relay_requests import (
 )
 from recycle.control.store import Entries, Store
 
-AGAIN = 1.0
-"""Seconds until a relay that was not there is looked for again."""
-
-SLOW = 15.0
-"""Seconds without an answer after which a relay is stopped, and not the store that it asks."""
-
 
 class RelayedStore:
     """A connection to a store of which the members of a host ask together; see Store.
@@ -46,17 +34,14 @@ class RelayedStore:
 
     Raises:
         StoreLost: there is no store.
-        ControlError: the store lets nobody in.
     """
 
     def __init__(self, name: bytes, connect: Callable[[], Store]) -> None:
         self._name = name
         self._connect = connect
-        self._socket: socket.socket | None = None
-        self._looked = float("-inf")
+        self._relay = RelayConnection(name)
+        # While there is none.
         self._own: Store | None = None
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Answer)
         self._ask(Open(), lambda store: None)
 
     def set(self, key: str, value: bytes) -> None:
@@ -147,13 +132,14 @@ class RelayedStore:
         return RelayedStore(self._name, self._connect)
 
     def __del__(self) -> None:
-        self._leave()
+        self._relay.close()
 
     def _ask(self, request: Request, itself: Callable[[Store], Result], timeout: float = 0.0) -> Result:
         """Ask the relay; where there is none, the store itself."""
-        answer = self._ask_relay(request, timeout + SLOW)
+        answer = self._relay.ask(request, timeout)
         if answer is None:
             return self._directly(itself)
+        self._own = None
         if answer.lost:
             raise StoreLost(answer.lost)
         if answer.refusal:
@@ -164,46 +150,3 @@ class RelayedStore:
         if self._own is None:
             self._own = self._connect()
         return ask(self._own)
-
-    def _ask_relay(self, request: Request, patience: float) -> Answer | None:
-        if self._socket is None and time.monotonic() - self._looked < AGAIN:
-            return None
-        try:
-            self._socket = self._socket or self._find_relay()
-            self._socket.settimeout(patience)
-            message = self._encoder.encode(request)
-            self._socket.sendall(len(message).to_bytes(HEAD) + message)
-            return self._decoder.decode(self._receive(self._socket))
-        except OSError:
-            self._leave()
-            self._looked = time.monotonic()
-            return None
-
-    def _find_relay(self) -> socket.socket:
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            found.settimeout(SLOW)
-            found.connect(self._name)
-        except OSError:
-            found.close()
-            raise
-        # It is asked from here on.
-        self._own = None
-        return found
-
-    def _receive(self, sender: socket.socket) -> bytes:
-        """The answer, of which mostly all comes at once; nothing comes behind it."""
-        received, size = bytearray(), HEAD
-        while len(received) < size:
-            part = sender.recv(1 << 16)
-            if not part:
-                raise ConnectionError("the relay has ended")
-            received += part
-            size = HEAD + int.from_bytes(received[:HEAD])
-        return bytes(received[HEAD:])
-
-    def _leave(self) -> None:
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.close()
-            self._socket = None

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
         say(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from recycle.megatron.flag.protection import find_protection, risk
+    from recycle.megatron.flag.protection import find_protection
 
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
@@ -70,8 +70,7 @@ def main(arguments: list[str]) -> int:
         run_script(script, rest, on=True)
         return 0
     protection.gather()
-    warning = risk(protection, os.environ)
-    if warning:
+    for warning in protection.risks():
         say(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())

@@ -1,3 +1,4 @@
+import threading
 from functools import partial
 
 import pytest
@@ -45,23 +46,68 @@ def test_what_a_run_has_left_that_was_killed_is_taken_over(keys: EtcdCluster) ->
     claim.release()
 
 
-def test_a_run_whose_first_process_is_gone_is_still_a_run(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
+    keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = EtcdStore(keys)
     stale = b'{"scope":"old","origin":"mine","renewed":7}'
     store.set("claim", stale)
+    store.set("old/open", b"")
     beats = iter(range(1, 100))
 
     def sleep(_: float) -> None:
         store.set("old/beat/W1_0#0", str(next(beats)).encode())
 
-    monkeypatch.setattr("recycle.control.claim.time.sleep", sleep)
+    with monkeypatch.context() as patch:
+        patch.setattr("recycle.control.claim.time.sleep", sleep)
+        for origin, returns in (("other", True), ("mine", False)):
+            with pytest.raises(ControlError, match=r"goes on there"):
+                HeldClaim(keys, origin, SILENCE, returns=returns)
+        assert store.get("claim") == stale
+        claim = HeldClaim(keys, "mine", SILENCE, returns=True)
+    # It is renewed again, so that others find it, and nobody else is the first process.
+    assert find_claim(keys, "mine", 30) == claim.cluster
+    assert claim.cluster.scope == "old"
     with pytest.raises(ControlError, match=r"goes on there"):
-        HeldClaim(keys, "other", SILENCE)
-    assert store.get("claim") == stale
+        HeldClaim(keys, "mine", SILENCE, returns=True)
+    # Those who train outlive it again.
+    claim.release(over=False)
+    assert store.get("old/open") == b""
+    claim = HeldClaim(keys, "mine", 0.1)
+    claim.release()
+    assert store.newest_change() == 0
 
 
 def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recycle.control.claim.EtcdStore", partial(EtcdStore, patience=0.5))
     nobody = EtcdCluster((("127.0.0.1", 1),))
-    with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs there"):
-        HeldClaim(nobody, "mine", SILENCE)
+    for attempt in (lambda: HeldClaim(nobody, "mine", SILENCE), lambda: find_claim(nobody, "mine", 30)):
+        with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs"):
+            attempt()
+
+
+def test_etcd_that_is_lost_while_a_run_starts_is_one_line(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise StoreLost("etcd does not answer")
+
+    EtcdStore(keys).set("claim", b"of another one")
+    for method, attempt in (
+        ("get", lambda: find_claim(keys, "mine", 30)),
+        ("newest_change", lambda: HeldClaim(keys, "mine", SILENCE)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(EtcdStore, method, lost)
+            with pytest.raises(ControlError, match="store: etcd does not answer"):
+                attempt()
+
+
+def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    store.set("claim", b'{"begun":"otherwise"}')
+    threading.Timer(0.3, lambda: store.clone().set("claim", b'{"begun":"again"}')).start()
+    with pytest.raises(ControlError, match=rf"run '{keys.run}' was begun there by another release: install the same"):
+        find_claim(keys, "mine", 30)
+    # Nobody renews it.
+    claim = HeldClaim(keys, "mine", 0.5)
+    assert find_claim(keys, "mine", 30) == claim.cluster
+    claim.release()

@@ -77,7 +77,7 @@ def test_a_watch_that_ends_or_is_not_understood_is_begun_again(keys: EtcdCluster
         other.set(bell, b"1")
         assert store.hear(bell, 30) == b"1"
         assert store.wait(f"key{number}", 0.1) is None
-        spoil(store._watch[1])
+        spoil(store._waits._watch[1])
         other.set(f"key{number}", b"1")
         assert store.wait(f"key{number}", 30) == b"1"
 
@@ -192,10 +192,30 @@ def test_who_has_not_the_password_gets_one_line_with_a_remedy() -> None:
             ("", "it asks for a user and a password; give etcd://USER:PASSWORD@"),
             ("trainer:wrong@", "user 'trainer' or the password is wrong"),
         ):
-            with pytest.raises(ControlError, match=said) as caught:
+            with pytest.raises(StoreLost, match=said) as caught:
                 EtcdStore(EtcdCluster.parse(f"etcd://{who}{hosts}"))
             assert "\n" not in str(caught.value)
             assert "wrong@" not in str(caught.value)
+        # Who was let in and is not any more has lost the store, and nothing else.
+        Gateway(root(served)).call("auth/user/changepw", {"name": "trainer", "password": "another"})
+        with pytest.raises(StoreLost, match="user 'trainer' or the password is wrong"):
+            store.get("a")
+        Gateway(root(served)).call("auth/user/changepw", {"name": "trainer", "password": "se:cr@t"})
+        assert store.get("a") == b"1"
+
+
+def root(served: Etcd) -> EtcdCluster:
+    """With the rights to change users."""
+    return msgspec.structs.replace(served.cluster, user="root", password="se:cr@t")
+
+
+def test_of_etcd_that_is_full_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(gateway: Gateway, *_: object) -> None:
+        gateway._refuse(8, "etcdserver: mvcc: database space exceeded")
+
+    monkeypatch.setattr(Gateway, "_ask", refuse)
+    with pytest.raises(StoreLost, match=r"space exceeded; compact and defragment its members"):
+        EtcdStore(EtcdCluster((("127.0.0.1", 1),)), patience=0.1)
 
 
 @needs_etcd
@@ -233,13 +253,18 @@ def test_a_cluster_is_read_from_what_a_user_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["h:1", "http://h:1", "etcd://", "etcd://h:x", "etcd://h:99999", "etcds://h?c=d", "etcd://h?ca=/a"]
+    "text",
+    [
+        *("h:1", "http://h:1", "etcd://", "etcd://h:x", "etcd://h:99999", "etcd://[::1", "etcd://[h]:1"),
+        *("etcds://h?c=d", "etcd://h?ca=/a", "etcd://me:secret/@h:1", "etcd://me:secret[@h:1"),
+    ],
 )
 def test_what_is_no_cluster_is_one_line(text: str) -> None:
-    with pytest.raises(ControlError, match=r"store .*(give|begin)"):
+    with pytest.raises(ControlError, match=r"store .*(give|begin)") as caught:
         EtcdCluster.parse(text)
+    assert "secret" not in str(caught.value)
 
 
 def test_files_of_tls_that_cannot_be_read_are_one_line(tmp_path) -> None:
-    with pytest.raises(ControlError, match=r"none.pem: cannot be used for TLS"):
+    with pytest.raises(StoreLost, match=r"none.pem: cannot be used for TLS"):
         EtcdStore(EtcdCluster.parse(f"etcds://h?ca={tmp_path}/none.pem"))

@@ -1,5 +1,6 @@
 """Speakers of several hosts, which share a store, and hear each other directly or not; time is told to them."""
 
+import random
 from collections.abc import Collection, Iterator
 
 import pytest
@@ -32,18 +33,24 @@ class Wires:
     Attributes:
         hosts: by their addresses.
         broken: from which number to which nothing comes through.
+        loss: the share of all else that is lost.
     """
 
     def __init__(self) -> None:
         self.hosts: dict[Address, Host] = {}
         self.broken: set[tuple[int, int]] = set()
+        self.loss = 0.0
+        self._source = random.Random(0)
 
     def carry(self, sealed: bytes, sender: int, address: Address, now: float) -> bytes | None:
         host = self.hosts.get(address)
-        if host is None or host.hailer is None or not host.is_alive or (sender, host.number) in self.broken:
+        if host is None or host.hailer is None or not host.is_alive or not self._comes_through(sender, host.number):
             return None
         answer = host.hailer.hails.take(sealed, now)
-        return None if (host.number, sender) in self.broken else answer
+        return answer if self._comes_through(host.number, sender) else None
+
+    def _comes_through(self, sender: int, receiver: int) -> bool:
+        return (sender, receiver) not in self.broken and self._source.random() >= self.loss
 
 
 class WiredHailer:
@@ -302,6 +309,16 @@ def test_whom_a_neighbour_does_not_hear_is_heard_of_in_the_store(
 ) -> None:
     wires.broken |= broken
     hailing.go_on(20)
+    assert hailing.dead == set()
+    hailing.hosts[2].is_alive = False
+    hailing.go_on(4)
+    assert hailing.dead == set(hailing.hosts[2].members)
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.6, 0.9])
+def test_where_many_hails_are_lost_nobody_is_missed_who_lives(hailing: Run, wires: Wires, loss: float) -> None:
+    wires.loss = loss
+    hailing.go_on(300)
     assert hailing.dead == set()
     hailing.hosts[2].is_alive = False
     hailing.go_on(4)

@@ -72,7 +72,7 @@ def test_the_command_brings_a_server_back(tmp_path, reference, text, monkeypatch
     ]
     assert processes[0].wait(30) == 0
     with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
-        join_run(run.run, None, Planning(make), "127.0.0.1")
+        join_run(run.run, None, Planning(make))
 
 
 def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
@@ -84,7 +84,7 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
 
         def attempt(run, server=None):
             with pytest.raises(UserError) as error:
-                join_run(run, server, Planning(make), "127.0.0.1")
+                join_run(run, server, Planning(make))
             refused.append(str(error.value))
 
         attempt(run)
@@ -174,8 +174,7 @@ def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_return
     joiners, statuses = [], []
 
     def start():
-        enter = ("ip", "netns", "exec", host.name)
-        joiners.append(join(folder, "--address", host.there, before=enter))
+        joiners.append(join(folder, before=("ip", "netns", "exec", host.name)))
 
     def lose_link():
         host.set_link("down")

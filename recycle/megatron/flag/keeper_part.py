@@ -60,6 +60,7 @@ class KeeperPart:
 
     Attributes:
         resumes: whether the run goes on from what is left of an earlier start.
+        directory: who keeps what, in the first process once it has said it.
 
     Raises:
         RunError: this host's address is not of this machine.
@@ -67,6 +68,7 @@ class KeeperPart:
 
     def __init__(self, flags: Flags, redundancy: Redundancy, meeting: RollCall, token: str) -> None:
         self.resumes = flags.resumes
+        self.directory: KeeperDirectory | None = None
         self._redundancy = redundancy
         self._meeting = meeting
         self._folder = _folder(flags)
@@ -97,6 +99,7 @@ class KeeperPart:
             self._meeting.refuse(str(error))
             raise
         directory.tell(endpoint.connect(), endpoint.token)
+        self.directory = directory
 
     def serve(self, server: Server, endpoint: Endpoint) -> None:
         """Have a keeper on this host, in the place of a lost one where the run has begun without it.

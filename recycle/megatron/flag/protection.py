@@ -7,29 +7,29 @@ ends everything when one of its processes fails, sees no failure as long as the 
 import atexit
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
 
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
 from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
-from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
-from recycle.runtime.launch.claiming import claimed, part
+from recycle.megatron.flag.ranks import PIPELINES_LAST, servers_of, unprotected
+from recycle.runtime.errors import before_run
+from recycle.runtime.launch.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.lives import MISSED, Lives, serve_again
-from recycle.runtime.launch.meeting import RollCall, no_run
+from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
-from recycle.runtime.launch.start import Start, choose_address, find_start
+from recycle.runtime.launch.start import choose_address, find_start, refuse_elastic, words_of_parent
 from recycle.runtime.launch.title import set_title
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -90,8 +90,9 @@ class Protection(NamedTuple):
         meeting = self.meeting
         if meeting is None:
             return
-        with _told(meeting.start):
-            if meeting.start.rank == 0:
+        with before_run(), ExitStack() as failed:
+            failed.push(self.keys)
+            if meeting.start.rank == 0 and not meeting.is_over():
                 meeting.receive()
                 if self.keeping is not None:
                     self.keeping.direct(self.servers, self.ranks, self.endpoint)
@@ -101,6 +102,20 @@ class Protection(NamedTuple):
             if self.keeping is not None:
                 server, _ = self.place(meeting.start.rank)
                 self.keeping.serve(server, self.endpoint)
+            failed.pop_all()
+
+    def risks(self) -> list[str]:
+        """What the loss of one host would end, or hold up, as the first process knows once all have come."""
+        if self.meeting is None:
+            return []
+        directory = None if self.keeping is None else self.keeping.directory
+        return self.meeting.risks(
+            [(server.stage,) for server in self.by_rank],
+            self.ranks,
+            kept=directory is not None and directory.survival(1) == 1,
+            order=f"add {PIPELINES_LAST}, and start at most as many servers on a host as there are stages",
+            store="--recycle-store",
+        )
 
     def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
@@ -147,19 +162,16 @@ class Protection(NamedTuple):
                 return bool(signals.number or refused)
 
             lives = Lives(endpoint, self.ranks, DURATIONS.beat, told_to_end)
-            status = serve_again(
-                live,
-                lives.first(server, MISSED * DURATIONS.silence, _say),
-                lives,
-                Restarts(restarts, "start the job again from a checkpoint to have it back"),
-                _say,
-            )
+            with before_run():
+                first = lives.first(server, MISSED * DURATIONS.silence, _say)
+            counts = Restarts(restarts, "start the job again from a checkpoint to have it back")
+            status = serve_again(live, first, lives, counts, _say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
         if signals.number and status:
             status = 128 + signals.number
         if self.keeping is not None:
             self.keeping.dismiss(endpoint)
-        with self.keys:
+        with suppress(LeftEarly), self.keys:
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, self.by_rank)
         return status
@@ -186,51 +198,26 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     problem = unprotected(line.shape, flags.dead)
     if problem:
         return problem
-    keys = ExitStack()
-    cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE))
-    meeting = RollCall(start, PATIENCE, cluster)
-    # The first process makes the store before it can fail, so that the others hear of it.
-    hosted = HostedStore(start) if start.rank == 0 and not start.served else None
-    with _told(start), meeting.telling_others(hosted=hosted is not None):
-        # Torch binds to the first of these interfaces as well.
-        interface = environment.get(INTERFACES, "").partition(",")[0]
-        meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
-        if start.rank > 0 and not start.served:
-            hosted = HostedStore(start)
-        endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
-        redundancy = flags.redundancy
-        keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
-    servers = servers_of(line.shape, line.pipelines_last)
-    return Protection(servers, endpoint, hosted, meeting, keys, ranks=line.server_ranks.size, keeping=keeping)
-
-
-def risk(protection: Protection, environment: Mapping[str, str]) -> str:
-    """What the loss of one host would end, as far as torchrun's variables tell; empty if nothing.
-
-    Args:
-        protection: of the run.
-        environment: torchrun's; as many ranks are on each host as on this one.
-    """
-    servers, per_server = protection.servers, protection.ranks
-    total = len(servers) * per_server
-    ranks = int(environment.get("LOCAL_WORLD_SIZE", total))
-    exposed = exposed_stages(servers, hosts_of(servers, per_server, ranks))
-    if not exposed or ranks >= total:
-        return ""
-    which = f"{'stage' if len(exposed) == 1 else 'stages'} {', '.join(map(str, exposed))}"
-    return (
-        f"all servers of {which} are on one host, whose loss ends the run; with --use-tp-pp-dp-mapping, and at most as "
-        "many servers on a host as there are stages, they are on several"
-    )
-
-
-@contextmanager
-def _told(start: Start) -> Iterator[None]:
-    """Where the store is lost before there is a run, its host has ended."""
-    try:
-        yield
-    except StoreLost as error:
-        raise no_run(start) from error
+    refuse_elastic(words_of_parent())
+    with ExitStack() as keys:
+        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, returns=True))
+        meeting = RollCall(start, PATIENCE, cluster)
+        hosted: HostedStore | None = None
+        with before_run(), meeting.telling_others():
+            # The first process makes the store before it can fail in another way, so that the others hear of it.
+            if start.rank == 0 and not start.served:
+                hosted = HostedStore(start)
+                meeting.has_store = True
+            # Torch binds to the first of these interfaces as well.
+            interface = environment.get(INTERFACES, "").partition(",")[0]
+            meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
+            endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
+            if start.rank > 0 and not start.served:
+                hosted = HostedStore(start)
+            redundancy = flags.redundancy
+            keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
+        servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
+        return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
 
 
 def _finished(work: Callable[[], None]) -> int:

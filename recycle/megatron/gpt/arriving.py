@@ -17,7 +17,7 @@ from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import serve_member
-from recycle.runtime.errors import RunError
+from recycle.runtime.errors import RunError, before_run
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.keepers import Seat, dismiss_after, last_token, serve_from, settle
@@ -28,6 +28,7 @@ from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.same_run import require_same, shared_token
 from recycle.runtime.launch.setting import RunAccess
 from recycle.runtime.launch.signals import EndSignals, tell_to_leave
+from recycle.runtime.launch.start import address_towards, choose_address
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import Planning
 
@@ -59,11 +60,12 @@ def attend_run(
     """
     if seat is not None:
         meeting.keeper = seat.offer
-    admission = meeting.attend()
-    endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
-    run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
-    text = load_text(run.text, run.model)
-    require_same(run.fingerprint(text.fingerprint), endpoint)
+    with before_run():
+        admission = meeting.attend()
+        endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
+        run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
+        text = load_text(run.text, run.model)
+        require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     server = View.of(run.plan).servers[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
@@ -91,14 +93,14 @@ def attend_run(
     return status
 
 
-def join_run(run: Run, server: Server | None, planning: Planning, host: str) -> int:
+def join_run(run: Run, server: Server | None, planning: Planning, address: str | None = None) -> int:
     """Join a run that is going on, as a replacement of a dead server.
 
     Args:
         run: as its folder describes it.
         server: whose place to take; None for any.
         planning: what plans when servers fail, for which no catalogue has a plan.
-        host: the address of this machine.
+        address: of this machine, or one of its interfaces; None for the one from which it reaches the first host.
 
     Returns:
         The exit status: 0 if training came to its end.
@@ -108,6 +110,10 @@ def join_run(run: Run, server: Server | None, planning: Planning, host: str) -> 
     """
     path = run.folder / JOIN_FILE
     door = JoinFile.read(path)
+    try:
+        host = choose_address(address or address_towards(door.host, door.port), None)
+    except OSError as error:
+        raise ControlError(f"{path}: the run is on {door.host}: {error.strerror}; give --address") from error
     text = load_text(run.text, run.model)
     endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix, door.cluster)
     try:

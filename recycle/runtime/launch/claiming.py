@@ -11,18 +11,23 @@ from recycle.control.board import Board
 from recycle.control.claim import HeldClaim, find_claim, forget
 from recycle.control.errors import StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
+from recycle.errors import EndedAtOnce
 from recycle.job import Server
 from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.outcome import ranks_at_end
+from recycle.runtime.launch.outcome import goes_on, ranks_at_end, was_kept
 from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
 
 
+class LeftEarly(Exception):
+    """Who has claimed a run ends, and others go on."""
+
+
 @contextmanager
 def claimed(
-    store: str | None, start: Start | None, name: str, silence: float, patience: float
+    store: str | None, start: Start | None, name: str, silence: float, patience: float, *, returns: bool = False
 ) -> Iterator[EtcdCluster | None]:
-    """Have keys in etcd for a start of a run; who has claimed them deletes them at the end.
+    """Have keys in etcd for a start of a run; who has claimed them deletes them at its end, if it is there then.
 
     Args:
         store: where etcd is, as the user says it; None where the run has a store of its own.
@@ -30,6 +35,7 @@ def claimed(
         name: of the run, where the user gives none and this process is alone.
         silence: seconds without a sign of life after which a run has ended.
         patience: how long to wait for the first process, in seconds.
+        returns: whether a first process that comes again, to a run that goes on without it, takes part in that.
 
     Yields:
         Where the keys are; None where the run has a store of its own.
@@ -47,31 +53,41 @@ def claimed(
     if start is not None and start.rank > 0:
         yield find_claim(cluster, _origin(start), patience)
         return
-    claim = HeldClaim(cluster, _origin(start), silence)
+    claim = HeldClaim(cluster, _origin(start), silence, returns=returns)
+    over = True
     try:
         yield claim.cluster
+    except (EndedAtOnce, LeftEarly):
+        # Others go on, or may; the last of them deletes the keys.
+        over = start is None
+        raise
     finally:
-        claim.release()
+        claim.release(over=over)
 
 
 def part(meeting: RollCall, status: int, endpoint: Endpoint, servers: Sequence[Server]) -> None:
-    """Take leave at the end of a run that nobody supervises.
+    """Take leave of a run that nobody supervises, at its end or before.
 
     Args:
         meeting: with the other processes.
         status: with which this one ends.
         endpoint: of the store.
         servers: of all processes, by rank.
+
+    Raises:
+        LeftEarly: this is the first one, and others go on.
     """
     meeting.leave(status)
     if meeting.start.rank == 0:
         meeting.dismiss(ranks_at_end(endpoint, servers))
+        if goes_on(endpoint):
+            raise LeftEarly
     else:
         end_for_first(meeting, endpoint, servers)
 
 
 def end_for_first(meeting: RollCall, endpoint: Endpoint, servers: Sequence[Server]) -> None:
-    """At the end of a run whose first process is gone: delete its keys in etcd. One of those that are left does so.
+    """At the end of a run that its first process has left: delete its keys in etcd. One of those that are left does so.
 
     Args:
         meeting: with the other processes.
@@ -81,9 +97,11 @@ def end_for_first(meeting: RollCall, endpoint: Endpoint, servers: Sequence[Serve
     if meeting.cluster is None:
         return
     with suppress(StoreLost):
-        verdict = Board(endpoint.connect(), endpoint.token).verdicts.newest()
+        board = Board(endpoint.connect(), endpoint.token)
+        verdict = board.verdicts.newest()
         last = [servers.index(each) for each in verdict.view.servers] if verdict is not None else []
-        if min(last, default=0) == meeting.start.rank and not meeting.first_has_left():
+        is_over, ends = was_kept(board) is not None, min(last, default=0) == meeting.start.rank
+        if is_over and ends and not meeting.first_has_come():
             forget(meeting.cluster)
 
 

@@ -100,17 +100,19 @@ def other_count(count: int, host: str, firsts: int, first: str) -> str:
     )
 
 
-def lonely_stages(stages: Sequence[Collection[int]], hosts: Sequence[str]) -> dict[int, str]:
-    """The stages whose servers are all on one host, and on which, where there are several hosts.
+def lonely_stages(stages: Sequence[Collection[int]], hosts: Sequence[str], ranks: int = 1) -> dict[int, str]:
+    """The stages of which one host can take all servers along, and which, where there are several hosts.
 
     Args:
-        stages: that each server holds.
-        hosts: of each server.
+        stages: that the server of each process holds.
+        hosts: of each process.
+        ranks: of a server, which follow each other; it dies with any of them.
     """
-    where: dict[int, Collection[str]] = {
-        stage: {host for each, host in zip(stages, hosts, strict=True) if stage in each}
-        for stage in {stage for each in stages for stage in each}
-    }
     if len(set(hosts)) < 2:
         return {}
-    return {stage: next(iter(found)) for stage, found in sorted(where.items()) if len(found) == 1}
+    fatal: dict[int, set[str]] = {}
+    for place in range(0, len(hosts), ranks):
+        own = set(hosts[place : place + ranks])
+        for stage in stages[place]:
+            fatal[stage] = fatal.get(stage, own) & own
+    return {stage: min(found) for stage, found in sorted(fatal.items()) if found}

@@ -2,16 +2,21 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
 
 from recycle.control.agent import die_with_parent
+from recycle.control.errors import ControlError, StoreLost
 from recycle.control.tcp_store import TorchStore, serve
-from recycle.runtime.launch.meeting import await_store
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.start import Start
 from recycle.runtime.launch.title import set_title
 
 PATIENCE = 600.0
 """Seconds that processes wait for the store."""
+
+LOOK = 0.1
+"""Seconds between two looks."""
 
 
 class HostedStore:
@@ -43,3 +48,22 @@ class HostedStore:
     def variables(self) -> dict[str, str]:
         """What torch has to be told so that it takes this store for torchrun's."""
         return self._start.variables() | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+def await_store(connect: Callable[[], TorchStore], start: Start, patience: float) -> TorchStore:
+    """A connection to a store that may not be there yet.
+
+    Raises:
+        ControlError: it is not there after so many seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return connect()
+        except StoreLost as error:
+            if time.monotonic() > deadline:
+                raise ControlError(
+                    f"the store at {start.host}:{start.port} does not answer within {patience:g} s: see whether the "
+                    "first process runs, and whether MASTER_ADDR and MASTER_PORT name its host and a free port there"
+                ) from error
+            time.sleep(LOOK)

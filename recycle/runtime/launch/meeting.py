@@ -4,7 +4,7 @@ import secrets
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -19,7 +19,7 @@ from recycle.control.joinfile import digest_of, new_token
 from recycle.control.messages import differs
 from recycle.control.store import Store
 from recycle.control.tcp_store import LOOPBACK, TorchStore
-from recycle.errors import UserError
+from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.greetings import (
     Hello,
@@ -31,11 +31,9 @@ from recycle.runtime.launch.greetings import (
     release,
     why_not,
 )
+from recycle.runtime.launch.hosted import LOOK, await_store
 from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
-
-LOOK = 0.1
-"""Seconds between two looks."""
 
 FAREWELL, GRACE = 3.0, 1.0
 """Seconds that the first process waits at the end for those who came to it, and for all others: these were lost before,
@@ -67,6 +65,7 @@ class RollCall:
         cluster: as above.
         keeper: what this process offers for its host's keeper.
         hellos: of all processes, by rank, once they have come.
+        has_store: whether there is a store yet; that at the first process has to be made.
         is_late: whether the run had begun before this process came, as on a host that takes the place of another one.
     """
 
@@ -79,6 +78,8 @@ class RollCall:
         self._store: Store | None = None
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
+        self._has_admitted = False
+        self.has_store = start.served or cluster is not None
         self.is_late = False
 
     def endpoint(self, token: str) -> Endpoint:
@@ -101,26 +102,41 @@ class RollCall:
             self.refuse(refusal)
             raise RunError(refusal)
 
-    def risks(self, stages: Sequence[Collection[int]], *, kept: bool = False) -> list[str]:
+    def risks(
+        self,
+        stages: Sequence[Collection[int]],
+        ranks: int,
+        *,
+        kept: bool = False,
+        order: str = "start ranks in another order",
+        store: str = "--store",
+    ) -> list[str]:
         """What the loss of one host would end, or hold up.
 
         Args:
             stages: that each process's server holds, by rank.
+            ranks: of a server.
             kept: whether the memory of other hosts has the state of whichever is lost.
+            order: how the servers of a stage come to several hosts.
+            store: the option that names etcd.
         """
         end = (
             "and if that is lost, all wait for new servers, which get the state from memory"
             if kept
-            else "whose loss ends the run: start ranks in another order"
+            else f"whose loss ends the run: {order}"
         )
         hosts = [each.host for each in self.hellos]
+        lonely: dict[str, list[int]] = defaultdict(list)
+        for stage, host in lonely_stages(stages, hosts, ranks).items():
+            lonely[host].append(stage)
         found = [
-            f"all servers of stage {stage} are on {host}, {end}" for stage, host in lonely_stages(stages, hosts).items()
+            f"all servers of stage{'s' * (len(own) > 1)} {', '.join(map(str, own))} are on {host}, {end}"
+            for host, own in lonely.items()
         ]
         if self.cluster is None and len(set(hosts)) > 1:
             found.append(
                 f"the store is on {hosts[0]}: when that host is lost the others train on, and end with the next "
-                "failure; with --store etcd://HOST:PORT,... any host may be lost"
+                f"failure; with {store} etcd://HOST:PORT,... any host may be lost"
             )
         return found
 
@@ -132,6 +148,7 @@ class RollCall:
             watch: where this process listens.
         """
         self._write("admission", Welcome(digest_of(token), watch, release(), count=self.start.count))
+        self._has_admitted = True
 
     def refuse(self, reason: str, *, patient: bool = True) -> None:
         """Tell all others that there is no run.
@@ -245,13 +262,18 @@ class RollCall:
         with suppress(ControlError, StoreLost):
             self._write(f"left/{self.start.rank}", status)
 
-    def first_has_left(self) -> bool:
-        """Whether the first process has, at the end of the run, within a moment."""
+    def first_has_come(self) -> bool:
+        """Whether the first process has come to the end of the run as well, within a moment."""
         with suppress(ControlError, StoreLost):
-            return self._reach().wait("left/0", FAREWELL) is not None
+            return self._reach().wait("left/0", FAREWELL) == b"0"
         return False
 
     # All.
+
+    def is_over(self) -> bool:
+        """Whether all were let in already, as where the first process comes again."""
+        found = self._reach().get("admission")
+        return found is not None and not self._read(found).refusal
 
     def greet(self) -> None:
         """Say what this process is, and where.
@@ -286,31 +308,26 @@ class RollCall:
             RunError: there is no run.
         """
         if self.start.rank == 0:
-            token = token or new_token()
-            self._reach().set("token", token.encode())
-            return token
+            # One that comes again finds that of the run.
+            return self._reach().compare_set("token", b"", (token or new_token()).encode()).decode()
         found = self._wait("token")
         if found is None:
-            raise no_run(self.start)
+            raise RunError(
+                f"the first process, on {self.start.host}, has begun no run: see what it says, and start all again"
+            )
         return found.decode()
 
     @contextmanager
-    def telling_others(self, *, hosted: bool = False) -> Iterator[None]:
-        """If an error ends this process before there is a run, tell it to all others that wait for one.
-
-        Args:
-            hosted: whether the first process has made the store already.
-        """
-        start = self.start
+    def telling_others(self) -> Iterator[None]:
+        """If an error ends this process before there is a run, tell it to all others that wait for one."""
         try:
             yield
         except NotAdmitted:
             raise
         except UserError as error:
-            if start.rank > 0:
+            if self.start.rank > 0:
                 self._withdraw(str(error))
-            # Where this process has to make the store first, there may be none.
-            elif hosted or start.served or self.cluster is not None:
+            elif self.has_store and not (self._has_admitted and isinstance(error, EndedAtOnce)):
                 self.refuse(str(error))
             raise
 
@@ -366,27 +383,3 @@ def _read_hello(found: bytes, rank: int) -> Hello:
         return msgspec.json.decode(found, type=Hello)
     except msgspec.DecodeError:
         return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})
-
-
-def no_run(start: Start) -> RunError:
-    """What is said where the first process has ended before there was a run."""
-    return RunError(f"the first process, on {start.host}, has begun no run: see what it says, and start all again")
-
-
-def await_store(connect: Callable[[], TorchStore], start: Start, patience: float) -> TorchStore:
-    """A connection to a store that may not be there yet.
-
-    Raises:
-        ControlError: it is not there after so many seconds.
-    """
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return connect()
-        except StoreLost as error:
-            if time.monotonic() > deadline:
-                raise ControlError(
-                    f"the store at {start.host}:{start.port} does not answer within {patience:g} s: see whether the "
-                    "first process runs, and whether MASTER_ADDR and MASTER_PORT name its host and a free port there"
-                ) from error
-            time.sleep(LOOK)

@@ -29,6 +29,17 @@ def was_kept(board: Board) -> bool | None:
     return None if any(board.failures.death(each) is None for each in verdict.view.members) else False
 
 
+def goes_on(endpoint: Endpoint) -> bool:
+    """Whether somebody trains, as far as anybody knows.
+
+    Args:
+        endpoint: of the run's store.
+    """
+    with suppress(StoreLost):
+        return was_kept(Board(endpoint.connect(), endpoint.token)) is None
+    return False
+
+
 def ranks_at_end(endpoint: Endpoint, servers: Sequence[Server]) -> Collection[int]:
     """Who is in the last view, as far as anybody knows.
 

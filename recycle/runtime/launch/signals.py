@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from recycle.errors import EndedBySignal
+from recycle.errors import EndedAtOnce
 
 TAKEN = (signal.SIGTERM, signal.SIGINT)
 
@@ -50,7 +50,7 @@ class EndSignals:
     def _take(self, number: int, _: FrameType | None) -> None:
         again, self.number = bool(self.number), self.number or number
         if again or not self._pass_on():
-            raise EndedBySignal(f"{self.name}: ended at once", self.number)
+            raise EndedAtOnce(f"{self.name}: ended at once", self.number)
 
 
 def tell_to_leave(process: int) -> bool:

@@ -1,6 +1,7 @@
 """How this process was started with others: by torchrun, by Slurm's srun, or with torchrun's variables set by hand."""
 
 import array
+import errno
 import fcntl
 import os
 import re
@@ -8,6 +9,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,9 @@ FIRST_PORT, PORTS = 20_000, 20_000
 
 ADDRESS = "--address an address of this machine, or one of its interfaces"
 """How a user chooses one where there is an option for it."""
+
+EVERYWHERE = "0.0.0.0"
+"""Where a socket listens that is told no address."""
 
 _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR, see man 7 netdevice
 
@@ -140,13 +145,24 @@ def refuse_elastic(words: Sequence[str]) -> None:
     """
     if not any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words):
         return
-    given = re.search(r"--nnodes[= ](\d+):(\d+)", " ".join(words))
-    least, most = given.groups() if given else os.environ.get("PET_NNODES", "1").partition(":")[::2]
-    if most and least != most:
+    nodes, backend = _told(words, "nnodes", "1"), _told(words, "rdzv-backend", "static")
+    least, _, most = nodes.partition(":")
+    ranges = most not in ("", least)
+    if ranges or (least != "1" and backend != "static"):
+        given = f"--nnodes {nodes}" if ranges else f"--rdzv-backend {backend}"
         raise RunError(
-            f"torchrun --nnodes {least}:{most}: it would kill all servers whenever a host joins; give one number, with "
-            "--rdzv-backend static, --node-rank and --master-addr, and bring hosts back with recycle join"
+            f"torchrun {given}: it would kill all servers whenever a host joins; give one number of nodes, with "
+            "--rdzv-backend static, --node-rank and --master-addr; docs/cluster.md says how hosts come back"
         )
+
+
+def _told(words: Sequence[str], option: str, default: str) -> str:
+    """What torchrun was told, in its command line or else in the environment."""
+    for word, following in pairwise((*words, "")):
+        name, _, value = word.partition("=")
+        if name.replace("_", "-") == f"--{option}":
+            return value or following
+    return os.environ.get(f"PET_{option.replace('-', '_').upper()}", default)
 
 
 def words_of_parent() -> tuple[str, ...]:
@@ -167,29 +183,40 @@ def choose_address(given: str | None, start: Start | None, ask: str = ADDRESS) -
     Raises:
         RunError: this machine has no such address or interface, or the first host is not known.
     """
-    if given is None and start is None:
+    if given is not None:
+        address = _address_of(given)
+    elif start is None:
         return LOOPBACK
-    address = _own_address(start.host, start.port) if given is None and start is not None else _address_of(given or "")
+    else:
+        try:
+            address = address_towards(start.host, start.port)
+        except OSError as error:
+            raise RunError(
+                f"MASTER_ADDR {start.host}: {error.strerror}; give the name or the address of the first host"
+            ) from error
     try:
-        socket.create_server((address, 0)).close()
+        with socket.create_server((address, 0)) as taken:
+            # Others may know a name for another address.
+            found = str(taken.getsockname()[0])
+        if found == EVERYWHERE:
+            raise OSError(errno.EADDRNOTAVAIL, "it is that of no machine")
     except OSError as error:
         known = ", ".join(name for _, name in socket.if_nameindex())
         raise RunError(f"address {address} cannot be used: {error.strerror}; give {ask}: {known}") from error
-    return address
+    return found
 
 
-def _own_address(host: str, port: int) -> str:
-    """The address of this machine from which it reaches another one."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            # Nothing is sent.
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise RunError(
-            f"MASTER_ADDR {host}: {error.strerror}; give the name or the address of the first host"
-        ) from error
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine from which it reaches another one.
+
+    Raises:
+        OSError: nobody knows the other one, or how to reach it.
+    """
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        # Nothing is sent.
+        probe.connect(address)
+        return str(probe.getsockname()[0])
 
 
 def _address_of(given: str) -> str:

@@ -27,7 +27,7 @@ from recycle.holding import sole_units, units_of, units_text
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
-from recycle.runtime.errors import RunError
+from recycle.runtime.errors import RunError, before_run
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
@@ -142,6 +142,7 @@ class Supervisor:
         """Whether something is to be done at a certain time, or processes are about to end."""
         return bool(self._faults or self._wakes or self._ended) or self._store_due is not None
 
+    @before_run()
     def _open_store(self) -> None:
         """Have a store, and all processes of the run at it."""
         meeting = self._setting.meeting
@@ -163,7 +164,8 @@ class Supervisor:
         if meeting is not None:
             directory = self._keeper.directory
             kept = directory is not None and directory.survival(1) == 1
-            for text in meeting.risks([units_of(self._setting.job, each) for each in self._setting.servers], kept=kept):
+            held = [units_of(self._setting.job, each) for each in self._setting.servers]
+            for text in meeting.risks(held, self._setting.ranks, kept=kept):
                 self._tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 
@@ -394,7 +396,5 @@ class Supervisor:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):  # it has ended by itself
         os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it has ended by itself

@@ -6,6 +6,8 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 
 import pytest
@@ -13,16 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
+from harness.etcd import etcd
+from harness.etcd import missing as missing_etcd
 from harness.flag_runs import children
 from recycle.control.agent import FENCED, LEFT, STOPPED
 from recycle.control.board import Board
+from recycle.control.etcd_store import EtcdStore
 from recycle.control.messages import Death, Verdict
 from recycle.control.tcp_store import listen, serve
 from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import REFUSED, find_flags
-from recycle.megatron.flag.protection import Protection, find_protection, risk
+from recycle.megatron.flag.protection import Protection, find_protection
 from recycle.runtime.launch import meeting
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -134,6 +139,44 @@ def test_where_ranks_cannot_meet_is_one_line(environment, changes, reason):
         protection(environment | changes)
 
 
+@pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
+def test_with_etcd_all_hear_that_the_first_process_cannot_make_the_store_for_groups(address):
+    with etcd() as served, ThreadPoolExecutor() as pool:
+        words = f"--micro-batch-size 2 --global-batch-size 8 --recycle-store {served.url}"
+        ranks = [rank_of(address, "0") | {"WORLD_SIZE": "2", "RANK": str(rank)} for rank in range(2)]
+        found = [pool.submit(protection, each | {"TORCHELASTIC_USE_AGENT_STORE": ""}, words) for each in ranks]
+        for each in found:
+            with pytest.raises(UserError, match=r"Address already in use.*; give all processes a free MASTER_PORT"):
+                each.result()
+        assert EtcdStore(served.cluster).newest_change() == 0
+
+
+def test_what_cannot_begin_leaves_no_keys_in_etcd(environment, monkeypatch):
+    ends = []
+
+    @contextmanager
+    def claimed(*_, **__):
+        try:
+            yield None
+        finally:
+            ends.append(1)
+
+    def fail():
+        raise UserError("nobody has come")
+
+    monkeypatch.setattr("recycle.megatron.flag.protection.claimed", claimed)
+    monkeypatch.setattr(meeting, "TOLD", 0.0)
+    with pytest.raises(UserError, match="eth99"):
+        protection(environment | {"GLOO_SOCKET_IFNAME": "eth99"})
+    assert len(ends) == 1
+    found = protection(environment | {"TORCHELASTIC_RESTART_COUNT": "again"})
+    monkeypatch.setattr(found.meeting, "receive", fail)
+    assert len(ends) == 1
+    with pytest.raises(UserError, match="nobody has come"):
+        found.gather()
+    assert len(ends) == 2
+
+
 @settings(deadline=None)
 @given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), size=st.integers(1, 3), mapped=st.booleans())
 def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, size, mapped):
@@ -158,13 +201,26 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
 
 
 @pytest.mark.parametrize(
-    ("words", "ranks", "stages"),
-    [(WORDS, "2", "stages 0, 1"), (f"{WORDS} --use-tp-pp-dp-mapping", "2", ""), (WORDS, "4", ""), (WORDS, "1", "")],
+    ("words", "alone"),
+    [
+        (WORDS, ["stage 0 are on host0", "stage 1 are on host1"]),
+        (f"{WORDS} --use-tp-pp-dp-mapping", []),
+        (f"{WORDS} --use-tp-pp-dp-mapping --pipeline-model-parallel-size 1 --tensor-model-parallel-size 2", []),
+    ],
 )
-def test_the_stages_that_die_with_one_host_are_named(environment, words, ranks, stages):
-    said = risk(protection(environment, words), {"LOCAL_WORLD_SIZE": ranks})
-    assert bool(said) == bool(stages)
-    assert said.startswith(f"all servers of {stages}"[: len(said)])
+def test_what_the_loss_of_one_host_would_end_is_said(environment, words, alone, monkeypatch):
+    first, *others = [protection(environment | {"RANK": str(rank)}, words) for rank in range(4)]
+    for rank, each in enumerate([*others, first]):
+        host = f"host{(rank + 1) % 4 // 2}"
+        monkeypatch.setattr(meeting.socket, "gethostname", lambda host=host: host)
+        each.meeting.greet()
+    first.gather()
+    *stages, store = first.risks()
+    ends = ", whose loss ends the run: add --use-tp-pp-dp-mapping, and start at most as many servers on a host as there"
+    assert stages == [f"all servers of {each}{ends} are stages" for each in alone]
+    assert store.startswith("the store is on host0: ")
+    assert "; with --recycle-store etcd://HOST" in store
+    assert others[0].risks() == []
 
 
 # The end of a rank.

@@ -27,7 +27,7 @@ from harness.flag_runs import (
     words_of,
 )
 from harness.forked import TRAINING_CODE
-from harness.started import Started, by_hand
+from harness.started import Started, by_hand, wait_until
 from recycle.control.etcd_store import EtcdStore
 from recycle.control.tcp_store import listen
 from recycle.plan.mode import Mode
@@ -390,21 +390,36 @@ def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_a
 
 
 @pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
-def test_with_etcd_the_first_process_may_die_and_the_store_with_it(dataset, stock):
+def test_with_etcd_the_first_process_may_die_with_the_store_come_back_and_leave(dataset, stock, tmp_path):
     with listen() as free:
         port = free.getsockname()[1]
-    words = [sys.executable, *FLAGGED, *words_of(dataset, *ON, iterations=LENGTH)]
+    slow = tmp_path / "slow"
+    words = [sys.executable, *FLAGGED, *words_of(dataset, *ON, iterations=LENGTH, script="paced_gpt.py")]
     with etcd() as served:
-        store = {"RECYCLE_STORE": served.url}
-        variables = [VARIABLES | store | by_hand(rank, 4, "127.0.0.1", port) for rank in range(4)]
-        ranks = [Started(words, None, each, TRAINING_CODE) for each in variables]
+        chosen = VARIABLES | {"RECYCLE_STORE": served.url, "PACE": str(slow)}
+
+        def begin(rank):
+            return Started(words, None, chosen | by_hand(rank, 4, "127.0.0.1", port), TRAINING_CODE)
+
+        def said():
+            return "".join(rank.output for rank in ranks)
+
+        ranks = [begin(rank) for rank in range(4)]
         try:
             ranks[3].wait_for(" iteration        3/", 600)
-            ranks[0].kill()
-            assert [rank.ended(600) for rank in ranks[1:]] == [0] * 3, "".join(rank.output for rank in ranks)[-8000:]
+            slow.touch()
+            before = ranks[0]
+            before.kill()
+            ranks[0] = begin(0)
+            wait_until(lambda: "with 4 servers, W0_0 among them again" in said(), 600)
+            ranks[0].process.send_signal(signal.SIGTERM)
+            assert ranks[0].ended(600) == 128 + signal.SIGTERM, said()[-8000:]
+            slow.unlink()
+            assert [rank.ended(600) for rank in ranks[1:]] == [0] * 3, said()[-8000:]
         finally:
             for rank in ranks:
                 rank.kill()
-        survived = printed("".join(rank.output for rank in ranks))
-        assert losses(survived) == stock
+        assert "the store is lost" not in said()
+        assert "W0_0 leaves: SIGTERM" in said()
+        assert losses(printed(before.output + said())) == stock
         assert EtcdStore(served.cluster).newest_change() == 0

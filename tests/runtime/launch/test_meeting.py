@@ -9,7 +9,7 @@ from torch.distributed.elastic.utils.store import barrier
 
 from recycle.control.joinfile import digest_of
 from recycle.control.tcp_store import listen, serve
-from recycle.errors import UserError
+from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.launch import meeting as meetings
 from recycle.runtime.launch.greetings import Hello, lonely_stages, why_not
 from recycle.runtime.launch.meeting import RollCall
@@ -55,7 +55,7 @@ class Other:
 def test_the_first_process_lets_all_others_in_and_waits_for_their_leave(store):
     first, other = meeting(store, 0), Other(store)
     first.receive()
-    assert first.risks([(0,), (0,)]) == []  # both are on this machine
+    assert first.risks([(0,), (0,)], 1) == []  # both are on this machine
     first.admit("token", ("127.0.0.1", 5))
     other.end()
     assert other.admission.digest == digest_of("token")
@@ -118,6 +118,16 @@ def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):
         raise UserError("model.toml: cannot be read")
     other.end()
     assert other.error == "model.toml: cannot be read"
+
+
+def test_who_is_ended_at_once_in_the_midst_of_a_run_does_not_say_that_there_is_none(store):
+    first, other = meeting(store, 0, served=True), Other(store)
+    first.receive()
+    first.admit("token", ("127.0.0.1", 5))
+    other.end()
+    with pytest.raises(EndedAtOnce), first.telling_others():
+        raise EndedAtOnce("SIGTERM: ended at once", 15)
+    assert meeting(store, 1).attend().refusal == ""
 
 
 def test_who_cannot_take_part_is_named_to_all_who_wait(store):
@@ -187,5 +197,8 @@ def test_stages_whose_servers_are_all_on_one_host():
     assert lonely_stages(STAGES, ["a", "a", "a", "b"]) == {0: "a"}
     # Where there is one host, everybody knows.
     assert lonely_stages(STAGES, ["a"] * 4) == {}
+    # A server of two ranks dies with either.
+    assert lonely_stages([(0,)] * 4, ["a", "b", "b", "c"], 2) == {0: "b"}
+    assert lonely_stages([(0,)] * 4, ["a", "a", "b", "b"], 2) == {}
     # One that pipelines cut at different places holds several chunks.
     assert lonely_stages([(0, 1), (2,), (0,), (1, 2)], ["a", "a", "b", "a"]) == {1: "a", 2: "a"}

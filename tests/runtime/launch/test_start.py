@@ -62,7 +62,7 @@ def test_the_first_node_of_a_list(nodes, first):
     assert first_of(nodes) == first
 
 
-@pytest.mark.parametrize("nodes", ["--nnodes 2:3", "--nnodes=1:8"])
+@pytest.mark.parametrize("nodes", ["--nnodes 2:3", "--nnodes=1:8", "--nnodes=2 --rdzv_backend=c10d"])
 def test_a_torchrun_that_takes_others_in_is_refused(nodes):
     words = ["python", "-m", "torch.distributed.run", *nodes.split(), "--rdzv-backend", "c10d", "x.py"]
     with pytest.raises(UserError, match="it would kill all servers whenever a host joins"):
@@ -73,7 +73,10 @@ def test_a_torchrun_that_takes_others_in_is_refused(nodes):
 
 @pytest.mark.parametrize(
     "words",
-    ["torchrun --nnodes 3 x.py", "torchrun --nnodes 3:3 x.py", "torchrun --standalone x.py", "bash --nnodes 2:3", ""],
+    [
+        *("torchrun --nnodes 3 x.py", "torchrun --nnodes 3:3 x.py", "torchrun --nnodes 3 --rdzv-backend static x.py"),
+        *("torchrun --standalone x.py", "torchrun --rdzv-backend c10d x.py", "bash --nnodes 2:3", ""),
+    ],
 )
 def test_any_other_parent_is_accepted(words):
     refuse_elastic(words.split())
@@ -83,10 +86,11 @@ def test_an_address_is_that_of_an_interface_or_the_one_towards_the_first_host():
     assert choose_address(None, None) == "127.0.0.1"
     assert choose_address("lo", None) == "127.0.0.1"
     assert choose_address("127.0.0.5", None) == "127.0.0.5"
+    assert choose_address("localhost", None) == "127.0.0.1"
     assert choose_address(None, Start(1, 2, "", "127.0.0.1", 29500)) == "127.0.0.1"
 
 
-@pytest.mark.parametrize("given", ["203.0.113.7", "eth99"])
+@pytest.mark.parametrize("given", ["203.0.113.7", "eth99", "0.0.0.0", ""])
 def test_an_address_that_this_machine_does_not_have_is_refused(given):
     with pytest.raises(UserError, match=f"address {given} cannot be used: .*one of its interfaces: .*lo"):
         choose_address(given, None)
