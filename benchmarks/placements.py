@@ -1,16 +1,16 @@
 """How good plans for servers of several chunks are: period over the proved bound, and over one chunk per server.
 
 Usage: python -m benchmarks.placements [fault-free | failures] [--servers P,...] [--micro-batches M,...] [--budget S]
-       [--shape DxPxM] [--dead N,...] [--placement FORM] [--limits 1,2]
+       [--shape DxPxM] [--dead N,...] [--heavier N,...] [--placement FORM] [--limits 1,2]
 
     fault-free  one pipeline, V-shaped and interleaved with two chunks per server
     failures    64 pipelines x 16 servers x 64 micro-batches, if no other shape is given, with 0, 1, 2 and 8 dead
-                servers, drawn with a printed seed
+                servers, drawn with a printed seed, and with a last half-stage that takes once and twice as much
 
---dead, --placement and --limits choose among the rows.
+--dead, --heavier, --placement and --limits choose among the rows.
 
-A half-stage takes the costs that are named, F:I:W, and a stage of the standard placement, with which they are compared,
-twice as much. Limits are in whole stages: P and 2P. Everything runs on one core.
+A half-stage takes the costs that are named, F:I:W, and a stage of the standard placement, with which they are compared
+where nobody is dead, twice as much. Limits are in whole stages: P and 2P. Everything runs on one core.
 """
 
 import argparse
@@ -93,11 +93,13 @@ def compare(rows: Rows, shape: Sequence[int], dead: int, heavier: int = 1) -> No
     seconds = rows.seconds
     name = f"{pipelines} x {servers} x {micro_batches}"
     for costs, latency, stages in itertools.product(COSTS, LATENCIES, [times * servers for times in rows.limits]):
-        alone = planned(placed_job("standard", shape, costs, latency, stages, heavier), dead, seconds)[0]
+        alone = None
+        if not dead:
+            alone = planned(placed_job("standard", shape, costs, latency, stages, heavier), dead, seconds)[0]
         for form in rows.forms:
             plan, spent = planned(placed_job(form, shape, costs, latency, stages, heavier), dead, seconds)
             text = ":".join(map(str, costs)) + ("" if heavier == 1 else " heavy")
-            ratio, gain = f"{plan.period / plan.bound:.3f}", f"{alone.period / plan.period:.3f}"
+            ratio, gain = f"{plan.period / plan.bound:.3f}", f"{alone.period / plan.period:.3f}" if alone else "-"
             by = plan.provenance.bound_by
             show((form, name, text, latency, stages, dead, plan.period, plan.bound, ratio, by, gain, f"{spent:.1f}"))
 
@@ -110,6 +112,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", default="1,2,4", help="per server of a pipeline; 128 in all at most")
     parser.add_argument("--budget", type=float, default=5.0)
     parser.add_argument("--dead", default=",".join(map(str, DEAD)), help="how many servers of failures")
+    parser.add_argument("--heavier", default="1,2", help="how many times as much the last half-stage of failures takes")
     parser.add_argument("--placement", choices=FORMS, help="only this one")
     parser.add_argument("--limits", default="1,2", help="in P whole stages")
     parser.add_argument("--shape", type=sizes(3), default=(64, 16, 64), metavar="DxPxM", help="of failures")
@@ -120,8 +123,9 @@ def main() -> None:
     rows = Rows(forms, tuple(map(int, arguments.limits.split(","))), arguments.budget)
     if arguments.section == "failures":
         print(f"dead servers drawn with seed {SEED}")
-        for dead in map(int, arguments.dead.split(",")):
-            compare(rows, arguments.shape, dead)
+        for heavier in map(int, arguments.heavier.split(",")):
+            for dead in map(int, arguments.dead.split(",")):
+                compare(rows, arguments.shape, dead, heavier)
         return
     for servers in map(int, arguments.servers.split(",")):
         for times in map(int, arguments.micro_batches.split(",")):

@@ -48,7 +48,9 @@ SMALL = {
     "placements": Small(
         "--servers 4 --micro-batches 1 --budget 0.01", r"interleaved:2 +1 x 4 x 8 +10:12:7 heavy +1 +8 "
     ),
-    "placements failures": Small("--shape 8x4x4 --budget 0.01", r"interleaved:2 +8 x 4 x 4 +10:12:7 +1 +8 +8 "),
+    "placements failures": Small(
+        "--shape 8x4x4 --heavier 2 --budget 0.01", r"interleaved:2 +8 x 4 x 4 +10:12:7 heavy +1 +8 +8 "
+    ),
     "fleets": Small("", r"64 servers x 96 layers: \d+ templates"),
     "fleets failures": Small("--micro-batches 6", r"6  7  4  \d+  \d+  \d+  [\d.]+ \([\d.]+\)  \d+ GB"),
     "fleets trace --trace FILE": Small("--micro-batches 6 --seeds 1", r"6  [\d.]+  [\d.]+  [\d.]+  \d+  \d+"),

@@ -18,7 +18,7 @@ from recycle.planner.greedy.advance import advance
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
-from recycle.planner.greedy.pattern import busiest, spread
+from recycle.planner.greedy.pattern import busiest, needed, sparing, spread
 from recycle.planner.greedy.published import zero_bubble_orders
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
@@ -44,10 +44,8 @@ TASKS_A_MOVE = 200
 """A plan made from a pattern counts as a move for every so many of its tasks."""
 
 FEWER = 1
-"""How many micro-batches fewer than the busiest server's a pattern is tried with: more never helped."""
-
-FEWER_CHUNKED = 2
-"""The same where servers hold several chunks, as far as a shorter pattern's bound is above that of what follows it."""
+"""How many micro-batches fewer than the busiest server's a pattern is tried with: more never helped, but for several
+chunks per server where a shorter pattern's bound is above that of what follows it, and its servers idle enough."""
 
 LIKELY = 8
 """With several chunks per server, the schedules of a pattern that are tried however long that takes."""
@@ -230,14 +228,26 @@ class _Search:
         most = busiest(self.problem)
         least = max(self.problem.job.micro_batches, most - FEWER)
         if not self.problem.job.standard:
-            floor = max(self.problem.job.micro_batches, most - FEWER_CHUNKED)
-            while least > floor and lower_bound(one_pipeline(self.problem, least)).value > self.bound:
+            while least > self.problem.job.micro_batches and self.bound_of(least) > self.bound:
+                if needed(self.problem, least - 1) > self.bound_of(least - 1):
+                    break
                 least -= 1
         return range(most, least - 1, -1)
 
+    def bound_of(self, places: int) -> int:
+        return lower_bound(one_pipeline(self.problem, places)).value
+
     def pattern(self, places: int) -> "_Search":
-        """A search of a pattern, with the best that can be made in one go."""
-        search = _Search(one_pipeline(self.problem, places), self.spending, self.random, whole=self)
+        """A search of a pattern, with the best that can be made in one go.
+
+        Where many guests are left over memory is kept for them, if that costs nothing by the bound.
+        """
+        problem = one_pipeline(self.problem, places)
+        if not self.problem.job.standard and places < busiest(self.problem) - FEWER:
+            spared = sparing(self.problem, places)
+            if lower_bound(spared).value == lower_bound(problem).value:
+                problem = spared
+        search = _Search(problem, self.spending, self.random, whole=self)
         began, share = search.progress().seconds, self.problem.tasks / search.problem.tasks
         for number, programs in enumerate(search.constructed(), 1):
             search.begin(programs)
@@ -254,11 +264,8 @@ class _Search:
         """Search for a pattern that all pipelines follow."""
         most, *fewer = self.places()
         if fewer and not self.problem.job.standard:
-            # To time a plan takes long where there are so many tasks: the pattern that promises more is first.
-            for places in reversed(fewer):
-                self.crowd(self.pattern(places))
-                if self.best is not None:
-                    break
+            # To time a plan takes long where there are so many tasks: the pattern that promises most is first.
+            self.crowd(self.pattern(fewer[-1]))
             if self.best is None or not self.spending.enough(self.progress(), self.later):
                 pattern = self.pattern(most)
                 if self.best is None or pattern.value < self.value:

@@ -15,21 +15,48 @@ So the value of the pattern is reached. Where it equals the bound of a stage wit
 
 A pattern of fewer micro-batches is shorter, and leaves guests over. They are put beside the micro-batch in their place,
 each of their chunks on another server, and releases of memory are moved forward for them; what that costs, or whether
-servers then wait for each other, only the clock tells.
+servers then wait for each other, only the clock tells. Servers make up for it where they idle for longer than these
+guests take (``needed``), and do not wait for each other if the pattern leaves memory for them (``sparing``).
 """
 
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
+import msgspec
+
 from recycle.job import Server
 from recycle.planner.model.evaluate import timing
-from recycle.planner.model.problem import Problem, Programs, one_pipeline
+from recycle.planner.model.problem import Problem, Programs, make_problem, one_pipeline
 
 
 def busiest(problem: Problem) -> int:
     """How many micro-batches the busiest server executes at least: k above."""
     return max(-(-problem.total // len(live)) for live in problem.live)
+
+
+def left_over(problem: Problem, places: int) -> list[int]:
+    """Per place of a pipeline, how many guests are left over for the busiest server by a pattern of so many places."""
+    return [max(0, -(-problem.total // len(live)) - places) for live in problem.live]
+
+
+def needed(problem: Problem, places: int) -> int:
+    """How long a pattern should be whose guests left over are to delay little: the time for them is there twice."""
+    each = [sum(sum(problem.cost[chunk]) for chunk in chunks) for chunks in problem.job.chunks]
+    over = left_over(problem, places)
+    return max((places + 2 * more) * cost for more, cost in zip(over, each, strict=True))
+
+
+def sparing(problem: Problem, places: int) -> Problem:
+    """The problem of a pattern that keeps memory for the guests left over."""
+    pattern = one_pipeline(problem, places)
+    stages = list(pattern.job.stages)
+    for more, chunks in zip(left_over(problem, places), problem.job.chunks, strict=True):
+        held = sum(problem.acquire[chunk][0] for chunk in chunks)
+        for chunk in chunks:
+            limit = max(held, stages[chunk].limit - more * held)
+            stages[chunk] = msgspec.structs.replace(stages[chunk], limit=limit)
+    return make_problem(msgspec.structs.replace(pattern.job, stages=tuple(stages)), (), problem.mode)
 
 
 def pattern_of(problem: Problem, programs: Programs) -> Programs:

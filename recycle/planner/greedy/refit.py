@@ -52,7 +52,11 @@ class _Lane:
 
 
 class _Refit:
-    """One simulation. Tasks are numbered ``(unit * C + chunk) * 3 + kind`` for C chunks, and lanes as servers are."""
+    """One simulation. Tasks are numbered ``(unit * C + chunk) * 3 + kind`` for C chunks, and lanes as servers are.
+
+    What a task needs of its own chunk is before it on its lane. So it waits for its neighbour's result at most, and one
+    lane at most for it.
+    """
 
     def __init__(self, problem: Problem, programs: Programs, target: int) -> None:
         job = problem.job
@@ -63,14 +67,22 @@ class _Refit:
         self.cost = [cost for stage in problem.cost for cost in stage]
         self.lanes = [self._lane(server, programs[server], target) for server in self.servers]
         self.acquire = [amount for stage in problem.acquire for amount in stage]
-        self.release = [amount for stage in problem.release for amount in stage]
-        self.needs = [
-            [(need.stage * 3 + need.kind - chunk * 3 - kind, need.lag) for need in needs]
-            for chunk, kinds in enumerate(problem.needs)
-            for kind, needs in enumerate(kinds)
-        ]
-        self.end = [-1] * (problem.total * width)
-        self.watchers: dict[int, list[int]] = {}
+        released = [amount for stage in problem.release for amount in stage]
+        # Nothing else happens on a server meanwhile: what is released at the end is there for what comes next.
+        self.change = [after - before for after, before in zip(released, self.acquire, strict=True)]
+        # The task that waits for each, by its distance, and the lag; and when what a task waits for is there, -1 while
+        # that is not known.
+        self.follower = [(0, 0)] * width
+        ready = [0] * width
+        for chunk, kinds in enumerate(problem.needs):
+            for kind, needs in enumerate(kinds):
+                for need in needs:
+                    if need.stage != chunk:
+                        task, before = chunk * 3 + kind, need.stage * 3 + need.kind
+                        self.follower[before] = task - before, need.lag
+                        ready[task] = -1
+        self.ready = ready * problem.total
+        self.watchers: dict[int, int] = {}
         self.agenda = {0: list(range(len(self.lanes)))}
         self.times = [0]
 
@@ -87,14 +99,22 @@ class _Refit:
         return _Lane([task for task in tasks if task % 3 < 2], here.limit, slack, cost)
 
     def run(self) -> Programs:
-        lanes, agenda, times = self.lanes, self.agenda, self.times
+        lanes, agenda, times, ready = self.lanes, self.agenda, self.times, self.ready
         while times:
             now = heappop(times)
             idle: set[int] = set()
             # What can start now starts before anybody runs a W because nothing is there. More may join meanwhile.
             for number in agenda[now]:
-                if lanes[number].free <= now and not self._go_on(number, now):
-                    idle.add(number)
+                lane = lanes[number]
+                if lane.free > now:
+                    continue
+                task = lane.order[lane.place] if lane.place < len(lane.order) else -1
+                if task >= 0 and 0 <= ready[task] <= now:
+                    self._go_on(number, task, now)
+                    continue
+                idle.add(number)
+                if task >= 0 and ready[task] < 0:
+                    self.watchers[task] = number
             del agenda[now]
             for number in sorted(idle):
                 if lanes[number].free <= now:
@@ -122,38 +142,21 @@ class _Refit:
             self.agenda[time] = [number]
             heappush(self.times, time)
 
-    def _arrival(self, number: int, task: int) -> int:
-        """When all that a task needs is there, -1 while that is not known; then its server is told when it is."""
-        arrival = 0
-        for distance, lag in self.needs[task % self.width]:
-            end = self.end[task + distance]
-            if end < 0:
-                self.watchers.setdefault(task + distance, []).append(number)
-                return -1
-            arrival = max(arrival, end + lag)
-        return arrival
-
-    def _go_on(self, number: int, now: int) -> bool:
-        """Start the next F or I of the order, or the W whose memory it needs, if that can be."""
+    def _go_on(self, number: int, task: int, now: int) -> None:
+        """Start the next F or I of the order, or the W whose memory it needs."""
         lane = self.lanes[number]
-        if lane.place == len(lane.order):
-            return False
-        task = lane.order[lane.place]
-        if not 0 <= self._arrival(number, task) <= now:
-            return False
         if self.acquire[task % self.width] > lane.room:
             self._start(number, lane.waiting.popleft(), now)
-            return True
+            return
         lane.place += 1
         self._start(number, task, now)
         if task % 3 == 1:
             lane.waiting.append(task + 1)
-        return True
 
     def _fill(self, number: int, now: int) -> None:
         """Run a W while the next F or I is not there, or wait for that."""
         lane = self.lanes[number]
-        arrival = self._arrival(number, lane.order[lane.place]) if lane.place < len(lane.order) else -1
+        arrival = self.ready[lane.order[lane.place]] if lane.place < len(lane.order) else -1
         if lane.waiting:
             weight = lane.waiting[0]
             gap = arrival - now
@@ -164,13 +167,15 @@ class _Refit:
             self._wake(number, arrival)
 
     def _start(self, number: int, task: int, now: int) -> None:
-        lane, kind = self.lanes[number], task % self.width
+        lane, rule = self.lanes[number], task % self.width
         if lane.done:
             lane.slack -= now - lane.free
         lane.done.append(task)
-        lane.free = self.end[task] = now + lane.cost[kind]
-        # Nothing else happens on the server meanwhile: what is released at the end is there for what comes next.
-        lane.room += self.release[kind] - self.acquire[kind]
-        self._wake(number, lane.free)
-        for watcher in self.watchers.pop(task, ()):
-            self._wake(watcher, now)
+        lane.free = end = now + lane.cost[rule]
+        lane.room += self.change[rule]
+        self._wake(number, end)
+        distance, lag = self.follower[rule]
+        if distance:
+            self.ready[task + distance] = end + lag
+            if task + distance in self.watchers:
+                self._wake(self.watchers.pop(task + distance), now)

@@ -27,7 +27,8 @@ does not hold all F.
 Sandwich. Let t be a chunk below the lowest that the server holds. Its first F belongs to a micro-batch whose F of t
 started the way from t earlier; its last I to one whose I of t comes the way back later, and is followed by a W and an
 update of t. All of that is inside one window: that of the server that ran the first of them, which does not end before
-all gradients of t are complete and it has stepped.
+all gradients of t are complete and it has stepped. Nor does any F of the place come sooner behind the first F of t than
+by the way: the shared warm-up counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,20 +42,32 @@ from recycle.planner.model.problem import Problem
 ChunkRule: TypeAlias = Literal["work", "warm-up", "last gradient", "sandwich"]
 
 
+class _Window(NamedTuple):
+    """What lies in a window beside the work of the busiest server of a place.
+
+    Attributes:
+        idle: its idle time before its first I.
+        last_gradient: from the first F in the window to the end of its last I.
+    """
+
+    idle: int
+    last_gradient: int
+
+
 class _Load(NamedTuple):
     """What the busiest server of a place does at least, and what it waits for.
 
     Attributes:
         work: all its compute.
-        idle: idle time before its first I.
-        last_gradient: from the start of its first F to the end of its last I.
-        last_weight: how long the W behind that takes.
+        last_weight: how long the W behind its last I takes.
+        own: from its first F on.
+        shared: from the first F of the place on, by whichever server.
     """
 
     work: int
-    idle: int
-    last_gradient: int
     last_weight: int
+    own: _Window
+    shared: _Window
 
 
 class _Item(NamedTuple):
@@ -80,13 +93,16 @@ def chunk_bounds(problem: Problem) -> list[tuple[int, int, ChunkRule]]:
         load = _busiest(problem, place, out, back)
         lowest = chunks[0]
         outside = least_updates(job, Server(0, place)) if problem.staggered else out[lowest]
+        one = min(job.stages[chunk].update for chunk in chunks) if problem.staggered else out[lowest]
+        idle = max(load.own.idle + outside, load.shared.idle + one)
+        last_gradient = max(load.own.last_gradient + outside, load.shared.last_gradient + one)
         found.append((load.work + outside, place, "work"))
-        found.append((load.work + load.idle + outside, place, "warm-up"))
-        found.append((load.last_gradient + load.last_weight + outside, place, "last gradient"))
+        found.append((load.work + idle, place, "warm-up"))
+        found.append((last_gradient + load.last_weight, place, "last gradient"))
         for chunk in range(lowest) if problem.staggered else range(min(lowest, 1)):
             way = out[lowest] - out[chunk] + back[lowest] - back[chunk]
             last = problem.cost[chunk][2] + (job.stages[chunk].update if problem.staggered else 0)
-            found.append((way + load.last_gradient + last, place, "sandwich"))
+            found.append((way + load.shared.last_gradient + last, place, "sandwich"))
     return found
 
 
@@ -128,7 +144,7 @@ def _busiest(problem: Problem, place: int, out: Sequence[int], back: Sequence[in
     last_gradient = work + idle - pending
     last_weight = min(problem.cost[chunk][2] for chunk in chunks)
     if keeps_home:
-        mine, warm_up = own * sum(each), _warm_up(problem, place, out)
+        mine, warm_up = own * sum(each), _warm_up(problem, place, out, own, keeps=True)
         idle = max(idle, mine + warm_up - work)
         # If memory does not hold all F, the last of them comes behind the first I, and so behind the warm-up.
         waits = own * sum(job.stages[chunk].held for chunk in chunks) > limit
@@ -136,18 +152,28 @@ def _busiest(problem: Problem, place: int, out: Sequence[int], back: Sequence[in
         last_gradient = max(last_gradient, mine + warm_up - pending, cooled)
     if keeps_home and live == job.pipelines:
         last_weight = problem.cost[chunks[0]][2]
-    return _Load(work, idle, last_gradient, last_weight)
+    shared = max(idle, _warm_up(problem, place, out, problem.total, keeps=False))
+    shared_last = max(last_gradient, work + shared - pending)
+    return _Load(work, last_weight, _Window(idle, last_gradient), _Window(shared, shared_last))
 
 
-def _warm_up(problem: Problem, place: int, out: Sequence[int]) -> int:
-    """For how long a server does nothing for the micro-batches of its own pipeline before the first I of them."""
+def _warm_up(problem: Problem, place: int, out: Sequence[int], count: int, *, keeps: bool) -> int:
+    """For how long a server does nothing for some micro-batches before the first I of them at its place.
+
+    Args:
+        problem: what is planned.
+        place: the server's.
+        out: per chunk, the way there.
+        count: how many micro-batches.
+        keeps: whether one of them is the first to release memory, and all its chunks are executed there.
+    """
     chunks, limit = problem.job.chunks[place], problem.job.limit(place)
     last = chunks[-1]
     first_gradient = out[last] + round_trip(problem, last) - problem.cost[last][1]
     idle = 0
     for there, time in enumerate([*(out[chunk] for chunk in chunks[1:]), first_gradient], 1):
-        kept = sum(problem.acquire[chunk][0] for chunk in chunks[there:])
-        forwards = _filling(limit - kept, _forwards(problem, chunks[:there], problem.job.micro_batches))
+        kept = sum(problem.acquire[chunk][0] for chunk in chunks[there:]) if keeps else 0
+        forwards = _filling(limit - kept, _forwards(problem, chunks[:there], count))
         idle = max(idle, time - out[chunks[0]] - forwards)
     return idle
 

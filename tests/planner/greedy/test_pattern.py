@@ -9,7 +9,7 @@ from recycle.plan.timing import Deadlock
 from recycle.planner.greedy.chunk_scheduler import POLICIES as CHUNK_POLICIES
 from recycle.planner.greedy.chunk_scheduler import schedule_chunks
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
-from recycle.planner.greedy.pattern import busiest, pattern_of, spread
+from recycle.planner.greedy.pattern import busiest, pattern_of, sparing, spread
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem, one_pipeline
 from tests.planner.greedy.test_chunk_scheduler import made
@@ -46,7 +46,7 @@ def test_guests_that_are_left_over_keep_to_memory(problem, policy, fewer):
 def test_with_several_chunks_plans_follow_patterns_too(problem, policy, fewer):
     most = busiest(problem)
     places = max(problem.job.micro_batches, most - fewer)
-    single = one_pipeline(problem, places)
+    single = sparing(problem, places)
     pattern = schedule_chunks(single, policy)
     programs = spread(problem, pattern, places)
     try:

@@ -55,11 +55,11 @@ def test_where_results_travel_long_the_first_server_s_idle_time_and_a_full_memor
     assert bound.value == min(value(problem, programs) for programs in chunk_schedules(problem))
 
 
-def test_guests_do_not_shorten_what_a_server_waits_for_its_own():
+def test_guests_do_not_fill_what_a_server_waits_for_before_its_first_input_gradient():
     stage = Stage(1, 1, 1, 0, 0, 1, 0, 16)
     job = Job(6, 6, (stage,) * 8, (2,) * 7, placement=parse_placement("interleaved:2", 4))
-    alone, shared = (
-        {(bound.rule, bound.stage): bound.value for bound in breakdown(make_problem(job, dead, Mode()))}
-        for dead in ((), (job.servers()[4],))
-    )
-    assert alone["warm-up", 0] == shared["warm-up", 0] > shared["work", 0] > alone["work", 0]
+    problem = make_problem(job, (job.servers()[4],), Mode())
+    found = {(bound.rule, bound.stage): bound.value for bound in breakdown(problem)}
+    # It is 31 from the first F of the place to its first I, and F take memory for 16 of these.
+    assert found["work", 0] == 36 + 9
+    assert found["warm-up", 0] == found["work", 0] + 31 - 16
