@@ -10,7 +10,7 @@ then each rank holds its part only, and nobody who waits for the input gradient 
 carry out the same list, and so meet there in the same order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -64,8 +64,13 @@ def queued_weight_gradients() -> Iterator[list[Owed]]:
         BackwardHook.queue = None
 
 
-def add_weight_gradients(queue: list[Owed]) -> None:
-    """Compute what is owed, and add it to ``main_grad`` where Megatron keeps one, to ``grad`` otherwise."""
+def add_weight_gradients(queue: list[Owed], added: Callable[[torch.nn.Parameter], None]) -> None:
+    """Compute what is owed, and add it to ``main_grad`` where Megatron keeps one, to ``grad`` otherwise.
+
+    Args:
+        queue: what is owed.
+        added: told of each weight when its gradient was added.
+    """
     with torch.no_grad():
         for weight, grad_output, source, sharing in queue:
             gradient = grad_output.t().matmul(source if sharing is None else _gathered(source, sharing))
@@ -75,6 +80,7 @@ def add_weight_gradients(queue: list[Owed]) -> None:
                 weight.grad = gradient
             else:
                 target.add_(gradient)
+            added(weight)
 
 
 def _backward(ctx: Any, grad_output: torch.Tensor) -> Any:
