@@ -27,7 +27,8 @@ from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.method import Method
+from recycle.runtime.step.update import TorchUpdate
 
 ALLOWED = 1.15
 PLAN = plan(job(2, 2, 4), Mode())

@@ -36,7 +36,7 @@ from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.emulate.stage import EmulatedStage
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.execute.stage import MicroBatch
+from recycle.runtime.execute.stage import Complete, MicroBatch
 from recycle.runtime.join import serving
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
@@ -126,15 +126,17 @@ class CountingStage(EmulatedStage):
         super().__init__(job, server, *others)
         self.counts = torch.zeros(job.pipelines, job.micro_batches, dtype=torch.int64)
 
-    def weight_gradient(self, micro_batch: MicroBatch) -> None:
+    def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
         """See PipelineStage."""
-        super().weight_gradient(micro_batch)
+        super().weight_gradient(micro_batch, complete)
         self.counts[micro_batch.home, micro_batch.number] += 1
 
-    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+    def backward(
+        self, micro_batch: MicroBatch, received: torch.Tensor | None, complete: Complete | None = None
+    ) -> torch.Tensor | None:
         """See PipelineStage."""
         self.counts[micro_batch.home, micro_batch.number] += 1
-        return super().backward(micro_batch, received)
+        return super().backward(micro_batch, received, complete)
 
     def drop(self) -> None:
         """See PipelineStage."""

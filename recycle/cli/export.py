@@ -26,8 +26,9 @@ from recycle.plan.export import export_csv, export_torch
 def command(plan_file: Path, form: str, pipeline: int, output: Path | None) -> None:
     """Write PLAN in a form that other programs read.
 
-    csv has a row per compute instruction: server, chunk, op, home, micro_batch, start, end. torch has a row per rank,
-    for _PipelineScheduleRuntime of torch.distributed.pipelining; it exists for plans without re-routing.
+    csv has a row per compute instruction, and per reduction beside others: server, chunk, op, home, micro_batch, start,
+    end. torch has a row per rank, for _PipelineScheduleRuntime of torch.distributed.pipelining; it exists for plans
+    without re-routing.
     """
     plan = load_legal_plan(plan_file)
     text = export_csv(plan) if form == "csv" else export_torch(plan, pipeline)

@@ -30,6 +30,7 @@ JOB_FLAGS = {
         "--placement",
         "the chunks of each server: standard, v-shaped, interleaved:N, consecutive:N; costs are then per chunk",
     ),
+    "overlap_reduction": ("--overlap-reduction", "reduce gradients while their servers compute others"),
     "forward": ("--forward-cost", "time of F"),
     "input_gradient": ("--input-gradient-cost", "time of I"),
     "weight_gradient": ("--weight-gradient-cost", "time of W"),
@@ -42,7 +43,7 @@ JOB_FLAGS = {
         "--limit",
         "memory of each server; default: for as many micro-batches as there are stages, and the state",
     ),
-    "state": ("--state", "the part of the limit that is taken by parameters, moments and what is kept of them"),
+    "state": ("--state", "the part of the limit that parameters and moments take"),
 }
 
 
@@ -88,7 +89,14 @@ class JobCommand(click.Command):
 
 
 WHOLE: dict[str, Any] = {"type": int, "metavar": "NUMBER"}
-KINDS = {"pipelines": WHOLE, "stages": WHOLE, "micro_batches": WHOLE, "placement": {"metavar": "FORM"}}
+SWITCH: dict[str, Any] = {"is_flag": True, "default": None}
+KINDS = {
+    "pipelines": WHOLE,
+    "stages": WHOLE,
+    "micro_batches": WHOLE,
+    "placement": {"metavar": "FORM"},
+    "overlap_reduction": SWITCH,
+}
 """What the flags of a job take that are not one number, or one per stage."""
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from typing import NamedTuple
 
 from recycle.errors import UserError
 from recycle.plan.copy_timing import plan_times
@@ -11,10 +12,20 @@ from recycle.plan.plan import Plan
 COLUMNS = ("server", "chunk", "op", "home", "micro_batch", "start", "end")
 
 
+class _Row(NamedTuple):
+    chunk: int
+    op: Op
+    home: int | str
+    micro_batch: int | str
+    start: int
+    end: int
+
+
 def export_csv(plan: Plan) -> str:
     """Every compute instruction of a legal plan with its times, a row each; the first row names the columns.
 
-    With them alone, the costs and the placement one can judge a plan. A chunk is the stage where each server holds one.
+    Reductions that go on beside them have rows without home and micro-batch, one for each server that takes part. With
+    all these alone, the costs and the placement one can judge a plan. A chunk is the stage where each server holds one.
     """
     clock = plan_times(plan).clock
     first = min((start[0] for start in clock.start.values() if start), default=0)
@@ -22,10 +33,14 @@ def export_csv(plan: Plan) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for server in sorted(clock.compute):
-        rows = zip(clock.compute[server], clock.start[server], clock.end[server], strict=True)
-        for instruction, start, end in rows:
-            op, home, micro_batch = instruction.op.value, instruction.home, instruction.micro_batch
-            writer.writerow((server, instruction.stage, op, home, micro_batch, start - first, end - first))
+        computed = zip(clock.compute[server], clock.start[server], clock.end[server], strict=True)
+        rows = [_Row(each.stage, each.op, each.home, each.micro_batch, start, end) for each, start, end in computed]
+        held = {update.chunk for update in clock.updates[server]}
+        reduced = [(chunk, each) for chunk, each in clock.reductions.items() if chunk in held]
+        rows += [_Row(chunk, Op.REDUCE, "", "", each.start, each.end) for chunk, each in reduced]
+        for row in sorted(rows, key=lambda row: row.start):
+            names = row.chunk, row.op.value, row.home, row.micro_batch
+            writer.writerow((server, *names, row.start - first, row.end - first))
     return text.getvalue()
 
 

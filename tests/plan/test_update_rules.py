@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from harness.examples import QUICK
 from recycle.holding import holders
 from recycle.job import Job, Server, Stage
+from recycle.placement import parse_placement
 from recycle.plan.checker import check_plan
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction, Op
@@ -156,3 +157,14 @@ def test_no_reduction_is_left_out_where_a_server_computes_nothing():
     programs[Server(0, 1)] = [Instruction(Op.F, 1, 0, 0), Instruction(Op.F, 2, 0, 0)]
     clock = run_clock(job, Mode(), programs)
     assert {update.chunk for update in clock.updates[Server(1, 0)]} == {0, 3}
+
+
+def test_a_stage_that_is_cut_into_chunks_hides_their_reductions_behind_its_own_work():
+    def period(chunks):
+        cost = 4 // chunks
+        stage = Stage(cost, cost, cost, cost, 2 * cost, cost, 0, 24)
+        cut = parse_placement(f"consecutive:{chunks}", 3)
+        job = Job(2, 6, (stage,) * 3 * chunks, (0,) * (3 * chunks - 1), placement=cut, overlap_reduction=True)
+        return make_plan(job, (), Mode(), QUICK).period
+
+    assert period(4) < period(2) < period(1) == 6 * 12 + 8 + 4

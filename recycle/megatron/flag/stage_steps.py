@@ -20,7 +20,8 @@ from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network, meet
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.method import Method
+from recycle.runtime.step.update import TorchUpdate
 
 
 class Stepping(NamedTuple):

@@ -26,7 +26,8 @@ from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.method import Method
+from recycle.runtime.step.update import TorchUpdate
 
 MICROSECONDS = 1e6
 

@@ -31,12 +31,15 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import steps_made
 from recycle.runtime.step.shard_steps import ShardRule
 from recycle.runtime.step.trainee import Trainee
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.update import TorchUpdate
 
 CPU = torch.device("cpu")
+BUCKET = 1_000_000
+"""Numbers that are reduced together at least, so that what a reduction costs besides counts little."""
 
 
 class GptServer:
@@ -228,6 +231,7 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         options.schedule.prepare,
         options.scale_rule,
         _shard_rule(stages, job.pipelines) if run.distributed else None,
+        BUCKET if job.overlap_reduction is True else 0,
     )
     main = MainParameters(*(stage.parameters() for stage in stages))
     update = TorchUpdate(main, options.make_optimizer, batch.rows, numbers, len(job.stages), method)

@@ -10,7 +10,7 @@ their outputs, while all else of the graph is free.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -87,15 +87,22 @@ class DelayedModules:
         return [Delayed(each, entries) for each in self._modules if (entries := _emptied(each.wgrad_store.context))]
 
     @staticmethod
-    def compute(left: Sequence[Delayed]) -> None:
-        """Compute what was left, and add it to ``main_grad`` where there is one, to ``grad`` otherwise."""
+    def compute(left: Sequence[Delayed], added: Callable[[torch.nn.Parameter], None]) -> None:
+        """Compute what was left, and add it to ``main_grad`` where there is one, to ``grad`` otherwise.
+
+        Args:
+            left: by modules; the last one comes first, as in a backward pass.
+            added: told of each parameter of a module when its gradient was added.
+        """
         with torch.no_grad():
-            for module, entries in left:
+            for module, entries in reversed(left):
                 for each in entries:
                     module.wgrad_store.context.put(each)
                 with _adding(module):
                     module.backward_dw()
                 assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
+                for parameter in module.parameters(recurse=False):
+                    added(parameter)
 
 
 def delays(module: torch.nn.Module) -> bool:

@@ -1,5 +1,6 @@
 """A Megatron model chunk as a stage that the runtime can run."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -10,10 +11,10 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_model_config
 
 from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add_up_always
-from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
+from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, has_hooks, queued_weight_gradients
 from recycle.megatron.shared.world import Place
 from recycle.runtime.execute.seeds import seed_of, seeded
-from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
+from recycle.runtime.execute.stage import Complete, Held, MicroBatch, TensorSpec
 
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
 
@@ -54,6 +55,13 @@ class OwedWeights(NamedTuple):
             yield from (each.grad_output, each.input)
         for left in self.delayed:
             yield from left.tensors
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Whose gradients wait, as often as they do."""
+        for each in self.own:
+            yield each.weight
+        for left in self.delayed:
+            yield from left.module.parameters(recurse=False)
 
 
 class MegatronStage:
@@ -107,6 +115,7 @@ class MegatronStage:
         self._contexts: dict[MicroBatch, ChunkContext] = {}
         self._owed: dict[MicroBatch, OwedWeights] = {}
         self._delayed = DelayedModules(model)
+        self._hooked = has_hooks(model)
         add_up_always(model)
         self._results: dict[MicroBatch, Any] = {}
         # Of which iteration the parameters have seen a micro-batch.
@@ -152,17 +161,38 @@ class MegatronStage:
         self._owed[micro_batch] = OwedWeights(queue, self._delayed.take())
         return gradient
 
-    def weight_gradient(self, micro_batch: MicroBatch) -> None:
+    def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
         """Compute the weight gradients that were left."""
-        own, delayed = self._owed.pop(micro_batch)
-        add_weight_gradients(own)
-        self._delayed.compute(delayed)
+        owed = self._owed.pop(micro_batch)
+        added = _nobody if complete is None else self._tells_last(owed, complete)
+        add_weight_gradients(owed.own, added)
+        self._delayed.compute(owed.delayed, added)
 
-    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
-        """A backward pass."""
+    def backward(
+        self, micro_batch: MicroBatch, received: torch.Tensor | None, complete: Complete | None = None
+    ) -> torch.Tensor | None:
+        """A backward pass; its two halves one after the other where somebody is told of weight gradients."""
+        if complete is not None or self._hooked:
+            gradient = self.input_gradient(micro_batch, received)
+            self.weight_gradient(micro_batch, complete)
+            return gradient
         gradient = self._backward(micro_batch, received)
-        self._delayed.compute(self._delayed.take())
+        self._delayed.compute(self._delayed.take(), _nobody)
         return gradient
+
+    def _tells_last(self, owed: OwedWeights, complete: Complete) -> Complete:
+        """Tell of all parameters of which nothing is owed; gives what tells of others when nothing is any more."""
+        left = Counter(owed.parameters())
+        for each in self.parameters():
+            if each.requires_grad and each not in left:
+                complete(each)
+
+        def added(parameter: torch.nn.Parameter) -> None:
+            left[parameter] -= 1
+            if parameter.requires_grad and not left[parameter]:
+                complete(parameter)
+
+        return added
 
     def _backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         source, output = self._contexts.pop(micro_batch)
@@ -236,6 +266,10 @@ class MegatronStage:
             (self._results[micro_batch],) = store
             self.tokens += tokens
         return output
+
+
+def _nobody(_: torch.nn.Parameter) -> None:
+    """What is told of gradients where nobody asks."""
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Executor, Hooks
 from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.execute.program import Program
 from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.execute.transport import Transport, key_of
 from recycle.runtime.net.network import Network, Reduction
@@ -40,55 +41,6 @@ class IterationReport(NamedTuple):
 
     losses: tuple[float, ...]
     peak_memory: int
-
-
-class _Program:
-    """A list in two parts: what belongs to single micro-batches, and what comes when all of them are done.
-
-    Where servers hold several chunks, each is summed from its last gradient on, while its servers compute others: so
-    peers for one need not wait for who computes another, and the clock does not let them. Sums begin in the list's
-    order, which all peers have, and at every server before all that the second part sums with them.
-
-    Args:
-        instructions: of the list.
-        several: whether servers of the job hold several chunks.
-
-    Attributes:
-        work: the first part; with reductions, where they stand among others and not right before their steps.
-        update: the second part.
-        beside: whether reductions are in the first one, to be waited for in the second.
-        complete: by the instruction of the first part after which they can begin, the chunks whose reductions are not
-            in it; under None those of a server that computes nothing.
-    """
-
-    def __init__(self, instructions: Sequence[Instruction], several: bool) -> None:
-        behind = [after.op for each, after in pairwise(instructions) if each.op is Op.REDUCE]
-        self.beside = any(op is not Op.STEP for op in behind)
-        kinds = (Op.STEP,) if self.beside else (Op.REDUCE, Op.STEP)
-        self.work = [each for each in instructions if each.op not in kinds]
-        self.update = [each for each in instructions if each.op in kinds]
-        self.complete = self._complete() if several and not self.beside else {}
-
-    def _complete(self) -> Mapping[Instruction | None, Sequence[int]]:
-        computed = [each for each in self.work if each.op.is_compute]
-        chunks = [each.stage for each in self.update if each.op is Op.REDUCE]
-        last = {each.stage: place for place, each in enumerate(computed)}
-        if not computed:
-            return {None: chunks}
-        found: dict[Instruction | None, list[int]] = {}
-        place = 0
-        for chunk in chunks:
-            place = max(place, last.get(chunk, 0))
-            found.setdefault(computed[place], []).append(chunk)
-        return found
-
-    def is_last(self, instruction: Instruction) -> bool:
-        """Whether a REDUCE or a STEP is the last one of the list."""
-        return instruction == next(each for each in reversed(self.update) if each.op is instruction.op)
-
-    def is_first(self, instruction: Instruction) -> bool:
-        """Whether a REDUCE or a STEP is the first one of the list."""
-        return instruction == next(each for each in self.update if each.op is instruction.op)
 
 
 class Worker:
@@ -122,10 +74,10 @@ class Worker:
     ) -> None:
         server = network.server
         job = plan.job
-        several = self._several = not job.standard
-        self._program = self._present = _Program(require_program(plan, server, stages), several)
+        self._job = job
+        self._program = self._present = Program(require_program(plan, server, stages), job)
         other = waiting and require_program(waiting, server, stages)
-        self._waiting = _Program(other, several) if other else self._program
+        self._waiting = Program(other, job) if other else self._program
         self._whole = self._program, self._waiting
         self._micro_batches = job.micro_batches
         self._depth = len(job.stages)
@@ -183,9 +135,7 @@ class Worker:
         """
         if micro_batches != self._micro_batches:
             lists = ((*each.work, *each.update) for each in self._whole)
-            self._program, self._waiting = (
-                _Program(first_of_each(each, micro_batches), self._several) for each in lists
-            )
+            self._program, self._waiting = (Program(first_of_each(each, micro_batches), self._job) for each in lists)
             self._micro_batches = micro_batches
 
     @property
@@ -248,16 +198,18 @@ class Worker:
         op, stage = instruction.op, self._stages[instruction.stage]
         received = self._receive(instruction)
         micro_batch = self._micro_batch(instruction)
+        complete = partial(self._update.complete, instruction.stage) if instruction in self._present.last else None
         result: torch.Tensor | None
         if op is Op.F:
             result = stage.forward(micro_batch, received)
             self._count_memory()
         elif op is Op.W:
-            stage.weight_gradient(micro_batch)
+            stage.weight_gradient(micro_batch, complete)
             result = None
+        elif op is Op.I:
+            result = stage.input_gradient(micro_batch, received)
         else:
-            act = stage.backward if op is Op.B else stage.input_gradient
-            result = act(micro_batch, received)
+            result = stage.backward(micro_batch, received, complete)
         if op is not Op.F:
             self._update.collect()
         self._keep(instruction, result)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -13,10 +12,11 @@ from recycle.runtime.net.peers import ChunkPeers
 from recycle.runtime.step.exact_sums import NOTHING
 from recycle.runtime.step.gradient_sums import GradientSums
 from recycle.runtime.step.listener import StepFeed
-from recycle.runtime.step.loss_scale import LossScale, ScaleRule
+from recycle.runtime.step.loss_scale import LossScale
 from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
+from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import require_supported
-from recycle.runtime.step.shard_steps import ShardRule, ShardSteps
+from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.runtime.step.speculation import Speculation
 from recycle.runtime.step.steps import PeerSteps, WholeSteps
 from recycle.runtime.step.validation import GradientVerdict, Validation
@@ -26,38 +26,6 @@ from recycle.runtime.step.versions import Versions
 SCALE = "loss_scale"
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
-
-
-class Method(NamedTuple):
-    """How gradients become steps.
-
-    Attributes:
-        clip: the largest norm that the gradient of the whole model may have; None for no limit.
-        staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
-        addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
-        keep: whether the state before the last step is kept, so that the step can be undone.
-        prepare: called before each step with the optimizer and the iteration's number: sets learning rates.
-        scale: how the scale of losses changes; None where they are not scaled.
-        shards: how the optimizer is cut into shards, of which each peer of a stage holds some; None where all hold all.
-    """
-
-    clip: float | None = None
-    staggered: bool = False
-    addends: int = 0
-    keep: bool = False
-    prepare: Callable[[torch.optim.Optimizer, int], None] | None = None
-    scale: ScaleRule | None = None
-    shards: ShardRule | None = None
-
-    @property
-    def validated(self) -> bool:
-        """Whether something must be known of all stages before a step is surely right."""
-        return self.clip is not None or self.addends > 0 or self.scale is not None
-
-    @property
-    def guesses(self) -> bool:
-        """Whether stages may step before that is known: not where all peers must be there to make the step again."""
-        return self.validated and self.staggered and self.shards is None
 
 
 class TorchUpdate:
@@ -111,7 +79,7 @@ class TorchUpdate:
         self.loss_scale = None if method.scale is None else LossScale(method.scale)
         scale = [] if self.loss_scale is None else [self.loss_scale.state]
         self.versions = Versions([*self.main, *scale], self.optimizer)
-        self.sums = GradientSums(self.main, method.guesses, method.addends)
+        self.sums = GradientSums(self.main, method.guesses, method.addends, method.bucket)
         self.feed = StepFeed()
         self.shards = None if method.shards is None else ShardSteps(self.main, self.optimizer, method.shards)
         self._steps: PeerSteps = self.shards or WholeSteps(self.main, self.optimizer)
@@ -203,6 +171,11 @@ class TorchUpdate:
     def collect(self) -> None:
         """A micro-batch's gradients, or a part of them, were added."""
         self.sums.collect()
+
+    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
+        """See StageUpdate, and below."""
+        if not self._network.one_queue:
+            self.sums.complete(self._groups[chunk], self._place(chunk), parameter)
 
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""

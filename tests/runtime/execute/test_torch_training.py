@@ -21,7 +21,8 @@ from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.method import Method
+from recycle.runtime.step.update import TorchUpdate
 from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole
 
 STEPS = 3

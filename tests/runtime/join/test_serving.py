@@ -20,7 +20,8 @@ from recycle.runtime.join.serving import Meeting, Service, Serving, server_of
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.step.checkpoint import give_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.method import Method
+from recycle.runtime.step.update import TorchUpdate
 
 JOINER = Member(Server(1, 0), 3)
 PEER = Member(Server(0, 0), 0)

@@ -11,8 +11,9 @@ from recycle.runtime.errors import ConnectionLost, NotFinite
 from recycle.runtime.net.network import Alone
 from recycle.runtime.net.peers import ChunkPeers
 from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import make_optimizer
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.update import TorchUpdate
 
 CHUNKS = (1, 4)
 SERVER = Server(0, 1)
@@ -186,3 +187,58 @@ def test_where_all_runs_in_one_queue_no_sum_begins_before_its_turn():
     trained.collect(0)
     trained.update.start_reduction(CHUNKS[0])
     assert not trained.groups[CHUNKS[0]].sums
+
+
+@pytest.mark.parametrize("addends", [0, 4])
+def test_a_chunk_is_summed_part_by_part_as_soon_as_its_parts_are_complete(addends):
+    at_once, in_parts = Trained(addends=addends), Trained(addends=addends, bucket=1)
+    for each in (at_once, in_parts):
+        each.update.sums.begin([8] * 4 if addends else [])
+    at_once.collect(0)
+    for chunk in CHUNKS:
+        at_once.update.reduce(chunk, last=False)
+    trained = [each for parameters in in_parts.parameters for each in parameters]
+    source = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(each.shape, generator=source) for each in trained]
+    # The first parameter has its last gradient before the second one, whose turn is first.
+    first, second = trained[:2]
+    for each, gradient in zip((first, second), gradients[:2], strict=True):
+        assert in_parts.groups[CHUNKS[0]].sums == 0
+        each.grad.add_(gradient)
+        in_parts.update.complete(CHUNKS[0], each)
+    assert in_parts.groups[CHUNKS[0]].sums == 2
+    # Of the other chunk, one part is told of, and the rest when all is there.
+    for each, gradient in zip(trained[2:], gradients[2:], strict=True):
+        each.grad.add_(gradient)
+    in_parts.update.complete(CHUNKS[1], trained[3])
+    assert in_parts.groups[CHUNKS[1]].sums == 1
+    in_parts.update.collect()
+    for chunk in CHUNKS:
+        in_parts.update.start_reduction(chunk)
+        in_parts.update.reduce(chunk, last=False)
+        assert in_parts.groups[chunk].sums == 2
+    assert in_parts.update.sums.finish()
+    assert at_once.update.sums.finish()
+    assert same(in_parts.update.sums.parts(), at_once.update.sums.parts())
+
+
+def test_a_death_among_the_parts_of_a_chunk_leaves_nothing_of_them():
+    quiet, disturbed = Trained(), Trained(bucket=1)
+    for step in range(3):
+        quiet.collect(step)
+        disturbed.collect(step)
+        (chunk, other), (second, first) = CHUNKS, disturbed.parameters[0]
+        disturbed.update.complete(chunk, first)
+        disturbed.groups[chunk].gone = True
+        with pytest.raises(ConnectionLost):
+            disturbed.update.complete(chunk, second)
+        disturbed.update.drop()
+        disturbed.groups[chunk].gone = False
+        disturbed.collect(step)
+        before = disturbed.groups[chunk].sums
+        disturbed.update.complete(chunk, first)
+        assert disturbed.groups[chunk].sums == before + 1
+        for each in (quiet, disturbed):
+            each.act(chunk, last=False)
+            each.act(other, last=True)
+        assert same(disturbed.state(), quiet.state())

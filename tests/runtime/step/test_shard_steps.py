@@ -18,9 +18,10 @@ from recycle.runtime.net.network import Alone
 from recycle.runtime.recover.sharing import gather, share_out
 from recycle.runtime.step.checkpoint import give_state, named_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import make_optimizer
 from recycle.runtime.step.shard_steps import ShardRule, ShardSteps
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.update import TorchUpdate
 from recycle.state.shards import assign_shards
 
 SHAPES = [(100,), (64, 5), (7,), (33, 9), (130,)]

@@ -19,8 +19,9 @@ from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
+from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import make_optimizer
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.update import TorchUpdate
 from tests.runtime.models import inputs, layers, stage_boundaries, targets
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=3, released=0)
@@ -44,13 +45,13 @@ class SpoiledStage(TorchStage):
 
     spoiled = {}  # noqa: RUF012 - by step and stage, what comes into its gradients
 
-    def backward(self, micro_batch, received):
-        result = super().backward(micro_batch, received)
+    def backward(self, micro_batch, received, complete=None):
+        result = super().backward(micro_batch, received, complete)
         self._spoil(micro_batch)
         return result
 
-    def weight_gradient(self, micro_batch):
-        super().weight_gradient(micro_batch)
+    def weight_gradient(self, micro_batch, complete=None):
+        super().weight_gradient(micro_batch, complete)
         if self.input is not None:
             self._spoil(micro_batch)
 

@@ -1,0 +1,75 @@
+"""A server's instruction list as its worker runs it: in two parts, and with where reductions begin."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from recycle.job import Job
+from recycle.plan.instruction import Instruction, Op
+
+
+class Program:
+    """A list in two parts: what belongs to single micro-batches, and what comes when all of them are done.
+
+    Where servers hold several chunks, each is summed from its last gradient on, while its servers compute others: so
+    peers for one need not wait for who computes another, and the clock does not let them. Sums begin in the list's
+    order, which all peers have, and at every server before all that the second part sums with them.
+
+    Where reductions overlap, parts of a chunk are summed even while its last weight gradients are computed. Peers agree
+    on the order of sums alone: each begins them in the midst of that if none of another chunk comes before, and behind
+    it otherwise.
+
+    Args:
+        instructions: of the list.
+        job: whose list.
+
+    Attributes:
+        work: the first part; with reductions, where they stand among others and not right before their steps.
+        update: the second part.
+        beside: whether reductions are in the first one, to be waited for in the second.
+        complete: by the instruction of the first part after which they can begin, the chunks whose reductions are not
+            in it; under None those of a server that computes nothing.
+        last: those of the first part in whose midst reductions of their chunks begin.
+    """
+
+    def __init__(self, instructions: Sequence[Instruction], job: Job) -> None:
+        behind = [after.op for each, after in pairwise(instructions) if each.op is Op.REDUCE]
+        self.beside = any(op is not Op.STEP for op in behind)
+        kinds = (Op.STEP,) if self.beside else (Op.REDUCE, Op.STEP)
+        self.work = [each for each in instructions if each.op not in kinds]
+        self.update = [each for each in instructions if each.op in kinds]
+        overlaps = job.overlap_reduction is True
+        self.complete = self._complete() if (overlaps or not job.standard) and not self.beside else {}
+        self.last = frozenset(self._last() if overlaps else ())
+
+    def _complete(self) -> Mapping[Instruction | None, Sequence[int]]:
+        computed = [each for each in self.work if each.op.is_compute]
+        chunks = [each.stage for each in self.update if each.op is Op.REDUCE]
+        last = {each.stage: place for place, each in enumerate(computed)}
+        if not computed:
+            return {None: chunks}
+        found: dict[Instruction | None, list[int]] = {}
+        place = 0
+        for chunk in chunks:
+            place = max(place, last.get(chunk, 0))
+            found.setdefault(computed[place], []).append(chunk)
+        return found
+
+    def _last(self) -> Iterator[Instruction]:
+        """The last of each chunk, unless another one's reduction begins between it and that of its own chunk."""
+        since: dict[int, Instruction] = {}
+        for each in self.work:
+            if each.op.is_compute:
+                since[each.stage] = each
+            begin = [each.stage] if each.op is Op.REDUCE else self.complete.get(each, ())
+            for chunk in begin:
+                if chunk in since:
+                    yield since[chunk]
+                since.clear()
+
+    def is_last(self, instruction: Instruction) -> bool:
+        """Whether a REDUCE or a STEP is the last one of the list."""
+        return instruction == next(each for each in reversed(self.update) if each.op is instruction.op)
+
+    def is_first(self, instruction: Instruction) -> bool:
+        """Whether a REDUCE or a STEP is the first one of the list."""
+        return instruction == next(each for each in self.update if each.op is instruction.op)
