@@ -4,7 +4,8 @@ Usage: python -m benchmarks.moved [--micro-batches 12] [--slot-ms 20] [--placeme
 
 The first ones are what a run of 3 x 4 servers and 8 layers comes to when a server dies, or is half as fast as its
 peers: before the layers move, and after it, as the run's own decision has them. The others are servers of two chunks
-each and pipelines of unequal depth. As in ``benchmarks.emulated``, a machine whose sleeps end late gets no figures.
+each and pipelines of unequal depth. As in ``benchmarks.emulated``, a machine whose sleeps end late gets no figures; how
+far the run is off in which nothing has happened, right before each, is printed beside it.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=10)
     arguments = parser.parse_args()
     plans = ((name, PLANS[name](arguments.micro_batches)) for name in arguments.placement)
-    return compare(plans, arguments.slot_ms / 1000, arguments.iterations)
+    return compare(plans, arguments.slot_ms / 1000, arguments.iterations, planned(home(arguments.micro_batches)))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def least_updates(job: Job, server: Server) -> int:
     It steps one chunk after the other; and the one that it computed last is not reduced before.
     """
     costs = costs_on(job, server).values()
-    return max(sum(map(job.busy_update, costs)), min(stage.update for stage in costs))
+    return max(sum(map(job.busy_update, costs)), min((stage.update for stage in costs), default=0))
 
 
 def live_holders(job: Job, live: Collection[Server]) -> tuple[tuple[Server, ...], ...]:

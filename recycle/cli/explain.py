@@ -32,7 +32,8 @@ def command(
     """Explain what bounds PLAN's period, what its failures cost and why, and what would help.
 
     What would help is judged by bounds: "at best" is a period that no plan can go below after the change. Whether
-    layers should move to other servers is decided by what that gains until servers are expected to change again.
+    layers should move to other servers is decided by what that gains until servers are expected to change again; runs
+    move them with recycle train --move-layers on.
     """
     plan = load_legal_plan(plan_file)
     explanation = explain(plan)
@@ -56,7 +57,7 @@ def command(
         console.print(copies, markup=False)
     if weighed is not None:
         decision, transition = weighed
-        console.print(f"Placement (plans only, runs move no layers): {decision.line}.", markup=False)
+        console.print(f"Placement: {decision.line}.", markup=False)
         for story in transition.stories if decision.moves else ():
             console.print(f"  {story}", markup=False)
 

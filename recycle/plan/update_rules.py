@@ -27,7 +27,7 @@ def _behind_all(plan: Plan, server: Server, program: Sequence[Instruction]) -> I
         every = "" if len(chunks) == 1 else " for each of its chunks"
         message = f"{server} must reduce and step once{every}, in this order, and has {names}"
         yield Violation("updates", message, server, tail[0] if tail else None)
-    elif tail[0] != len(program) - len(tail):
+    elif tail and tail[0] != len(program) - len(tail):
         late = next(index for index in range(len(program)) if index > tail[0] and index not in tail)
         yield Violation("updates", f"{program[late]} comes after {server} reduces its gradients", server, late)
 

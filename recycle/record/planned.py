@@ -37,13 +37,15 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
     held: dict[Server | None, tuple[int, ...]] = {each: placed(job, each).chunks for each in job.servers()}
     for server in sorted(clock.compute):
         name = str(server)
-        work = list(zip(_compute(plan.programs[server]), clock.start[server], clock.end[server], strict=True))
-        sends = _sends(plan.programs[server])
+        program = plan.programs[server]
+        computed = _compute(program if held[server] else ())
+        work = list(zip(computed, clock.start[server], clock.end[server], strict=True))
+        sends = _sends(program)
         changes = {chunk: memory_changes(job.stages[chunk]) for chunk in held[server]}
         # An instruction of a chunk that its server does not hold is timed, and takes memory, as one that it does.
         steps = [(each.stage, each.op) for each in clock.compute[server]]
-        places = len(plan.programs[server])
-        update = _updates(plan.programs[server])
+        places = len(program)
+        update = _updates(program)
         levels = walk_memory(job, server, steps * iterations)
         lane: list[Span] = []
         for iteration in range(iterations):
@@ -67,7 +69,7 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                     index = update.get((op, chunk), places)
                     step, where = Instruction(op, chunk), _lane_of(op, beside)
                     lane.append(Span(server, where, step, start + shift, end + shift, iteration, index))
-            lane += _copies(times, server, plan.programs[server], shift, iteration)
+            lane += _copies(times, server, program, shift, iteration)
         spans += sorted(lane, key=lambda span: span.start)
     stepped: dict[int, int] = {}
     for updates in clock.updates.values():
@@ -114,35 +116,39 @@ def _copies(
 def plan_clock(plan: Plan) -> Clock:
     """The clock of a plan that need not be legal: what its server or its job does not have is work of its own kind.
 
+    What a server that holds nothing computes has no time.
+
     Raises:
         Deadlock: servers of the plan wait for each other.
     """
     job = plan.job
+    loads = job.loads
+    wide = next(pipeline for pipeline, load in enumerate(loads) if load)
     foreign: dict[tuple[int, int, int], int] = {}
     programs: dict[Server, Sequence[Instruction]] = {}
     for server, program in plan.programs.items():
-        work = list(program)
-        for index, each in enumerate(program):
-            known = 0 <= each.home < job.pipelines and 0 <= each.micro_batch < job.loads[each.home]
-            held = placed(job, server).chunks
+        held = placed(job, server).chunks
+        work = list(program if held else ())
+        for index, each in enumerate(work):
+            known = 0 <= each.home < job.pipelines and 0 <= each.micro_batch < loads[each.home]
             if each.op in COMPUTE and not (known and each.stage in held):
                 unit = (each.stage - held[0], each.home, each.micro_batch)
                 number = foreign.setdefault(unit, job.micro_batches + len(foreign))
-                work[index] = Instruction(each.op, held[0], 0, number)
+                work[index] = Instruction(each.op, held[0], wide, number)
         programs[server] = work
     if foreign:
-        job = _widened(job, len(foreign))
+        job = _widened(job, wide, len(foreign))
     return run_clock(job, plan.mode, programs)
 
 
-def _widened(job: Job, more: int) -> Job:
-    """The job with room for more micro-batches in its first pipeline, behind all that there are."""
+def _widened(job: Job, pipeline: int, more: int) -> Job:
+    """The job with room for more micro-batches in a pipeline that brings some, behind all that there are."""
     micro_batches = job.micro_batches + more
     if isinstance(job.layout, msgspec.UnsetType):
         return msgspec.structs.replace(job, micro_batches=micro_batches)
-    first, *rest = job.layout
-    wide = msgspec.structs.replace(first, micro_batches=micro_batches)
-    return msgspec.structs.replace(job, micro_batches=micro_batches, layout=(wide, *rest))
+    layout = list(job.layout)
+    layout[pipeline] = msgspec.structs.replace(layout[pipeline], micro_batches=micro_batches)
+    return msgspec.structs.replace(job, micro_batches=micro_batches, layout=tuple(layout))
 
 
 def _compute(program: Sequence[Instruction]) -> list[tuple[int, Instruction]]:

@@ -5,9 +5,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.examples import paper_plan
+from harness.examples import QUICK, paper_plan, placed_job
+from recycle.holding import own_layout, with_layout
 from recycle.job import Server
+from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.instruction import Instruction, Op
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
 from recycle.view.subject import subject_of
 from recycle.view.terminal import listing
 from tests.strategies import scheduled
@@ -128,6 +132,19 @@ def test_any_plan_is_drawn_with_or_without_a_random_fault(made, data):
     broken = msgspec.structs.replace(plan, programs={**plan.programs, server: tuple(program)})
     subject = subject_of(broken, "broken")
     if subject.timeline is not None:
+        all_views(subject)
+
+
+def test_what_is_wrong_is_drawn_beside_a_pipeline_that_is_given_up():
+    job = placed_job("consecutive:2")
+    gone = PlacedServer((), 4)
+    layout = (PlacedPipeline(0, (gone, gone)), PlacedPipeline(8, own_layout(job)[1].servers))
+    made = make_plan(with_layout(job, layout), [Server(0, 0)], Mode(), QUICK)
+    assert not subject_of(made, "legal").violations
+    for server, wrong in (("W1_0", Instruction(Op.F, 0, 0, 0)), ("W0_1", Instruction(Op.F, 0, 1, 0))):
+        broken = at(made, Server.parse(server), lambda each, wrong=wrong: each.insert(0, wrong))
+        subject = subject_of(broken, "wrong")
+        assert [str(each.server) for each in subject.violations] == [server]
         all_views(subject)
 
 

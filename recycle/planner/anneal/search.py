@@ -73,7 +73,8 @@ def _one_by_one(problem: Problem, stops: Sequence[StoppingCriterion], seed: int)
     jobs = {pipeline: alone(job, pipeline, joined=True) for pipeline, crew in enumerate(job.crews) if crew}
     shares = [_Share(stop, len({*jobs.values()})) for stop in stops]
     found: dict[Job, SearchResult] = {}
-    programs: dict[Server, list[int]] = {}
+    # A live server may hold nothing.
+    programs: dict[Server, list[int]] = {server: [] for server in problem.servers}
     for pipeline, each in jobs.items():
         single = make_problem(each, (), problem.mode)
         if each not in found:

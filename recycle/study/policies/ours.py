@@ -60,7 +60,7 @@ class Rerouting(Policy):
 
 
 class WithPlacements(Rerouting):
-    """Re-routing at once, and layers moved in the background to where the live servers are. A model: not built."""
+    """Re-routing at once, and layers moved in the background to where the live servers are. A model of what runs do."""
 
     name = "ours+placements"
     model_only: ClassVar[bool] = True
