@@ -1,27 +1,10 @@
 """What can go wrong in a run."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from recycle.control.errors import StoreLost
 from recycle.errors import UserError
 
 
 class RunError(UserError):
     """A run that cannot start or go on as it was asked for: the message says what to change."""
-
-
-@contextmanager
-def before_run() -> Iterator[None]:
-    """Where the store is lost before there is a run, there will be none.
-
-    Raises:
-        RunError: it is lost.
-    """
-    try:
-        yield
-    except StoreLost as error:
-        raise RunError(f"the run cannot begin: {error}; see what is said there, and start all again") from error
 
 
 class InstructionFailed(RuntimeError):

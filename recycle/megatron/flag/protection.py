@@ -21,12 +21,11 @@ from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
 from recycle.megatron.flag.ranks import PIPELINES_LAST, servers_of, unprotected
-from recycle.runtime.errors import before_run
 from recycle.runtime.launch.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.lives import MISSED, Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.outcome import end_with_run
+from recycle.runtime.launch.outcome import before_run, end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
 from recycle.runtime.launch.start import choose_address, find_start, refuse_elastic, words_of_parent

@@ -17,13 +17,13 @@ from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import serve_member
-from recycle.runtime.errors import RunError, before_run
+from recycle.runtime.errors import RunError
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
 from recycle.runtime.launch.keepers import Seat, dismiss_after, last_token, serve_from, settle
 from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.outcome import end_with_run
+from recycle.runtime.launch.outcome import before_run, end_with_run
 from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.same_run import require_same, shared_token
 from recycle.runtime.launch.setting import RunAccess

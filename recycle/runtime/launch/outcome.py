@@ -1,15 +1,29 @@
 """How a run has ended, as far as the store tells it to those who do not train."""
 
 import time
-from collections.abc import Callable, Collection, Container, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from recycle.control.agent import DONE, STOPPED
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
 from recycle.control.view import Member
 from recycle.job import Server
+from recycle.runtime.errors import RunError
 from recycle.runtime.net.endpoint import Endpoint
+
+
+@contextmanager
+def before_run() -> Iterator[None]:
+    """Where the store is lost before there is a run, there will be none.
+
+    Raises:
+        RunError: it is lost.
+    """
+    try:
+        yield
+    except StoreLost as error:
+        raise RunError(f"the run cannot begin: {error}; see what is said there, and start all again") from error
 
 
 def was_kept(board: Board) -> bool | None:

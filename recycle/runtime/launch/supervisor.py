@@ -27,11 +27,11 @@ from recycle.holding import sole_units, units_of, units_text
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
-from recycle.runtime.errors import RunError, before_run
+from recycle.runtime.errors import RunError
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
-from recycle.runtime.launch.outcome import is_over, live_elsewhere, ranks_at_end, was_kept
+from recycle.runtime.launch.outcome import before_run, is_over, live_elsewhere, ranks_at_end, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.setting import RunAccess, Setting
