@@ -264,9 +264,10 @@ class _Search:
         """Search for a pattern that all pipelines follow."""
         most, *fewer = self.places()
         if fewer and not self.problem.job.standard:
-            # To time a plan takes long where there are so many tasks: the pattern that promises most is first.
+            # To time a plan takes long where there are so many tasks: the pattern that promises most is first, and the
+            # one with room for all follows where its value, which is kept, is less than what came of that.
             self.crowd(self.pattern(fewer[-1]))
-            if self.best is None or not self.spending.enough(self.progress(), self.later):
+            if self.best is None or not self.ended():
                 pattern = self.pattern(most)
                 if self.best is None or pattern.value < self.value:
                     self.spread(pattern)

@@ -43,9 +43,10 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
             yield refit(problem, order, target)
             yield refit(problem, order, NO_TARGET)
         yield order
+        if v_shaped and policy == EVEN_POLICIES[0]:
+            # With latency and much memory it does better on the problem itself.
+            yield from _by_policies(problem, (policy,), target)
     if v_shaped:
-        # With latency and much memory the first of them does better on the problem itself.
-        yield from _by_policies(problem, EVEN_POLICIES[:1], target)
         yield from _in_rounds(problem, target, orders)
         yield from _by_policies(problem, POLICIES, target)
     for order in orders if split else ():
