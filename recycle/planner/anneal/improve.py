@@ -47,12 +47,19 @@ FEWER = 1
 """How many micro-batches fewer than the busiest server's a pattern is tried with: more never helped, but for several
 chunks per server where a shorter pattern's bound is above that of what follows it, and its servers idle enough."""
 
+IDLE = 2
+"""How many times as long as guests left over take a pattern's servers have to idle to let it be still shorter."""
+
 LIKELY = 8
 """With several chunks per server, the schedules of a pattern that are tried however long that takes."""
 
 FOLLOWING = 1.5
 """With several chunks per server, how many times as long for each task it takes to follow a pattern and to time that,
 as to make and time a schedule of the pattern. It comes behind the search for one, and is left of what may be spent."""
+
+
+CROWDING = 3
+"""How many times as long it takes to follow a pattern that leaves guests over, and to place W anew, as without any."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -229,7 +236,7 @@ class _Search:
         least = max(self.problem.job.micro_batches, most - FEWER)
         if not self.problem.job.standard:
             while least > self.problem.job.micro_batches and self.bound_of(least) > self.bound:
-                if needed(self.problem, least - 1) > self.bound_of(least - 1):
+                if needed(self.problem, least - 1, IDLE) > self.bound_of(least - 1):
                     break
                 least -= 1
         return range(most, least - 1, -1)
@@ -264,12 +271,23 @@ class _Search:
         """Search for a pattern that all pipelines follow."""
         most, *fewer = self.places()
         if fewer and not self.problem.job.standard:
-            # To time a plan takes long where there are so many tasks: the pattern that promises most is first.
-            self.crowd(self.pattern(fewer[-1]))
-            if self.best is None or not self.spending.enough(self.progress(), self.later):
-                pattern = self.pattern(most)
-                if self.best is None or pattern.value < self.value:
-                    self.spread(pattern)
+            # To time a plan takes long where there are so many tasks: the pattern that promises most is first. One with
+            # room for all keeps its value; a shorter one does not where servers idle for less than its guests take.
+            shorter = self.pattern(fewer[-1])
+            promises = shorter.value >= needed(self.problem, fewer[-1])
+            if promises:
+                self.crowd(shorter)
+            # The longer pattern may be expected to take as much longer as it has more micro-batches.
+            if self.best is not None and (self.ended() or self.value * fewer[-1] <= shorter.value * most):
+                return
+            pattern = self.pattern(most)
+            if self.best is None or pattern.value < self.value:
+                began = self.progress().seconds
+                self.spread(pattern)
+                progress = self.progress()
+                later = CROWDING * (progress.seconds - began)
+                if not (promises or self.met or self.spending.enough(progress, later)):
+                    self.crowd(shorter)
             return
         pattern = self.pattern(most)
         self.spread(pattern)

@@ -138,7 +138,7 @@ class _Simulation:
         numbers = {server: number for number, server in enumerate(self.servers)}
         peers = [{pipeline: numbers.get(server, -1) for pipeline, server in each.items()} for each in holders(job)]
         self.place = [peers[chunk][routes[chunk][unit]] for unit in self.units for chunk in range(count)]
-        ahead = [_ahead(problem, policy, chunk) for chunk in range(count)]
+        ahead = [open_at_once(problem, policy.ahead, chunk) for chunk in range(count)]
         cost = [cost for stage in problem.cost for cost in stage]
         here = [placed(job, server) for server in self.servers]
         self.lanes = [_Lane(each, cost, [ahead[chunk] for chunk in each.chunks]) for each in here]
@@ -303,15 +303,19 @@ class _Simulation:
         return task
 
 
-def _ahead(problem: Problem, policy: ChunkPolicy, chunk: int) -> int:
-    if not policy.ahead:
+def open_at_once(problem: Problem, percent: int, chunk: int) -> int:
+    """How many micro-batches of a chunk a server may hold between F and I, in percent of what its round trip needs.
+
+    It is what that needs at the pace of the busiest server; with 0 there is no limit.
+    """
+    if not percent:
         return problem.total
     pace = max(
         sum(sum(problem.cost[each]) for each in chunks)
         for placement in {*problem.job.placements}
         for chunks in placement
     )
-    return max(1, -(-policy.ahead * round_trip(problem, chunk) // (100 * max(pace, 1))))
+    return max(1, -(-percent * round_trip(problem, chunk) // (100 * max(pace, 1))))
 
 
 def _note(events: dict[int, list[int]], times: list[int], time: int, event: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from recycle.planner.greedy.chunk_scheduler import POLICIES, ChunkPolicy, schedule_chunks
+from recycle.planner.greedy.chunk_scheduler import POLICIES, ChunkPolicy, open_at_once, schedule_chunks
 from recycle.planner.greedy.refit import refit
 from recycle.planner.greedy.rounds import is_v_shaped, round_schedules
 from recycle.planner.model.bounds import lower_bound
@@ -31,8 +31,11 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
     split = problem.kinds == 3
     v_shaped = is_v_shaped(problem)
     if not v_shaped:
-        # Those that take I of the last chunk first are often the best there, above all the one that keeps step.
+        # Those that take I of the last chunk first are often the best there, above all the one that keeps step; and
+        # where round trips need nearly all memory, those that keep it for all chunks.
         likely = sorted(POLICIES, key=lambda policy: (policy.late, not policy.steady, policy.fill))
+        if _is_tight(problem):
+            likely.sort(key=lambda policy: policy.ahead or NO_TARGET)
         yield from _by_policies(problem, likely, target)
     even = _evened(problem)
     orders: list[Programs] = []
@@ -43,9 +46,10 @@ def chunk_schedules(problem: Problem) -> Iterator[Programs]:
             yield refit(problem, order, target)
             yield refit(problem, order, NO_TARGET)
         yield order
+        if v_shaped and policy == EVEN_POLICIES[0]:
+            # With latency and much memory it does better on the problem itself.
+            yield from _by_policies(problem, (policy,), target)
     if v_shaped:
-        # With latency and much memory the first of them does better on the problem itself.
-        yield from _by_policies(problem, EVEN_POLICIES[:1], target)
         yield from _in_rounds(problem, target, orders)
         yield from _by_policies(problem, POLICIES, target)
     for order in orders if split else ():
@@ -85,6 +89,15 @@ def _targeted(problem: Problem, order: Programs, bound: int) -> Iterator[Program
             met = target
         else:
             least = target + 1
+
+
+def _is_tight(problem: Problem) -> bool:
+    """Whether what is between F and I at the busiest server's pace takes three quarters of some server's memory."""
+    job = problem.job
+    if not job.even:
+        return False
+    held = [problem.acquire[chunk][0] * open_at_once(problem, 100, chunk) for chunk in range(len(job.stages))]
+    return any(4 * sum(held[chunk] for chunk in each) > 3 * job.limit(place) for place, each in enumerate(job.chunks))
 
 
 def _evened(problem: Problem) -> Problem:

@@ -40,11 +40,11 @@ def left_over(problem: Problem, places: int) -> list[int]:
     return [max(0, -(-problem.total // len(live)) - places) for live in problem.live]
 
 
-def needed(problem: Problem, places: int) -> int:
-    """How long a pattern should be whose guests left over are to delay little: the time for them is there twice."""
+def needed(problem: Problem, places: int, times: int = 1) -> int:
+    """How long servers take for a pattern of so many places, and so many times as long as for the guests left over."""
     each = [sum(sum(problem.cost[chunk]) for chunk in chunks) for chunks in problem.job.chunks]
     over = left_over(problem, places)
-    return max((places + 2 * more) * cost for more, cost in zip(over, each, strict=True))
+    return max((places + times * more) * cost for more, cost in zip(over, each, strict=True))
 
 
 def sparing(problem: Problem, places: int) -> Problem:
