@@ -128,7 +128,7 @@ def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference
 
 
 class Slowed(Moved):
-    """The same, where slow servers have fewer layers and micro-batches."""
+    """The same, where slow servers have fewer layers and micro-batches, or none."""
 
     mover = ChunkMover(make(()), OF_A_CLUSTER, by_speed=True)
 
