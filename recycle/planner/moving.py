@@ -13,6 +13,7 @@ from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Out
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.forming import form
 from recycle.placing.layers import Run, layers_of
+from recycle.placing.leaving import servers_of_use
 from recycle.placing.spreading import spread, with_speeds
 from recycle.placing.templates import make_templates
 from recycle.placing.transition import Transition, least_copies, load_solver, stories
@@ -79,9 +80,10 @@ class ChunkMover:
 
     A pipeline whose servers have died, or are slow, is spread over those that are left of it
     (``recycle.placing.spreading``), and micro-batches are shared out so that pipelines finish together. Around dead
-    servers, all that live also form pipelines anew, whatever pipeline they were in (``recycle.placing.forming``). Of
-    the ways that are tried, the planner says how quick they are, and the one is taken that gains the most. A server's
-    speed is what the layout says, until the run has shown another one.
+    servers, all that live also form pipelines anew, whatever pipeline they were in (``recycle.placing.forming``). The
+    same is tried without servers that are too slow to help (``recycle.placing.leaving``). Of the ways that are tried,
+    the planner says how quick they are, and the one is taken that gains the most. A server's speed is what the layout
+    says, until the run has shown another one.
 
     Args:
         first: the plan of the run's first view.
@@ -118,8 +120,7 @@ class ChunkMover:
             return None
         self._judged = case
         here = _at_speeds(job, speeds)
-        candidates = dict.fromkeys(_candidates(_at_speeds(home, speeds), home, here, live))
-        tried = [self.plan(each, each.dead_servers(dead)) for each in candidates if each != here]
+        tried = self._try(_Ways(_at_speeds(home, speeds), home, here, live), dead, speeds)
         if not tried:
             return None
         # The plan of this view knows of no other speeds than the view's.
@@ -135,9 +136,29 @@ class ChunkMover:
             return Proposal("; ".join((*said, decision.line)), None)
         # There it has been judged as well.
         self._judged = case._replace(job=best.job)
-        crews = {pipeline: crew for pipeline, crew in enumerate(best.job.crews) if crew}
-        told = stories(crews, {each: job.pipeline_of(each) for each in live})
-        return Proposal("; ".join((*said, decision.line, *told)), best)
+        pipelines = {each: job.pipeline_of(each) for each in live if placed(best.job, each).chunks}
+        crews = {number: [each for each in crew if each in live] for number, crew in enumerate(best.job.crews)}
+        told = stories({number: crew for number, crew in crews.items() if crew}, pipelines)
+        return Proposal("; ".join((*said, decision.line, *_left_out(job, best.job, live), *told)), best)
+
+    def _try(self, ways: "_Ways", dead: DeadServers, speeds: Mapping[Server, int]) -> list[Plan]:
+        """Plans of other placements: on all live servers, and quicker ones without those that are too slow to help."""
+        plans: dict[Job, Plan] = {}
+
+        def plans_on(used: frozenset[Server]) -> list[Plan]:
+            jobs = dict.fromkeys(each for each in ways.on(used) if each != ways.present)
+            plans.update((each, self.plan(each, each.dead_servers(dead))) for each in jobs if each not in plans)
+            return [plans[each] for each in jobs]
+
+        def period_on(used: frozenset[Server]) -> float:
+            return min((each.period for each in plans_on(used)), default=math.inf)
+
+        with_all = plans_on(ways.live)
+        used = servers_of_use(ways.live, speeds, period_on)
+        if used == ways.live:
+            return with_all
+        least = period_on(ways.live)
+        return with_all + [each for each in plans_on(used) if each.period < least]
 
     def _until(self, situation: Situation) -> float:
         """Seconds until servers are expected to change; from what the run has seen where that is enough."""
@@ -197,6 +218,16 @@ def _nearest_speed(job: Job, share: float) -> int:
     return min(range(1, FULL_SPEED + 1), key=distance)
 
 
+def _left_out(before: Job, after: Job, live: Collection[Server]) -> Iterator[str]:
+    """Who of the live servers is left out, and who no longer is, in words."""
+    for server in sorted(live):
+        worked, works = (bool(placed(job, server).chunks) for job in (before, after))
+        if works < worked:
+            yield f"{server} is too slow to help, and is left out"
+        elif works > worked:
+            yield f"{server} is of use again"
+
+
 def _share_text(server: Server, share: float) -> str:
     if share >= SLOW:
         return f"{server} is as fast as its peers again"
@@ -212,44 +243,53 @@ def _at_speeds(job: Job, speeds: Mapping[Server, int]) -> Job:
     return with_layout(job, tuple(pipelines))
 
 
-def _candidates(home: Job, first: Job, present: Job, live: Collection[Server]) -> Iterator[Job]:
-    """Ways to place the chunks on the live servers: with the micro-batches of home, and with shares that fit better.
+class _Ways(NamedTuple):
+    """Where the ways to place the chunks begin.
 
-    Args:
+    Attributes:
         home: who holds what where nobody is dead, with the speeds of now.
         first: the same with the speeds of the start.
         present: who holds what now, with the speeds of now.
         live: servers.
     """
-    now = own_layout(present)
-    if own_layout(home) != own_layout(first):
-        # Nothing has to be copied where micro-batches alone move.
-        yield _shared(home, now)
-    own = _in_own_pipelines(home, first, now, live)
-    if own is not None:
-        yield with_layout(home, own)
-        yield _shared(home, own)
-    if len(live) < len(home.servers()):
-        formed = form(home, present, live, proven_period)
-        if formed is not None:
-            yield with_layout(home, formed)
 
+    home: Job
+    first: Job
+    present: Job
+    live: frozenset[Server]
 
-def _in_own_pipelines(home: Job, first: Job, now: Layout, live: Collection[Server]) -> Layout | None:
-    """Every server in the pipeline of its name; one that cannot hold the model is left as it is, or None."""
-    crossed = any(server.pipeline is not None for each in now for server in each.servers) or not all(crews(now))
-    pipelines: list[PlacedPipeline] = []
-    for number, (mine, before) in enumerate(zip(own_layout(home), own_layout(first), strict=True)):
-        places = [server.stage for server in live if server.pipeline == number]
-        servers: tuple[PlacedServer, ...] | None = None
-        if len(places) == len(mine.servers) and mine == before:
-            servers = mine.servers
-        elif places:
-            servers = spread(home, mine.servers, places, [each.chunks for each in now[number].servers])
-        if servers is None and crossed:
-            return None
-        pipelines.append(PlacedPipeline(mine.micro_batches, servers or now[number].servers))
-    return tuple(pipelines)
+    def on(self, used: frozenset[Server]) -> Iterator[Job]:
+        """Ways on some of the live servers: with the micro-batches of home, and with shares that fit better."""
+        home, now = self.home, own_layout(self.present)
+        if used == self.live and own_layout(home) != own_layout(self.first):
+            # Nothing has to be copied where micro-batches alone move.
+            yield _shared(home, now)
+        own = self._in_own_pipelines(used)
+        if own is not None:
+            yield with_layout(home, own)
+            yield _shared(home, own)
+        if len(used) < len(home.servers()):
+            formed = form(home, self.present, used, proven_period)
+            if formed is not None:
+                yield with_layout(home, formed)
+
+    def _in_own_pipelines(self, used: frozenset[Server]) -> Layout | None:
+        """Every server in the pipeline of its name; one that cannot hold the model is left as it is, or None."""
+        home, now = self.home, own_layout(self.present)
+        crossed = any(server.pipeline is not None for each in now for server in each.servers) or not all(crews(now))
+        lacking = {server.pipeline for server in self.live - used}
+        pipelines: list[PlacedPipeline] = []
+        for number, (mine, before) in enumerate(zip(own_layout(home), own_layout(self.first), strict=True)):
+            places = [server.stage for server in used if server.pipeline == number]
+            servers: tuple[PlacedServer, ...] | None = None
+            if len(places) == len(mine.servers) and mine == before:
+                servers = mine.servers
+            elif places:
+                servers = spread(home, mine.servers, places, [each.chunks for each in now[number].servers])
+            if servers is None and (crossed or number in lacking):
+                return None
+            pipelines.append(PlacedPipeline(mine.micro_batches, servers or now[number].servers))
+        return tuple(pipelines)
 
 
 def _shared(job: Job, layout: Layout) -> Job:

@@ -7,6 +7,7 @@ from harness.examples import QUICK, paper_plan, placed_job
 from recycle.errors import JobError
 from recycle.holding import with_layout, with_own_layout
 from recycle.job import Server
+from recycle.placement import PlacedPipeline
 from recycle.placing.decision import OF_A_CLUSTER, Outlook
 from recycle.placing.returning import return_home
 from recycle.plan.checker import check_plan
@@ -114,7 +115,7 @@ def shown(job, **slow):
 
 
 def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as_before():
-    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=4, micro_batches=12, limit=24))
+    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=12, limit=24))
     first = make_plan(home, (), Mode(), QUICK)
     mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
     # What clocks and neighbours do is no reason, nor what does not amount to a whole slot.
@@ -123,12 +124,12 @@ def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as
     found = mover.weigh(situation_of(first, home, shown(home, W1_1=0.5)))
     assert found.line.startswith("W1_1 computes at 50% of its peers' speed; move layers, which gains ")
     job = found.plan.job
-    assert [[server.speed for server in each.servers] for each in job.layout][1] == [100, 50, 100, 100]
+    assert [[server.speed for server in each.servers] for each in job.layout][1] == [100, 50]
     assert len(job.layout[1].servers[1].chunks) == 1
     assert sum(job.loads) == sum(home.loads)
     assert check_plan(found.plan) == ()
     # With the layers where they are, and where the plan knows of it, the slow server holds everybody up.
-    slowly = make_plan(slow_job(home, 50), (), Mode(), QUICK)
+    slowly = make_plan(at_speed(home, Server(1, 1), 50), (), Mode(), QUICK)
     assert found.plan.period < slowly.period
     for again in ({}, shown(home, W1_1=0.49)):
         assert mover.weigh(situation_of(found.plan, home, again)) is None
@@ -137,12 +138,43 @@ def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as
     assert back.plan.job == home
 
 
-def slow_job(job, speed):
-    """With W1_1 slow, and nothing else changed."""
-    servers = list(job.layout[1].servers)
-    servers[1] = msgspec.structs.replace(servers[1], speed=speed)
-    layout = (job.layout[0], msgspec.structs.replace(job.layout[1], servers=tuple(servers)), job.layout[2])
-    return msgspec.structs.replace(job, layout=layout)
+def test_a_server_that_is_too_slow_to_help_is_left_out_until_a_death_needs_it():
+    home = with_own_layout(placed_job("standard", pipelines=2, servers=2, micro_batches=8, limit=16))
+    first = make_plan(home, (), Mode(), QUICK)
+    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    found = mover.weigh(situation_of(first, home, shown(home, W1_1=0.2)))
+    assert found.line.startswith("W1_1 computes at 20% of its peers' speed; move layers, which gains ")
+    assert found.line.endswith("; W1_1 is too slow to help, and is left out")
+    moved = found.plan
+    assert [server.chunks for server in moved.job.layout[1].servers] == [(0, 1), ()]
+    assert moved.programs[Server(1, 1)] == ()
+    assert check_plan(moved) == ()
+    # With the fewest micro-batches for its pipeline that are possible, it would hold everybody up.
+    layout = at_speed(home, Server(1, 1), 20).layout
+    loads = [(16 - count, count) for count in range(1, 16)]
+    kept = [with_layout(home, tuple(map(PlacedPipeline, load, (each.servers for each in layout)))) for load in loads]
+    assert moved.period < min(make_plan(each, (), Mode(), QUICK).period for each in kept)
+    others = {server: 1.0 for server in home.servers() if server != Server(1, 1)}
+    assert mover.weigh(situation_of(moved, home, others)) is None
+    # Its pipeline loses nothing that the others could not do.
+    around = make_plan(moved.job, [Server(0, 0)], Mode(), QUICK)
+    again = mover.weigh(situation_of(around, home)).plan
+    assert [[server.chunks for server in each.servers] for each in again.job.layout] == [[(), (0, 1)], [(0, 1), ()]]
+    alone = make_plan(again.job, [Server(0, 0), Server(1, 0)], Mode(), QUICK)
+    needed = mover.weigh(situation_of(alone, home))
+    assert needed.line.endswith("; W1_1 is of use again")
+    assert check_plan(needed.plan) == ()
+    assert needed.plan.period < alone.period
+    assert [each.servers[1].speed for each in needed.plan.job.layout] == [100, 20]
+
+
+def at_speed(job, server, speed):
+    """With one server slow, and nothing else changed."""
+    layout = list(job.layout)
+    servers = list(layout[server.pipeline].servers)
+    servers[server.stage] = msgspec.structs.replace(servers[server.stage], speed=speed)
+    layout[server.pipeline] = msgspec.structs.replace(layout[server.pipeline], servers=tuple(servers))
+    return with_layout(job, tuple(layout))
 
 
 def test_a_slow_server_with_one_chunk_gets_fewer_micro_batches_and_nothing_is_copied():
@@ -157,12 +189,12 @@ def test_a_slow_server_with_one_chunk_gets_fewer_micro_batches_and_nothing_is_co
 
 
 def test_a_death_beside_a_slow_server_is_weighed_with_its_speed():
-    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=4, micro_batches=12, limit=24))
+    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=3, micro_batches=12, limit=24))
     first = make_plan(home, (), Mode(), QUICK)
-    known = slow_job(home, 50)
-    around = make_plan(known, (Server(1, 3),), Mode(), QUICK)
+    known = at_speed(home, Server(1, 1), 50)
+    around = make_plan(known, (Server(1, 2),), Mode(), QUICK)
     found = ChunkMover(first, OF_A_CLUSTER, by_speed=True).weigh(situation_of(around, home))
     servers = found.plan.job.layout[1].servers
-    assert [server.speed for server in servers] == [100, 50, 100, 100]
-    # Of equal ones, W1_1 would have had to take one more.
-    assert [server.chunks for server in servers] == [(0, 1), (2, 3), (4, 5, 6, 7), ()]
+    assert [server.speed for server in servers] == [100, 50, 100]
+    # Of equal ones, W1_1 would have had one more.
+    assert [server.chunks for server in servers] == [(0, 1, 2, 3), (4, 5), ()]

@@ -98,7 +98,7 @@ class Checkpointing:
         live = live_holders(self._training.job, frozenset(view.servers))
         writers = [live[stage][0] for stage in stages]
         # Where the optimizer is in shards, all stages of a server have the same writer.
-        states = self._training.stage_states(network, writers[0])
+        states = self._training.stage_states(network, writers[0]) if writers else []
         pairs = zip(writers, stages, states, strict=True)
         mine = [(stage, state) for writer, stage, state in pairs if writer == self._server]
         try:

@@ -12,6 +12,7 @@ from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import Tie, tie_of
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
+from recycle.runtime.execute.bystander import Bystander
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
@@ -44,9 +45,10 @@ class StageTraining:
         self, stages: Sequence[MegatronStage], chunks: Sequence[int], update: TorchUpdate, recorder: Recorder
     ) -> None:
         self.recorder = recorder
-        self._worker: Worker | None = None
+        self._worker: Worker | Bystander | None = None
         self._tie: Tie | None = None
         self._plan: Plan | None = None
+        self._per_token = stages[0].config.calculate_per_token_loss
         self.replace(dict(zip(chunks, stages, strict=True)), update)
 
     def replace(self, stages: Mapping[int, MegatronStage], update: TorchUpdate) -> None:
@@ -191,7 +193,7 @@ class StageTraining:
         self._plan = plan
         live = live_holders(plan.job, frozenset(network.view.servers))
         models = [stage.model for stage in self._stages]
-        self._tie = tie = tie_of(models, network, live[0], live[-1])
+        self._tie = tie = tie_of(models, network, live[0], live[-1]) if models else None
         parts = partial_gradients(models, network)
         peers = chunk_peers(plan.job, network)
         last = peers_of_last(plan.job, peers)
@@ -208,10 +210,13 @@ class StageTraining:
             for act in together:
                 act()
 
-        per_token = self._stages[-1].config.calculate_per_token_loss
-        tokens = TokenTotal(network, live[-1], last and last.group, self._stages[-1].take_tokens) if per_token else None
+        tokens = TokenTotal(network, live[-1], last and last.group, self._take_tokens) if self._per_token else None
         self.update.connect(network, peers, finish if together else None, tokens)
-        self._worker = Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, waiting)
+        self._worker = (
+            Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, waiting)
+            if self._stages
+            else Bystander(self.update, notices)
+        )
 
     def tie_embeddings(self) -> None:
         """Where the last stage's head is the first stage's embedding, give it to both; before the first step."""
@@ -247,9 +252,12 @@ class StageTraining:
         return list(self.stages.values())
 
     @property
-    def _connected(self) -> Worker:
+    def _connected(self) -> Worker | Bystander:
         assert self._worker is not None, "it is in no view"
         return self._worker
+
+    def _take_tokens(self) -> int:
+        return self._stages[-1].take_tokens()
 
     def _named(self) -> Mapping[str, torch.Tensor]:
         return {name: tensor for chunk in self._whole for name, tensor in self.named(chunk).items()}

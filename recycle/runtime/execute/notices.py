@@ -29,7 +29,8 @@ class Notices(NamedTuple):
     Attributes:
         admit: that somebody waits to be let in.
         unprotected: that the store cannot be reached.
-        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; empty for nobody.
+        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; last, those who hold
+            nothing. Empty for nobody.
     """
 
     admit: int = 0
@@ -38,7 +39,7 @@ class Notices(NamedTuple):
 
     def encoded(self, units: int) -> torch.Tensor:
         """As it is summed over all servers of a job with so many stages, or chunks."""
-        leaving = self.leaving or (0,) * units
+        leaving = self.leaving or (0,) * (units + 1)
         return torch.tensor([self.admit, self.unprotected, *leaving], dtype=torch.int32)
 
     @classmethod

@@ -12,7 +12,7 @@ from recycle.job import Server
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
-from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.execute.notices import LONG, NoticeExchange
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
 from recycle.runtime.recover.alarm_watch import AlarmWatch
@@ -177,7 +177,9 @@ class Rebuilding:
             reports.times.rebuilt = time.monotonic()
             mine = units_of(plan.job, self._member.server)
             self._holdings.restore(network, Restoration(verdict.step, verdict.restore, holders, mine))
-            self._notices = NoticeExchange(network, len(units(plan.job)))
+            # Who holds nothing keeps step by what is posted.
+            working = all(units_of(plan.job, each) for each in view.servers)
+            self._notices = NoticeExchange(network, len(units(plan.job)), LONG if working else 0.0)
             self._connection.connect(plan, network, self._hooks, self._notices)
             self._groups.settle()
         except ViewBroken as error:

@@ -98,7 +98,8 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
                 received, state = receive_state(network.link(sender.server))
                 assert received == step, f"{sender} sent version {received} instead of {step}"
                 found |= state
-    if found:
+    if found or not units:
+        # Any version is that of who holds nothing.
         versions.adopt(step, found)
 
 

@@ -103,6 +103,7 @@ class Survivor:
         by_speed = plans.mover is not None and plans.mover.by_speed
         self._pacing = Pacing(member, store, trainee.connection.recorder) if by_speed else None
         self._plans = plans
+        self._size = 0
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
         self._spoiled: set[int] = set()
@@ -210,7 +211,7 @@ class Survivor:
         notices = self._rebuilding.notices
         job = self._recovery.job
         mine = units_of(job, self._member.server)
-        leaving = tuple(int(unit in mine) for unit in units(job)) if self._told_to_leave else ()
+        leaving = (*(int(unit in mine) for unit in units(job)), int(not mine)) if self._told_to_leave else ()
         asks = self._admission.is_asked_for or self._wish is not None
         notices.say = Notices(int(asks), int(self._recovery.is_unprotected), leaving)
         return notices.heard
@@ -238,9 +239,9 @@ class Survivor:
         """Whether servers leave without whom the run cannot go on; all know the same."""
         if not self.is_parting:
             return False
-        heard, view = self._rebuilding.notices.heard, self._recovery.view
-        held = Counter(unit for server in view.servers for unit in units_of(self._recovery.job, server))
-        return heard.unprotected > 0 or any(count == held[unit] for unit, count in enumerate(heard.leaving))
+        heard, view, job = self._rebuilding.notices.heard, self._recovery.view, self._recovery.job
+        held = Counter(unit for server in view.servers for unit in units_of(job, server))
+        return heard.unprotected > 0 or any(heard.leaving[unit] == held[unit] for unit in units(job))
 
     @property
     def takes_shards(self) -> bool:
@@ -297,11 +298,12 @@ class Survivor:
         return order.layout
 
     def _chunk_size(self) -> int:
-        """Bytes of a chunk with its optimizer's state: the mean of those here."""
+        """Bytes of a chunk with its optimizer's state: the mean of those here, or of those that were here last."""
         chunks = self._trainee.chunks
         assert chunks is not None, "nothing moves where servers hold alike"
         sizes = [sum(each.nbytes for each in chunks.part(chunk).values()) for chunk in chunks.held]
-        return sum(sizes) // len(sizes)
+        self._size = sum(sizes) // len(sizes) if sizes else self._size
+        return self._size
 
     def _judge(self, error: NotFinite) -> None:
         """A value that is not finite may have come from a broken machine; if it comes again, it is the training's."""

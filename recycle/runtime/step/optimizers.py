@@ -78,7 +78,8 @@ def make_optimizer(
     for parameter in parameters:
         (vectors if parameter.dim() == 1 else matrices).append(parameter)
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    filled = [group for group in groups if group["params"]]
+    # A server may hold nothing.
+    filled = [group for group in groups if group["params"]] or groups
     return AdamW(filled, rate) if kind == "adamw" else CountingSGD(filled, rate, momentum)
 
 

@@ -87,9 +87,7 @@ class TorchUpdate:
         self._pipelines = pipelines
         self._stages = stages
         self._tokens: Callable[[], int] = lambda: self._pipelines
-        self._validation: Validation | None = None
-        if method.validated:
-            self._validation = Validation(stages, count, method.clip, method.guesses)
+        self._validation = Validation(stages, count, method.clip, method.guesses) if method.validated else None
         self._keeps = method.keep or method.guesses
         self._verdict: GradientVerdict | None = None
         self._pending = False
@@ -160,11 +158,7 @@ class TorchUpdate:
         self._begin()
 
     def named(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:
-        """What a version consists of, but for the optimizer's state: the main parameters, and the loss scale if any.
-
-        Args:
-            module: whose names the parameters have.
-        """
+        """What a version consists of beside the optimizer's state, by a module's names; with the loss scale, if any."""
         scale = {} if self.loss_scale is None else {SCALE: self.loss_scale.state}
         return {**self.main.named(module), **scale}
 
@@ -215,22 +209,21 @@ class TorchUpdate:
             if not self._apart:
                 self._require_finite(self._stages)
             return
-        guesses = self._validation.guesses
         squares = self.sums.squares(fits, self._network.rank.is_first)
         self._validation.tell(self.versions.newest, squares, fits)
-        self._verdict = None if guesses else self._validation.hear(guessed=False)
+        self._verdict = None if self._validation.guesses else self._validation.hear(guessed=False)
 
     def _require_finite(self, chunks: Sequence[int]) -> None:
         if self._validation is None and not all(self.sums.are_finite(self._place(chunk)) for chunk in chunks):
             raise NotFinite(f"the gradient of stage {' and '.join(map(str, chunks))} is not finite")
 
-    def step(self, chunk: int, *, last: bool) -> Redo:
-        """See StageUpdate.
+    def step(self, chunk: int | None, *, last: bool) -> Redo:
+        """See StageUpdate; where there is no chunk, all of none is stepped.
 
         Raises:
             ViewBroken: a peer is gone that has shards which only it was to step.
         """
-        which = self._place(chunk) if self._apart else EVERYTHING
+        which = EVERYTHING if chunk is None or not self._apart else self._place(chunk)
         if not last:
             if self._apart:
                 self._make(which)
@@ -245,6 +238,12 @@ class TorchUpdate:
             self._repeat()
             return Redo.THIS
         return Redo.NOTHING
+
+    def attend(self) -> Redo:
+        """See Attending."""
+        self._start_reducing()
+        self._finish_reducing()
+        return self.step(None, last=True)
 
     def validate(self) -> Redo:
         """Find out whether the last step was right; if not, make it so, and forget all gradients since."""

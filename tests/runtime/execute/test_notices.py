@@ -67,14 +67,14 @@ def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():
         found = []
         for iteration in range(EVERY):
             if (member.rank, iteration) in ((0, 0), (1, 1), (1, 2), (0, 1), (0, 2)):
-                notices.say = Notices(leaving=(int(server.stage == 0), int(server.stage == 1)))
+                notices.say = Notices(leaving=(int(server.stage == 0), int(server.stage == 1), 0))
             notices.exchange()
             found.append((notices.before.leaving, notices.heard.leaving, bool(notices.said.leaving)))
         notices.collect()
         member.report(msgspec.json.encode(found))
 
     launch(4, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content)}))
-    everybody = [[[], []], [[], [1, 0]], [[1, 0], [1, 1]], [[1, 1], [1, 1]]]
+    everybody = [[[], []], [[], [1, 0, 0]], [[1, 0, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0]]]
     assert [[each[:2] for each in heard[rank]] for rank in range(4)] == [everybody] * 4
     # A server knows whether it was counted, whatever it wants to say by now.
     assert [[each[2] for each in heard[rank]] for rank in range(4)] == [

@@ -8,6 +8,7 @@ import torch
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, NotFinite
+from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Alone
 from recycle.runtime.net.peers import ChunkPeers
 from recycle.runtime.step.main_parameters import MainParameters
@@ -39,21 +40,21 @@ class Peers(Alone):
 class Trained:
     """Two chunks with peers of their own, whose gradients follow from the step."""
 
-    def __init__(self, dtype=torch.float32, after_reduction=None, **method):
+    def __init__(self, dtype=torch.float32, after_reduction=None, chunks=CHUNKS, **method):
         source = torch.Generator().manual_seed(1)
         self.parameters = [
             [torch.nn.Parameter(torch.randn(shape, generator=source).to(dtype)) for shape in ((5, 3), (3,))]
-            for _ in CHUNKS
+            for _ in chunks
         ]
         self.update = TorchUpdate(
             MainParameters(*self.parameters),
             lambda members: make_optimizer("adamw", members, 0.01, 0.1, 0.9),
             2,
-            CHUNKS,
+            chunks,
             5,
             Method(staggered=True, keep=True, **method),
         )
-        self.groups = {chunk: Peers() for chunk in CHUNKS}
+        self.groups = {chunk: Peers() for chunk in chunks}
         view = View.among([SERVER])
         self.network = network = SimpleNamespace(
             view=view, server=SERVER, peers=Alone(), ranks=Alone(), rank=SimpleNamespace(is_first=True), one_queue=False
@@ -131,6 +132,16 @@ def test_a_death_between_two_steps_takes_the_first_one_back():
         for chunk in CHUNKS:
             disturbed.act(chunk, last=chunk == CHUNKS[-1])
         assert same(disturbed.state(), quiet.state())
+
+
+def test_who_holds_no_chunk_counts_the_versions_of_the_others():
+    bystander = Trained(chunks=()).update
+    for step in range(3):
+        assert bystander.versions.newest == step
+        assert bystander.validate() is Redo.NOTHING
+        assert bystander.attend() is Redo.NOTHING
+    bystander.undo()
+    assert bystander.versions.newest == bystander.versions.oldest == 2
 
 
 def test_what_is_not_finite_is_not_stepped_and_named():

@@ -1,0 +1,75 @@
+"""The bystander: what is in a worker's place on a server that holds no chunk.
+
+Servers keep step by what they send each other, and it gets nothing. So where there is one, all say something in every
+iteration (``notices``), which it waits for.
+"""
+
+from typing import Protocol
+
+from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.execute.stage import Redo
+from recycle.runtime.execute.worker import IterationReport
+
+
+class Attending(Protocol):
+    """What such a server does at the end of an iteration."""
+
+    def validate(self) -> Redo:
+        """See StageUpdate."""
+
+    def attend(self) -> Redo:
+        """Take part in what takes all servers, and be at the next version. Or it says that this cannot be."""
+
+
+class Bystander:
+    """Makes all iterations with the others.
+
+    Args:
+        update: what counts them.
+        notices: what servers tell each other in every iteration; None where nobody does.
+    """
+
+    def __init__(self, update: Attending, notices: NoticeExchange | None) -> None:
+        self._update = update
+        self._notices = notices
+
+    @property
+    def report(self) -> IterationReport:
+        """See Worker."""
+        return IterationReport((), 0)
+
+    def run(self, step: int) -> IterationReport:
+        """See Worker.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        while (redo := self._attempt()) is not Redo.NOTHING:
+            if redo is Redo.LAST:
+                self.run(step - 1)
+        return self.report
+
+    def settle(self, step: int) -> None:
+        """See Worker.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        while self._update.validate() is Redo.LAST:
+            self.run(step - 1)
+
+    def evaluate(self) -> tuple[float, ...]:
+        """See Worker: there is nothing that it could compute."""
+        return ()
+
+    def close(self) -> None:
+        """See Worker."""
+        vars(self).clear()
+
+    def _attempt(self) -> Redo:
+        redo = self._update.validate()
+        if redo is not Redo.NOTHING:
+            return redo
+        if self._notices is not None:
+            self._notices.exchange()
+        return self._update.attend()
