@@ -40,7 +40,10 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     from recycle.cli.planning import planning_of
     from recycle.megatron.gpt.arriving import join_run
     from recycle.megatron.gpt.run import Run
+    from recycle.runtime.launch.start import choose_address
 
+    if address is not None:
+        address = choose_address(address, None)
     run = Run.read(folder)
     status = join_run(run, server, planning_of(run), address)
     if status and run.is_done:

@@ -45,6 +45,7 @@ def judge(plan):
     rows = [
         (server, int(chunk), phase, (int(home), int(number)), int(start), int(end))
         for server, chunk, op, home, number, start, end in list(csv.reader(io.StringIO(export_csv(plan))))[1:]
+        if op != "REDUCE"
         for phase in {"B": "IW"}.get(op, op)
     ]
     where, begin, stop = {}, {}, {}
