@@ -232,7 +232,7 @@ class _Agent:
                 self._speaker.note(sign)
                 self._speaker.look(board, time.monotonic())
                 # Who is lost is missed at once, and not in the beat after.
-                self._due = min(self._due, max(self._speaker.due + AT_ONCE, time.monotonic() + AT_ONCE))
+                self._due = min(self._due, max(self._speaker.due, time.monotonic()) + AT_ONCE)
         except StoreLost:
             self._board = None
 

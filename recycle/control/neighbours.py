@@ -12,6 +12,9 @@ from recycle.control.participant import Participant
 WATCHED = 2
 """How many hosts each one watches, so that one is still watched when its neighbour dies as well."""
 
+MOMENT = 2
+"""Beats after a host was heard directly within which it can have given the store one more sign before it was lost."""
+
 
 def ring(participants: Iterable[Participant], homes: Mapping[Participant, str]) -> tuple[str, ...]:
     """The hosts of a view, in an order on which all agree.
@@ -34,10 +37,6 @@ def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[st
     place = hosts.index(own) if own in hosts else 0
     others = (each for each in hosts[place:] + hosts[:place] if each != own and each not in gone)
     return tuple(each for each, _ in zip(others, range(WATCHED), strict=False))
-
-
-MOMENT = 2
-"""Beats after a host was heard directly within which it can have given the store one more sign before it was lost."""
 
 
 class HostPlace(NamedTuple):

@@ -28,7 +28,7 @@ from recycle.runtime.launch.restarts import Restarts
 from recycle.runtime.launch.same_run import require_same, shared_token
 from recycle.runtime.launch.setting import RunAccess
 from recycle.runtime.launch.signals import EndSignals, tell_to_leave
-from recycle.runtime.launch.start import address_towards, choose_address
+from recycle.runtime.launch.start import address_towards
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import Planning
 
@@ -100,7 +100,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
         run: as its folder describes it.
         server: whose place to take; None for any.
         planning: what plans when servers fail, for which no catalogue has a plan.
-        address: of this machine, or one of its interfaces; None for the one from which it reaches the first host.
+        address: of this machine; None for the one from which it reaches the first host.
 
     Returns:
         The exit status: 0 if training came to its end.
@@ -111,7 +111,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     path = run.folder / JOIN_FILE
     door = JoinFile.read(path)
     try:
-        host = choose_address(address or address_towards(door.host, door.port), None)
+        host = address or address_towards(door.host, door.port)
     except OSError as error:
         raise ControlError(f"{path}: the run is on {door.host}: {error.strerror}; give --address") from error
     text = load_text(run.text, run.model)
