@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -145,6 +146,7 @@ class ChunkMover:
         """Plans of other placements: on all live servers, and quicker ones without those that are too slow to help."""
         plans: dict[Job, Plan] = {}
 
+        @cache
         def plans_on(used: frozenset[Server]) -> list[Plan]:
             jobs = dict.fromkeys(each for each in ways.on(used) if each != ways.present)
             plans.update((each, self.plan(each, each.dead_servers(dead))) for each in jobs if each not in plans)
