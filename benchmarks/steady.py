@@ -1,23 +1,30 @@
 """What signs of life ask of the store while nothing fails: requests per host and second, and the store's processor.
 
-Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 48] [--store embedded|etcd]
+Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 48] [--processes 2] [--store embedded|etcd]
 
 The hosts have 8 servers each. What one agent of each does in a beat is done with the real speaker over a connection of
 its own. So is what the 8 workers ask every sixteen seconds, in every eighth wait for a call: is there an alarm?
 With etcd, hosts hail each other, and workers ask what their relay makes of that, the first one's question and that of
-all others, and every four seconds a reading of the bells. The waits themselves are counted in the run's own store, and
-not made. Hosts look one after the other, each at its time in a beat; where the machine cannot keep up, their clocks
-are slow, and what they ask is laid over the time that it should have taken.
+all others, and every twelve seconds a reading of the bells. The waits themselves are counted in the run's own store,
+and not made. A few processes stand for the hosts, which look one after the other, each at its time in a beat; where the
+machine cannot keep up, their clocks are slow, and what they ask is laid over the time that it should have taken.
 """
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from typing import NamedTuple
 
-from benchmarks.membership import HOST
+import msgspec
+
+from benchmarks.membership import HANDOVER, HOST
 from benchmarks.stores import STORES, Served, served
 from harness.bare_members import TOKEN, CountingStore
 from harness.examples import paper_job
@@ -30,8 +37,9 @@ from recycle.control.messages import Verdict
 from recycle.control.participant import Participant
 from recycle.control.signs import HostSocket, Sign
 from recycle.control.speaker import Speaker
+from recycle.control.store import Store
 from recycle.control.tcp_store import LOOPBACK
-from recycle.control.view import View
+from recycle.control.view import Member, View
 from recycle.runtime.recover.alarm_watch import CALM, RARELY
 
 DURATIONS = Durations()
@@ -39,7 +47,7 @@ RELAYED = 2
 """Requests that a relay makes of what all ask at once."""
 
 THREADS = 8
-"""For all hosts; none looks twice at the same time."""
+"""For all hosts of a process; none looks twice at the same time."""
 
 BEGINNING = 8
 """Beats in which all get to know each other."""
@@ -60,72 +68,134 @@ class Clock:
         return self.time
 
 
-def measure(count: int, beats: int, served: Served) -> tuple[float, float]:
-    """Requests per host and second, and how many cores the store uses."""
-    members = View.among(paper_job(pipelines=count // HOST, stages=HOST, micro_batches=2).servers()).members
-    Board(served.connect(), TOKEN).verdicts.propose(Verdict(0, tuple(map(str, members)), 7))
-    hosts = [members[place : place + HOST] for place in range(0, count, HOST)]
+class Seat(NamedTuple):
+    """The hosts for which a process stands.
+
+    Attributes:
+        hosts: the members of each host of the run.
+        numbers: of the hosts that are this process's.
+        connect: to the store.
+        has_relays: whether hosts hail each other, and relays ask for them.
+        beats: in which is counted.
+    """
+
+    hosts: Sequence[Sequence[Member]]
+    numbers: Sequence[int]
+    connect: Callable[[], Store]
+    has_relays: bool
+    beats: int
+
+
+def run_hosts(seat: Seat, ready: Barrier, channel: Connection) -> None:
+    """Be some hosts in a few beats; tells how many requests they have made, and how late the last look was."""
+    sys.setswitchinterval(HANDOVER)
     with ThreadPoolExecutor(64) as pool:
         # At once: some names are looked up for seconds where no name server answers.
-        stores = [CountingStore(each) for each in pool.map(lambda _: served.connect(), hosts)]
+        stores = [CountingStore(each) for each in pool.map(lambda _: seat.connect(), seat.numbers)]
     boards = [Board(store, TOKEN) for store in stores]
-    for number, (board, own) in enumerate(zip(boards, hosts, strict=True)):
-        for member in own:
+    for number, board in zip(seat.numbers, boards, strict=True):
+        for member in seat.hosts[number]:
             board.beats.settle(Participant(member), f"host {number}")
     clock = Clock()
-    names = [f"host {number}" for number in range(len(hosts))]
-    heard = [Hails(name, TOKEN, DURATIONS.silence) for name in names]
-    hailers = [HailSocket(each, LOOPBACK, DURATIONS.beat, clock.read) if served.has_relays else None for each in heard]
-    speakers = [
-        Speaker(HostSocket(TOKEN), name, DURATIONS, 1, hailer) for name, hailer in zip(names, hailers, strict=True)
-    ]
-    speaking = list(zip(boards, speakers, hosts, strict=True))
+    speakers = []
+    for number in seat.numbers:
+        heard = Hails(f"host {number}", TOKEN, DURATIONS.silence)
+        hailer = HailSocket(heard, LOOPBACK, DURATIONS.beat, clock.read) if seat.has_relays else None
+        speakers.append(Speaker(HostSocket(TOKEN), f"host {number}", DURATIONS, 1, hailer))
+    speaking = list(zip(seat.numbers, boards, speakers, stores, strict=True))
 
-    def look(beat: int, number: int) -> None:
-        board, speaker, own = speaking[number]
+    def look(beat: int, own: tuple[int, Board, Speaker, CountingStore]) -> None:
+        number, board, speaker, store = own
         # Hosts are not in step with each other.
-        now = (beat + number / len(hosts)) * DURATIONS.beat
+        now = (beat + number / len(seat.hosts)) * DURATIONS.beat
         time.sleep(max(0.0, begin + now - time.monotonic()))
         clock.time = max(clock.time, now)
-        for member in own:
+        for member in seat.hosts[number]:
             speaker.note(Sign(str(member), 1, "agent", beat))
             speaker.note(Sign(str(member), 1, "worker", beat))
         if (beat + number) % (CALM * RARELY) == 0:
-            for _ in range(RELAYED if served.has_relays else HOST):
+            for _ in range(RELAYED if seat.has_relays else HOST):
                 board.failures.alarm(0)
-        if served.has_relays and (beat + number) * DURATIONS.beat % LONGEST_HEARING == 0:
+        if seat.has_relays and (beat + number) * DURATIONS.beat % LONGEST_HEARING == 0:
             # As bells are.
-            stores[number].peek([keys.call(0)])
+            store.peek([keys.call(0)])
         speaker.look(board, now)
 
-    before, begin = 0.0, time.monotonic()
+    ready.wait()
+    begin = time.monotonic()
     with ThreadPoolExecutor(THREADS) as pool:
-        for beat in range(beats + BEGINNING):
+        for beat in range(seat.beats + BEGINNING):
             if beat == BEGINNING:
-                before = served.processor()
+                ready.wait()
                 for store in stores:
                     store.clear()
-            list(pool.map(partial(look, beat), range(len(hosts))))
-    used = served.processor() - before
+                # Getting to know each other may have taken longer.
+                begin = time.monotonic() - beat * DURATIONS.beat
+            list(pool.map(partial(look, beat), speaking))
+    late = time.monotonic() - begin - (seat.beats + BEGINNING) * DURATIONS.beat
+    ready.wait()
     assert boards[0].failures.alarm(0) is None, "somebody was missed"
+    channel.send_bytes(msgspec.json.encode((sum(store.requests for store in stores), late)))
     for speaker in speakers:
         speaker.leave()
+
+
+class Steady(NamedTuple):
+    """What a store is asked for while nothing fails.
+
+    Attributes:
+        requests: per host and second.
+        cores: that the store uses.
+        late: seconds by which the machine was behind at the end.
+    """
+
+    requests: float
+    cores: float
+    late: float
+
+
+def measure(count: int, beats: int, processes: int, served: Served) -> Steady:
+    """What the hosts of so many members ask of a store."""
+    members = View.among(paper_job(pipelines=count // HOST, stages=HOST, micro_batches=2).servers()).members
+    Board(served.connect(), TOKEN).verdicts.propose(Verdict(0, tuple(map(str, members)), 7))
+    hosts = [members[place : place + HOST] for place in range(0, count, HOST)]
+    context = multiprocessing.get_context("forkserver")
+    ready = context.Barrier(processes + 1)
+    channels, started = [], []
+    for number in range(processes):
+        ours, theirs = context.Pipe(duplex=False)
+        seat = Seat(hosts, range(number, len(hosts), processes), served.connect, served.has_relays, beats)
+        process = context.Process(target=run_hosts, args=(seat, ready, theirs), daemon=True)
+        process.start()
+        channels.append(ours)
+        started.append(process)
+    ready.wait()
+    ready.wait()
+    before = served.processor()
+    ready.wait()
+    used = served.processor() - before
+    told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[int, float]) for channel in channels]
+    for process in started:
+        process.join()
     seconds = beats * DURATIONS.beat
     waits = 0 if served.has_relays else HOST / (CALM * DURATIONS.beat)
-    return sum(store.requests for store in stores) / len(stores) / seconds + waits, used / seconds
+    requests = sum(asked for asked, _ in told) / len(hosts) / seconds + waits
+    return Steady(requests, used / seconds, max(late for _, late in told))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--beats", type=int, default=48, help="of half a second; a multiple of 16")
+    parser.add_argument("--processes", type=int, default=2, help="that stand for all hosts")
     parser.add_argument("--store", choices=STORES, default=STORES[0])
     arguments = parser.parse_args()
     print(f"members | requests per host and second | cores of the store ({DURATIONS.beat:g} s between two beats)")
     for count in arguments.members:
         with served(arguments.store) as store:
-            requests, cores = measure(count, arguments.beats, store)
-        print(f"{count:7} | {requests:28.1f} | {cores:.2f}", flush=True)
+            found = measure(count, arguments.beats, arguments.processes, store)
+        behind = f"; hosts were {found.late:.1f} s late at the end" if found.late > DURATIONS.beat else ""
+        print(f"{count:7} | {found.requests:28.2f} | {found.cores:.2f}{behind}", flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 

@@ -172,12 +172,14 @@ def test_what_a_watch_has_heard_of_before_a_wait_is_not_found_by_it(keys: EtcdCl
 @needs_etcd
 def test_more_keys_than_etcd_takes_in_one_request(keys: EtcdCluster) -> None:
     store = EtcdStore(keys)
-    names = [f"epoch/{number}" for number in range(2 * BATCH + 1)]
-    for name in names:
-        store.set(name, name.encode())
+    names = [f"epoch/{number:04}" for number in range(4 * BATCH)]
+    store.set_many({name: name.encode() for name in names})
     assert store.get_many([*names, "none"]) == [*(name.encode() for name in names), None]
-    store.delete_all(lambda key: key != "epoch/7")
-    assert [name for name, found in zip(names, store.get_many(names), strict=True) if found] == ["epoch/7"]
+    # Most of what lies between is not asked for.
+    wanted = [*names[:BATCH], names[-1]]
+    assert store.get_many(wanted) == [name.encode() for name in wanted]
+    store.delete_all(lambda key: key != names[7])
+    assert [name for name, found in zip(names, store.get_many(names), strict=True) if found] == [names[7]]
 
 
 @needs_etcd
