@@ -12,7 +12,7 @@ from recycle.job import DeadServers, Job, Server
 from recycle.placement import Layout, PlacedPipeline, PlacedServer, crews
 from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide, learnt_outlook
 from recycle.placing.fleet import choose_fleet
-from recycle.placing.forming import form
+from recycle.placing.forming import cut_by_speed, form
 from recycle.placing.layers import Run, layers_of
 from recycle.placing.leaving import servers_of_use
 from recycle.placing.spreading import spread, with_speeds
@@ -267,6 +267,8 @@ class _Ways(NamedTuple):
             formed = form(home, self.present, used, proven_period)
             if formed is not None:
                 yield with_layout(home, formed)
+                if own_layout(home) != own_layout(self.first):
+                    yield _shared(home, cut_by_speed(home, self.present, formed))
 
     def _in_own_pipelines(self, used: frozenset[Server]) -> Layout | None:
         """Every server in the pipeline of its name; one that cannot hold the model is left as it is, or None."""
