@@ -132,7 +132,7 @@ class ChunkMover:
         here = _at_speeds(job, speeds)
         plans = self._try(_Ways(_at_speeds(home, speeds), home, here, live), dead, speeds)
         if not plans:
-            return None
+            return Proposal("re-route on: there is no other placement to move to", None) if dead else None
         # The plan of this view knows of no other speeds than the view's.
         now = present if here == job else self.plan(here, here.dead_servers(dead))
         until = self._until(situation)
