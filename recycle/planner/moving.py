@@ -99,6 +99,7 @@ class ChunkMover:
         self._first = first
         self._outlook = outlook
         self._judged: _Case | None = None
+        self._settled: _Case | None = None
         self._belief = Belief()
 
     def plan(self, job: Job, dead: DeadServers) -> Plan:
@@ -126,7 +127,8 @@ class ChunkMover:
             tried = belief.tried_again(home, idle, known, situation.seen.seconds, situation.seconds)
             speeds |= tried
         case = _Case(job, frozenset(dead), speeds)
-        if case == judged or (situation.shares and speeds == known):
+        # Where the last proposal has led, nothing is left to decide. Where layers stay, each view is weighed anew.
+        if case == self._settled or (situation.shares and speeds == known):
             return None
         self._judged = case
         here = _at_speeds(job, speeds)
@@ -145,8 +147,8 @@ class ChunkMover:
         said = [_tried_text(each) if each in tried else _share_text(each, situation.shares[each]) for each in changed]
         if not decision.moves:
             return Proposal("; ".join((*said, decision.line)), None)
-        # There it has been judged as well.
-        self._judged = case._replace(job=best.job)
+        # There nothing is left to decide.
+        self._judged = self._settled = case._replace(job=best.job)
         pipelines = {each: job.pipeline_of(each) for each in live if placed(best.job, each).chunks}
         crews = {number: [each for each in crew if each in live] for number, crew in enumerate(best.job.crews)}
         told = stories({number: crew for number, crew in crews.items() if crew}, pipelines)
