@@ -43,7 +43,9 @@ def moved(job: Job, *dead: Server, slow: bool = False) -> Plan:
     """What a run goes on with after its decision about a placement."""
     shares = {each: HALF if each == SLOW else 1.0 for each in job.servers()} if slow else {}
     mover = ChunkMover(planned(job), OF_A_CLUSTER, by_speed=slow)
-    proposal = mover.weigh(Situation(planned(job, *dead), job, 1.0, 10**6, Seen(), shares))
+    situation = Situation(planned(job, *dead), job, 1.0, 10**6, Seen(), shares)
+    # Speeds are believed when they are seen twice.
+    proposal = (mover.weigh(situation) if slow else None) or mover.weigh(situation)
     assert proposal is not None, "there is something to decide"
     assert proposal.plan is not None, proposal.line
     return proposal.plan

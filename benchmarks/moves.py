@@ -3,10 +3,11 @@
 Usage: python -m benchmarks.moves [--shape 3x4] [--layers 8] [--rounds 20] [--seed 0] [--across]
 
 In each round a server is killed, who leads decides that its layers move, and at a random moment of the move, or right
-after it, another server is killed. At the beginning of the next round both join again, by which layers move back. Sums
-are exact. In the end the run is told to end, the same iterations are trained with nobody killed, and every parameter
-and moment is compared. Of the pauses in which layers moved it says how long they were, in iterations of the view
-before.
+after it, another server is killed. At the beginning of the next round both join again, and the next one is killed when
+all layers are back, or stay where they are. Sums are exact. In the end the run is told to end, the same iterations are
+trained with nobody killed, and every parameter and moment is compared; there each pipeline is one server, which changes
+no bit and takes two processors less long. Of the pauses in which layers moved it says how long they were, in iterations
+of the view before.
 
 With ``--across`` the two are of the same stage, and servers have memory for no more layers than they begin with: then a
 pipeline that lost a server is too short to hold the model, so that servers have to cross pipelines.
@@ -31,7 +32,8 @@ import torch
 from benchmarks.interrupted import until_interrupted
 from benchmarks.returns import worker_of
 from benchmarks.shapes import add_shape
-from harness.started import TRAIN, Started, newest_view, wait_until
+from harness.forked import TRAINER
+from harness.started import TRAIN, Started, Views, wait_until
 from recycle.megatron.gpt.recut import shard
 from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
 from recycle.runtime.step.checkpoint import checkpoints, read_stage
@@ -59,6 +61,8 @@ class Rounds:
     def __init__(self, run: Started, folder: Path, victims: list[list[str]], source: random.Random) -> None:
         self._run = run
         self._folder = folder
+        self._views = Views(folder)
+        self._home = self._views.newest
         self._victims = victims
         self._source = source
         self._dead: list[str] = []
@@ -66,15 +70,16 @@ class Rounds:
 
     def play(self) -> str:
         """Have those of the last round join, and kill two; says what has happened."""
-        self._bring_back()
+        if self._dead:
+            self._bring_back()
         first, second = self._source.sample(self._source.choice(self._victims), 2)
         self._kill(first)
         wait_until(lambda: self._said_last(MOVES) or self._said_last(STAYS), PATIENCE)
         goes = self._said_last(MOVES)
         time.sleep(self._source.random())
-        moved = newest_view(self._folder).moved
+        moved = self._views.newest.moved
         self._kill(second)
-        wait_until(lambda: self._layout_stands(), PATIENCE)
+        wait_until(self._layout_stands, PATIENCE)
         self._dead = [first, second]
         where = "had moved" if moved else "were on their way" if goes else "stayed"
         return f"{first} died, its layers {where} when {second} died"
@@ -84,30 +89,38 @@ class Rounds:
         return self._run.output.rfind(decision) > self._run.output.rfind(DIED)
 
     def _kill(self, server: str) -> None:
-        epoch, deaths = newest_view(self._folder).epoch, self._run.output.count(DIED)
+        epoch, deaths = self._views.newest.epoch, self._run.output.count(DIED)
         # Who has joined was not started by the run.
         roots = [each.process.pid for each in (self._run, *self._joined) if each.process.poll() is None]
         os.kill(worker_of(server, *roots), signal.SIGKILL)
-        wait_until(lambda: (view := newest_view(self._folder)).epoch > epoch and server not in view.servers, PATIENCE)
+        wait_until(lambda: (view := self._views.newest).epoch > epoch and server not in view.servers, PATIENCE)
         wait_until(lambda: self._run.output.count(DIED) > deaths, PATIENCE)
 
     def _layout_stands(self) -> bool:
         """Whether layers have moved after the second death, or are left where they are."""
-        view = newest_view(self._folder)
-        return view.moved or self._said_last(STAYS)
+        return self._views.newest.moved or self._said_last(STAYS)
 
     def _bring_back(self) -> None:
-        joining = [(each, Started([*TRAIN, "join", str(self._folder), "--server", each])) for each in self._dead]
+        said = len(self._run.output)
+        words = [*TRAIN, "join", str(self._folder), "--server"]
+        joining = [(each, Started([*words, each], imported=TRAINER)) for each in self._dead]
         self._joined += [process for _, process in joining]
         for server, process in joining:
             wait_until(partial(self._lives_or_ended, server, process), PATIENCE)
             assert self._lives(server), process.output
+        wait_until(lambda: self._is_home or STAYS in self._run.output[said:], PATIENCE)
+
+    @property
+    def _is_home(self) -> bool:
+        """Whether all servers compute what they did at the beginning."""
+        view = self._views.newest
+        return (view.servers, view.period) == (self._home.servers, self._home.period)
 
     def _lives_or_ended(self, server: str, joining: Started) -> bool:
         return self._lives(server) or joining.process.poll() is not None
 
     def _lives(self, server: str) -> bool:
-        return server in newest_view(self._folder).servers
+        return server in self._views.newest.servers
 
     def end(self) -> None:
         """End those that have joined, if the run has not."""
@@ -130,7 +143,12 @@ def pauses(folder: Path) -> list[tuple[float, float]]:
                 case IterationLine() as line:
                     seconds[line.epoch].append(line.seconds)
     moved = [epoch for epoch, view in views.items() if view.moved and not view.joined and lengths[epoch]]
-    return [(max(lengths[each]), 1000 * statistics.median(seconds[each - 1])) for each in sorted(moved)]
+    before = {epoch: max((each for each in seconds if each < epoch), default=None) for epoch in moved}
+    return [
+        (max(lengths[epoch]), 1000 * statistics.median(seconds[last]))
+        for epoch, last in sorted(before.items())
+        if last is not None
+    ]
 
 
 def main() -> int:
@@ -151,16 +169,17 @@ def main() -> int:
         folder, undisturbed = Path(temporary) / "run", Path(temporary) / "undisturbed"
         model = Path(temporary) / "model.toml"
         model.write_text(f"layers = {arguments.layers}\n{MODEL}")
-        shape = ("-D", str(pipelines), "-P", str(stages), "-M", "4", "--limit", str(limit))
-        cut = ("--placement", f"consecutive:{held}", "--optimizer-cost", "1")
-        words = [*TRAIN, "train", *shape, *cut, "--model", str(model), "--exact", "--silence", "9s", "--hang", "60s"]
-        run = Started(
-            [*words, "--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder)]
-        )
-        rounds = Rounds(run, folder, victims, random.Random(arguments.seed))
+        cut = ("-P", str(stages), "--limit", str(limit), "--placement", f"consecutive:{held}")
+        whole = ("-P", "1", "--limit", str(4 * arguments.layers), "--placement", f"consecutive:{arguments.layers}")
+        words = [*TRAIN, "train", "-D", str(pipelines), "-M", "4", "--optimizer-cost", "1", "--model", str(model)]
+        words += ["--exact", "--silence", "9s", "--hang", "60s"]
+        moving = ("--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder))
+        run = Started([*words, *cut, *moving], imported=TRAINER)
         made = 0
+        rounds: Rounds | None = None
         try:
             run.wait_for("iteration 2/")
+            rounds = Rounds(run, folder, victims, random.Random(arguments.seed))
             with until_interrupted():
                 for number in range(arguments.rounds):
                     said = rounds.play()
@@ -170,11 +189,13 @@ def main() -> int:
             status = run.ended(PATIENCE)
         finally:
             run.kill()
-            rounds.end()
+            if rounds is not None:
+                rounds.end()
         stood = pauses(folder)
         (*_, last) = checkpoints(folder / "checkpoints")
         step = int(last.name.removeprefix("step-"))
-        again = Started([*words, "--unprotected", "--iterations", str(step), "-o", str(undisturbed)])
+        alone = ("--unprotected", "--iterations", str(step), "-o", str(undisturbed))
+        again = Started([*words, *whole, *alone], imported=TRAINER)
         try:
             assert again.ended(3600) == 0, again.output
         finally:

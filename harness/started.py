@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -134,17 +135,38 @@ def losses(folder: Path) -> dict[int, list[float]]:
     return {step: losses for step, (_, losses) in sorted(found.items())}
 
 
+class Views:
+    """The views of a run that goes on. What was read is not read again: recordings get large while somebody waits.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = defaultdict(int)
+        self._views: list[ViewLine] = []
+
+    @property
+    def newest(self) -> ViewLine:
+        """That the run is in; it has one."""
+        for path in (self._folder / "events").glob("*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read[path])
+                # The last line may be half there.
+                found, end, _ = file.read().rpartition(b"\n")
+            self._read[path] += len(found) + len(end)
+            for text in found.splitlines():
+                if b'"type":"view"' in text:
+                    line = msgspec.json.decode(text, type=Line)
+                    assert isinstance(line, ViewLine)
+                    self._views.append(line)
+        return max(self._views, key=lambda line: line.epoch)
+
+
 def newest_view(folder: Path) -> ViewLine:
     """Of a run that goes on, and has one."""
-    views = []
-    for path in (folder / "events").glob("*.jsonl"):
-        # The last line may be half there.
-        for text in path.read_bytes().rpartition(b"\n")[0].splitlines():
-            if b'"type":"view"' in text:
-                line = msgspec.json.decode(text, type=Line)
-                assert isinstance(line, ViewLine)
-                views.append(line)
-    return max(views, key=lambda line: line.epoch)
+    return Views(folder).newest
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:

@@ -9,10 +9,10 @@ import msgspec
 
 from recycle.holding import costs_on, own_layout, placed, with_layout
 from recycle.job import DeadServers, Job, Server
-from recycle.placement import FULL_SPEED, Layout, PlacedPipeline, PlacedServer, crews
+from recycle.placement import Layout, PlacedPipeline, PlacedServer, crews
 from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide, learnt_outlook
 from recycle.placing.fleet import choose_fleet
-from recycle.placing.forming import form
+from recycle.placing.forming import cut_by_speed, form
 from recycle.placing.layers import Run, layers_of
 from recycle.placing.leaving import servers_of_use
 from recycle.placing.spreading import spread, with_speeds
@@ -20,6 +20,7 @@ from recycle.placing.templates import make_templates
 from recycle.placing.transition import Transition, least_copies, load_solver, stories
 from recycle.plan.moves import Proposal, Situation
 from recycle.plan.plan import Plan
+from recycle.planner.belief import Belief
 from recycle.planner.fleets import plan_fleet, proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -98,6 +99,8 @@ class ChunkMover:
         self._first = first
         self._outlook = outlook
         self._judged: _Case | None = None
+        self._settled: _Case | None = None
+        self._belief = Belief()
 
     def plan(self, job: Job, dead: DeadServers) -> Plan:
         """See Mover."""
@@ -115,28 +118,37 @@ class ChunkMover:
         known: Mapping[Server, int] = {each: placed(job, each).speed for each in job.servers()}
         if judged is not None and judged.job == job:
             known = judged.speeds
-        speeds = {**known, **_new_speeds(home, known, situation.shares)}
+        belief = self._belief
+        belief.forget(dead)
+        speeds = {**known, **belief.changes(home, known, situation.shares)}
+        tried: Mapping[Server, int] = {}
+        if situation.shares:
+            idle = [each for each in live if not placed(job, each).chunks]
+            tried = belief.tried_again(home, idle, known, situation.seen.seconds, situation.seconds)
+            speeds |= tried
         case = _Case(job, frozenset(dead), speeds)
-        if case == judged or (situation.shares and speeds == known):
+        # Where the last proposal has led, nothing is left to decide. Where layers stay, each view is weighed anew.
+        if case == self._settled or (situation.shares and speeds == known):
             return None
         self._judged = case
         here = _at_speeds(job, speeds)
-        tried = self._try(_Ways(_at_speeds(home, speeds), home, here, live), dead, speeds)
-        if not tried:
-            return None
+        plans = self._try(_Ways(_at_speeds(home, speeds), home, here, live), dead, speeds)
+        if not plans:
+            return Proposal("re-route on: there is no other placement to move to", None) if dead else None
         # The plan of this view knows of no other speeds than the view's.
         now = present if here == job else self.plan(here, here.dead_servers(dead))
         until = self._until(situation)
-        decided = [(decide(_move(situation, each, now, live), until), each) for each in tried]
+        decided = [(decide(_move(situation, each, now, live), until), each) for each in plans]
         # Where moving does not pay, the line is about the quickest.
         decision, best = max(
             decided, key=lambda each: (each[0].moves, each[0].gained if each[0].moves else 0.0, -each[1].period)
         )
-        said = [_share_text(each, situation.shares[each]) for each in sorted(live) if speeds[each] != known[each]]
+        changed = [each for each in sorted(live) if speeds[each] != known[each]]
+        said = [_tried_text(each) if each in tried else _share_text(each, situation.shares[each]) for each in changed]
         if not decision.moves:
             return Proposal("; ".join((*said, decision.line)), None)
-        # There it has been judged as well.
-        self._judged = case._replace(job=best.job)
+        # There nothing is left to decide.
+        self._judged = self._settled = case._replace(job=best.job)
         pipelines = {each: job.pipeline_of(each) for each in live if placed(best.job, each).chunks}
         crews = {number: [each for each in crew if each in live] for number, crew in enumerate(best.job.crews)}
         told = stories({number: crew for number, crew in crews.items() if crew}, pipelines)
@@ -199,27 +211,6 @@ def _move(situation: Situation, plan: Plan, now: Plan, live: Collection[Server])
     return Move(situation.seconds, then, sum(gained) * size, max(gained) * size, BANDWIDTH, then)
 
 
-def _new_speeds(job: Job, known: Mapping[Server, int], shares: Mapping[Server, float]) -> dict[Server, int]:
-    """The speeds of the servers that have shown another one than is known, in percent."""
-    shown = {each: share if share < SLOW else 1.0 for each, share in shares.items()}
-    return {
-        each: _nearest_speed(job, share)
-        for each, share in shown.items()
-        if not SLOW <= FULL_SPEED * share / known[each] <= 1 / SLOW
-    }
-
-
-def _nearest_speed(job: Job, share: float) -> int:
-    """The speed in percent whose costs, in the whole units of a job, are nearest to those at such a share of it."""
-    costs = [cost for stage in job.stages for cost in (stage.forward, stage.input_gradient, stage.weight_gradient)]
-
-    def distance(speed: int) -> tuple[float, float]:
-        server = PlacedServer((), 0, speed)
-        return abs(sum(map(server.time, costs)) - sum(costs) / share), abs(speed - FULL_SPEED * share)
-
-    return min(range(1, FULL_SPEED + 1), key=distance)
-
-
 def _left_out(before: Job, after: Job, live: Collection[Server]) -> Iterator[str]:
     """Who of the live servers is left out, and who no longer is, in words."""
     for server in sorted(live):
@@ -234,6 +225,10 @@ def _share_text(server: Server, share: float) -> str:
     if share >= SLOW:
         return f"{server} is as fast as its peers again"
     return f"{server} computes at {share:.0%} of its peers' speed"
+
+
+def _tried_text(server: Server) -> str:
+    return f"{server} may be faster than when it was left out"
 
 
 def _at_speeds(job: Job, speeds: Mapping[Server, int]) -> Job:
@@ -274,6 +269,8 @@ class _Ways(NamedTuple):
             formed = form(home, self.present, used, proven_period)
             if formed is not None:
                 yield with_layout(home, formed)
+                if own_layout(home) != own_layout(self.first):
+                    yield _shared(home, cut_by_speed(home, self.present, formed))
 
     def _in_own_pipelines(self, used: frozenset[Server]) -> Layout | None:
         """Every server in the pipeline of its name; one that cannot hold the model is left as it is, or None."""

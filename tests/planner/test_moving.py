@@ -78,6 +78,13 @@ def test_in_a_run_chunks_of_the_dead_move_within_their_pipeline_and_all_micro_ba
     again = mover.weigh(situation_of(proposal.plan, home))
     assert again is None or again.plan is None
     assert mover.weigh(situation_of(first, home)) is None
+    alone = placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=6, limit=2)
+    around_many = make_plan(alone, (Server(0, 1), Server(1, 1), Server(0, 0)), Mode(), QUICK)
+    stays = ChunkMover(first, OF_A_CLUSTER)
+    # In a later view that is the same, nobody could tell it from a decision that is still to come.
+    for _ in range(2):
+        said = stays.weigh(situation_of(around_many, with_own_layout(alone)))
+        assert said == ("re-route on: there is no other placement to move to", None)
     hurried = ChunkMover(first, Outlook(0.5)).weigh(situation_of(around, home))
     assert hurried.plan is None
 
@@ -114,13 +121,19 @@ def shown(job, **slow):
     return {server: slow.get(str(server), 1.0) for server in job.servers()}
 
 
+def weigh_twice(mover, situation):
+    """What comes of it when a run shows the same twice."""
+    assert mover.weigh(situation) is None
+    return mover.weigh(situation)
+
+
 def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as_before():
     home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=12, limit=24))
     first = make_plan(home, (), Mode(), QUICK)
     mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
-    # What clocks and neighbours do is no reason, nor what does not amount to a whole slot.
-    assert mover.weigh(situation_of(first, home, shown(home, W1_1=0.95))) is None
-    assert mover.weigh(situation_of(first, home, shown(home, W1_1=0.8))) is None
+    # What clocks and neighbours do is no reason, nor what does not amount to a whole slot, nor what is seen only once.
+    for share in (0.95, 0.8, 0.8, 1.0, 0.5, 1.0, 0.5):
+        assert mover.weigh(situation_of(first, home, shown(home, W1_1=share))) is None
     found = mover.weigh(situation_of(first, home, shown(home, W1_1=0.5)))
     assert found.line.startswith("W1_1 computes at 50% of its peers' speed; move layers, which gains ")
     job = found.plan.job
@@ -131,7 +144,7 @@ def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as
     # With the layers where they are, and where the plan knows of it, the slow server holds everybody up.
     slowly = make_plan(at_speed(home, Server(1, 1), 50), (), Mode(), QUICK)
     assert found.plan.period < slowly.period
-    for again in ({}, shown(home, W1_1=0.49)):
+    for again in ({}, shown(home, W1_1=0.49), shown(home)):
         assert mover.weigh(situation_of(found.plan, home, again)) is None
     back = mover.weigh(situation_of(found.plan, home, shown(home)))
     assert back.line.startswith("W1_1 is as fast as its peers again; move layers, which gains ")
@@ -142,7 +155,7 @@ def test_a_server_that_is_too_slow_to_help_is_left_out_until_a_death_needs_it():
     home = with_own_layout(placed_job("standard", pipelines=2, servers=2, micro_batches=8, limit=16))
     first = make_plan(home, (), Mode(), QUICK)
     mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
-    found = mover.weigh(situation_of(first, home, shown(home, W1_1=0.2)))
+    found = weigh_twice(mover, situation_of(first, home, shown(home, W1_1=0.2)))
     assert found.line.startswith("W1_1 computes at 20% of its peers' speed; move layers, which gains ")
     assert found.line.endswith("; W1_1 is too slow to help, and is left out")
     moved = found.plan
@@ -168,6 +181,34 @@ def test_a_server_that_is_too_slow_to_help_is_left_out_until_a_death_needs_it():
     assert [each.servers[1].speed for each in needed.plan.job.layout] == [100, 20]
 
 
+def test_who_is_left_out_is_tried_again_after_ever_longer_times():
+    home = with_own_layout(placed_job("standard", pipelines=2, servers=2, micro_batches=8, limit=16))
+    first = make_plan(home, (), Mode(), QUICK)
+    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    moved = weigh_twice(mover, situation_of(first, home, shown(home, W1_1=0.2))).plan
+    others = {server: 1.0 for server in home.servers() if server != Server(1, 1)}
+
+    def seen(plan, seconds, shares):
+        return mover.weigh(situation_of(plan, home, shares)._replace(seen=Seen(seconds)))
+
+    # All wait for it in some ten iterations of five seconds.
+    for seconds in (0.0, 4999.0):
+        assert seen(moved, seconds, others) is None
+    again = seen(moved, 5000.0, others)
+    assert again.line.startswith("W1_1 may be faster than when it was left out; move layers, which gains ")
+    assert again.line.endswith("; W1_1 is of use again")
+    assert again.plan.job == home
+    # That it is not needs to be seen only once.
+    out = seen(again.plan, 5100.0, shown(home, W1_1=0.2))
+    assert out.plan.job == moved.job
+    for seconds in (5200.0, 15099.0):
+        assert seen(moved, seconds, others) is None
+    again = seen(moved, 15100.0, others)
+    assert again.plan.job == home
+    for seconds in (15200.0, 50000.0):
+        assert seen(again.plan, seconds, shown(home)) is None
+
+
 def at_speed(job, server, speed):
     """With one server slow, and nothing else changed."""
     layout = list(job.layout)
@@ -180,7 +221,8 @@ def at_speed(job, server, speed):
 def test_a_slow_server_with_one_chunk_gets_fewer_micro_batches_and_nothing_is_copied():
     home = with_own_layout(placed_job("standard", pipelines=3, servers=2, micro_batches=6, limit=8))
     first = make_plan(home, (), Mode(), QUICK)
-    found = ChunkMover(first, OF_A_CLUSTER, by_speed=True).weigh(situation_of(first, home, shown(home, W1_1=0.5)))
+    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    found = weigh_twice(mover, situation_of(first, home, shown(home, W1_1=0.5)))
     assert "; share out micro-batches anew, which gains " in found.line
     job = found.plan.job
     assert job.placements == home.placements

@@ -19,6 +19,7 @@ from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.planner.moving import ChunkMover
+from recycle.runtime.recover import pacing
 from recycle.runtime.step.checkpoint import checkpoints, read_stage
 from tests.survival.trained import MODEL, Trained, fault, short_text
 
@@ -144,6 +145,8 @@ def test_a_server_that_is_too_slow_to_help_gives_its_layers_away(tmp_path, refer
         hold(chunks, wanted)
 
     monkeypatch.setattr(HeldChunks, "hold", told)
+    # So few iterations show how slow it is.
+    monkeypatch.setattr(pacing, "LEAST", 2)
     # The run does not end before.
     wait_between(AtMost(0.5, lambda survivor: survivor.step >= 8 and not given.exists()), monkeypatch.setattr)
     run = Slowed(tmp_path / "run", fault(Kind.SLOW, "W1_1", 0, factor=10.0), iterations=24)

@@ -22,7 +22,8 @@ class Pacing:
     """A member's part in it. All methods are for the main thread.
 
     Each time it takes twice as many iterations, also in views in which nothing but the placement is new: on a machine
-    whose clocks say one thing now and another one soon, layers would move all the time.
+    whose clocks say one thing now and another one soon, layers would move all the time. It begins anew where somebody
+    computes who has not before.
 
     Args:
         member: who this is.
@@ -35,6 +36,7 @@ class Pacing:
         self._store = store
         self._recorder = recorder
         self._view: View | None = None
+        self._idle: frozenset[Member] = frozenset()
         self._window = LEAST
         self._seen: dict[str, list[float]] = defaultdict(list)
         self._iterations = 0
@@ -42,7 +44,8 @@ class Pacing:
 
     def begin(self, verdict: Verdict) -> None:
         """A view has begun."""
-        if verdict.deaths or verdict.joined:
+        before, self._idle = self._idle, _without_chunks(verdict)
+        if verdict.deaths or verdict.joined or before - self._idle:
             self._window = LEAST
         self._view = verdict.view
         self._forget()
@@ -92,3 +95,11 @@ class Pacing:
     def _forget(self) -> None:
         self._seen.clear()
         self._iterations = 0
+
+
+def _without_chunks(verdict: Verdict) -> frozenset[Member]:
+    """The members of a view that hold nothing."""
+    layout, members = verdict.layout, verdict.view.members
+    if layout is None:
+        return frozenset()
+    return frozenset(each for each in members if not layout[each.server.pipeline].servers[each.server.stage].chunks)

@@ -5,6 +5,7 @@ from recycle.control.board import Board
 from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
 from recycle.job import Server
+from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
 from recycle.record.speeds import LEAST
@@ -13,8 +14,13 @@ from recycle.runtime.recover.pacing import LONGEST, Pacing
 MEMBERS = tuple(Member(Server(pipeline, 0), 0) for pipeline in range(3))
 
 
-def verdict(epoch, *members, deaths=()):
-    return Verdict(epoch, tuple(map(str, members)), step=0, deaths=deaths)
+def verdict(epoch, *members, deaths=(), layout=None):
+    return Verdict(epoch, tuple(map(str, members)), step=0, deaths=deaths, layout=layout)
+
+
+def holding(*chunks):
+    """A layout with one server in each pipeline."""
+    return tuple(PlacedPipeline(1, (PlacedServer(each, 2),)) for each in chunks)
 
 
 class Team:
@@ -72,3 +78,16 @@ def test_after_a_death_it_is_told_soon_again_and_without_the_dead():
     assert len(team.iterate(3 * LONGEST)) >= 5
     team.begin(verdict(2, *MEMBERS[:2], deaths=(Death(str(MEMBERS[2]), "was killed", "agent", 1.0),)))
     assert team.iterate(LEAST, order=-1) == [{MEMBERS[0].server: 1.0, MEMBERS[1].server: 0.5}]
+
+
+def test_it_is_told_soon_where_somebody_computes_who_was_left_out():
+    team = Team()
+    team.begin(verdict(1, *MEMBERS))
+    assert len(team.iterate(LONGEST)) > 1
+    for epoch, layout in enumerate([holding((0,), (), (0,)), holding((), (), (0,)), holding((0,), (), (0,))], 2):
+        team.begin(verdict(epoch, *MEMBERS, layout=layout))
+        assert len(team.iterate(LEAST + 1)) == (epoch == 4)
+    # Also where all have again what they have at home.
+    team.iterate(LONGEST)
+    team.begin(verdict(5, *MEMBERS))
+    assert len(team.iterate(LEAST + 1)) == 1
