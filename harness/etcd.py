@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from harness.hosts import Host
+from harness.ports import free_port
 from recycle.control.agent import die_with_parent
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
@@ -137,7 +137,7 @@ def etcd(count: int = 1, hosts: Sequence[Host] = (), tls: Sequence[str] = ()) ->
     scheme = "https" if tls else "http"
     addresses = [host.address for host in hosts] or ["127.0.0.1"] * count
     with tempfile.TemporaryDirectory(prefix="recycle-etcd-") as folder, contextlib.ExitStack() as members:
-        ports = [(2379, 2380)] * count if hosts else [(_free_port(), _free_port()) for _ in range(count)]
+        ports = [(2379, 2380)] * count if hosts else [(free_port(), free_port()) for _ in range(count)]
         peers = [f"http://{address}:{port}" for address, (_, port) in zip(addresses, ports, strict=True)]
         initial = ",".join(f"m{number}={peer}" for number, peer in enumerate(peers))
         started = []
@@ -171,8 +171,3 @@ def await_answer(cluster: EtcdCluster) -> None:
         except StoreLost:
             assert time.monotonic() < deadline, "etcd does not start"
             time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

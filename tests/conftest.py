@@ -13,8 +13,11 @@ from recycle.plan.document import save_plan
 
 # Tests assert behaviour and no clock: a loaded machine is slow. What decides about a change is the same on every
 # machine, so examples are drawn by a fixed seed; `pytest --hypothesis-profile search` draws new ones.
-hypothesis.settings.register_profile("recycle", deadline=None, derandomize=True, database=None)
-hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "recycle", deadline=None, derandomize=True, database=None, suppress_health_check=SLOW
+)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("recycle")
 
 GOLDENS = Path(__file__).parent / "goldens"

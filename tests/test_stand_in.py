@@ -15,8 +15,6 @@ from recycle.planner.make import make_plan
 from recycle.record.recorder import UNIT
 from recycle.record.recording import FORMAT, VERSION, IterationLine, RunLine, ViewLine
 
-pytestmark = pytest.mark.timeout(120)
-
 JOB = paper_job(pipelines=1, stages=1, micro_batches=2)
 HEAD = RunLine(FORMAT, VERSION, "a run", UNIT, "measured")
 BEGUN = ViewLine(0, 0.0, ["W0_0"], [], 0, "the run begins", "memory", 10, 1.0, "the first plan")

@@ -9,24 +9,19 @@ from multiprocessing import get_context
 import pytest
 
 from harness.forked import TRAINER
+from harness.ports import free_port
 from harness.started import TRAIN, Started, by_hand, wait_until
 from recycle.control.tcp_store import TorchStore, listen, serve
 
-ARGUMENTS = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "--dead", "W1_0"]
 
-
-def torchrun(folder, processes):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    program = folder / "main.py"
-    program.write_text("from recycle.cli import main\nmain()\n")
-    run = [str(program), *ARGUMENTS, "--iterations", "2", "--evaluate-every", "2", "-o", str(folder / "run")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([*command, *run], capture_output=True, text=True, timeout=200, env=environment, check=False)
-
-
-@pytest.mark.timeout(250)
 def test_the_processes_that_it_starts_are_the_servers(tmp_path):
-    result = torchrun(tmp_path, 3)
+    program = tmp_path / "main.py"
+    program.write_text("from recycle.cli import main\nmain()\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(program)]
+    size = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2", "--dead", "W1_0"]
+    run = ["train", *size, "--iterations", "2", "--evaluate-every", "2", "-o", str(tmp_path / "run")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run([*command, *run], capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith("iteration 2/2: loss ")]
     assert len(lines) == 1
@@ -36,12 +31,13 @@ def test_the_processes_that_it_starts_are_the_servers(tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "step-00000002" / "checkpoint.json").exists()
 
 
-@pytest.mark.timeout(250)
 def test_another_number_of_processes_is_refused(tmp_path):
-    result = torchrun(tmp_path, 2)
-    assert result.returncode != 0
+    words = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "--dead", "W1_0"]
+    alone = by_hand(0, 2, "127.0.0.1", free_port())
+    first = Started([*TRAIN, *words, "-o", str(tmp_path / "run")], None, alone, TRAINER)
+    assert first.ended() == 2, first.output
     expected = "recycle: WORLD_SIZE is 2, and the plan has 3 live servers, a process each: start torchrun with 3"
-    assert expected in result.stderr
+    assert expected in first.output
 
 
 @pytest.mark.parametrize("more", [[], ["--unprotected"]])

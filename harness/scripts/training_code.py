@@ -1,6 +1,8 @@
 """Imports for all what training scripts import, where there is no CUDA too."""
 
+import argparse
 import warnings
+from functools import cache
 
 import torch
 
@@ -12,6 +14,12 @@ if not torch.cuda.is_available():
     make_importable()
     run_on_cpu()
 
-import megatron.core.datasets.gpt_dataset  # noqa: E402
-import megatron.core.models.gpt  # noqa: E402
-import megatron.training.training  # noqa: E402, F401
+from megatron.training.argument_utils import ArgumentGroupFactory  # noqa: E402
+from megatron.training.arguments import add_megatron_arguments  # noqa: E402
+
+# Each parser is made with the help that stands in Megatron's sources. To parse these takes a rank longer than all the
+# rest of a short run, and once is enough for all ranks that are forked.
+read_help = ArgumentGroupFactory._get_field_docstrings
+known_help = cache(lambda settings: read_help(object.__new__(ArgumentGroupFactory), settings))
+ArgumentGroupFactory._get_field_docstrings = lambda _, settings: known_help(settings)
+add_megatron_arguments(argparse.ArgumentParser())

@@ -105,7 +105,7 @@ class Gateway:
                 self._limit(min(ANSWER * 2 ** ((attempt - 1) // len(self._cluster.members)), LONGEST_ANSWER))
                 self._authenticate()
                 return self._ask(method, request)
-            except ControlError:
+            except (ControlError, StoreLost):
                 self.close()
                 raise
             except (OSError, HTTPException, _Unavailable, msgspec.DecodeError) as error:

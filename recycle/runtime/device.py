@@ -92,6 +92,15 @@ def state_of_generators() -> Sequence[torch.Tensor]:
     return [*states, torch.cuda.get_rng_state()] if uses_gpu() else states
 
 
+def seed_generators(seed: int) -> None:
+    """Draw from a seed, also on a GPU that this process uses or comes to use."""
+    if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        torch.manual_seed(seed)
+    else:
+        # The same, without a note of who has called it for when a GPU is used: that takes longer than small layers do.
+        torch.default_generator.manual_seed(seed)
+
+
 def restore_generators(states: Sequence[torch.Tensor]) -> None:
     """Draw on from where they were; see ``state_of_generators``."""
     torch.set_rng_state(states[0])

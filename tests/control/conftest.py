@@ -1,10 +1,10 @@
 """A store of each kind, and what the tests of the control package share."""
 
-import subprocess
-import sys
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 
 import msgspec
 import pytest
@@ -59,7 +59,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 def eventually() -> Callable[[Callable[[], bool]], None]:
     """Wait for something that other threads or processes do; the limit only ends a test that has failed."""
 
-    def wait(condition: Callable[[], bool], limit: float = 30.0) -> None:
+    def wait(condition: Callable[[], bool], limit: float = 120.0) -> None:
         deadline = time.monotonic() + limit
         while not condition():
             assert time.monotonic() < deadline, "it never happened"
@@ -73,14 +73,19 @@ def served_apart() -> Iterator[tuple[TorchStore, Callable[[], None]]]:
     """A store in a process of its own, and how to kill that."""
     listener = listen()
     host, port = listener.getsockname()
-    code = "import sys, socket, time; from recycle.control.tcp_store import serve\n"
-    code += "server = serve(socket.socket(fileno=int(sys.argv[1]))); time.sleep(300)"
-    process = subprocess.Popen([sys.executable, "-c", code, str(listener.fileno())], pass_fds=[listener.fileno()])
+
+    def hold() -> None:
+        server = serve(listener)
+        signal.pause()
+        del server
+
+    process = get_context("fork").Process(target=hold, daemon=True)
+    process.start()
     listener.close()
 
     def kill() -> None:
         process.kill()
-        process.wait()
+        process.join()
 
     try:
         yield TorchStore(host, port), kill

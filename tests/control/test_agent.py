@@ -1,6 +1,7 @@
 """Agents with real processes, real signals and a real store."""
 
 import os
+import re
 import secrets
 import signal
 import time
@@ -74,7 +75,7 @@ class Run:
         self.workers[member] = started.get()
 
     def ended(self, member: Member) -> int | None:
-        self.agents[member].join(30)
+        self.agents[member].join(120)
         return self.agents[member].exitcode
 
     def is_running(self, member: Member) -> bool:
@@ -97,7 +98,7 @@ def run(served_apart) -> Iterator[Run]:
 def test_a_killed_worker_is_reported_and_the_alarm_raised(run: Run) -> None:
     run.start(FIRST)
     os.kill(run.workers[FIRST], signal.SIGKILL)
-    alarm = run.board.failures.wait_alarm(0, 30)
+    alarm = run.board.failures.wait_alarm(0, 120)
     assert alarm is not None
     assert alarm.cause == "W0_0#0 was killed by signal 9 (SIGKILL)"
     death = run.board.failures.death(FIRST)
@@ -202,7 +203,7 @@ def test_a_worker_dies_with_its_agent_and_others_notice_the_silence(run: Run, ev
     death = run.board.failures.death(FIRST)
     assert death is not None
     assert death.noticed == "heartbeat"
-    assert run.board.failures.wait_alarm(0, 30) is not None
+    assert run.board.failures.wait_alarm(0, 120) is not None
 
 
 def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, eventually: Eventually) -> None:
@@ -211,10 +212,11 @@ def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, ev
     eventually(lambda: all(run.board.beats.counts(MEMBERS).values()))
     os.kill(run.workers[SECOND], signal.SIGSTOP)
     eventually(lambda: run.board.failures.death(SECOND) is not None)
-    death, alarm = run.board.failures.death(SECOND), run.board.failures.wait_alarm(0, 30)
+    death, alarm = run.board.failures.death(SECOND), run.board.failures.wait_alarm(0, 120)
     assert death is not None
     assert alarm is not None
-    assert alarm.cause.startswith("W0_1#0 has given no sign of life for 5.")
+    # It was looked for at the end of the silence, or later where the machine is busy.
+    assert re.match(r"W0_1#0 has given no sign of life for ([5-9]|\d\d+)\.", alarm.cause)
     assert [run.board.failures.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
 
 
@@ -287,7 +289,7 @@ def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run
     run.start(FIRST, durations=msgspec.structs.replace(IMPATIENT, answer=600.0, transfer=600.0))
     os.kill(run.workers[FIRST], signal.SIGSTOP)
     run.board.declare_dead([Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0)], "somebody")
-    run.agents[FIRST].join(100)
+    run.agents[FIRST].join(120)
     assert run.agents[FIRST].exitcode == signal.SIGKILL
 
 
@@ -304,7 +306,7 @@ def test_a_stopped_worker_without_which_the_others_went_on_is_killed_by_its_agen
     eventually(has_looked)
     os.kill(run.workers[FIRST], signal.SIGSTOP)
     run.board.verdicts.propose(verdict(1, SECOND, THIRD))
-    run.agents[FIRST].join(300)
+    run.agents[FIRST].join(120)
     assert run.agents[FIRST].exitcode == signal.SIGKILL
 
 
@@ -362,7 +364,7 @@ def test_that_a_worker_is_gone_is_told_when_nothing_that_it_started_runs_any_mor
 
     run.start(FIRST, leave_one)
     os.close(told)
-    assert run.board.failures.wait_gone(Participant(FIRST), 60)
+    assert run.board.failures.wait_gone(Participant(FIRST), 120)
     # Nobody has the other end any more but the agent, which ends.
     assert os.read(heard, 1) == b""
     os.close(heard)

@@ -124,7 +124,7 @@ def test_all_leave_together_when_the_last_one_has_reached_the_end(store: Store, 
     board.end.reach(view)
     assert not board.end.wait(view, 0.01)
     with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(Board(store.clone(), TOKEN).end.wait, view, 60)
+        waited = pool.submit(Board(store.clone(), TOKEN).end.wait, view, 120)
         Board(store.clone(), TOKEN).end.reach(view)
         assert waited.result()
     assert not board.end.is_reached(View(3, (A, B)))
@@ -178,7 +178,7 @@ def test_a_run_is_opened_once_and_waited_for(store: Store, board: Board) -> None
     assert board.verdicts.opening() is board.verdicts.opening(0.01) is None
     opening = Opening(4, (str(A), str(B)), "checkpoint")
     with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(Board(store.clone(), TOKEN).verdicts.opening, 60)
+        waited = pool.submit(Board(store.clone(), TOKEN).verdicts.opening, 120)
         assert board.verdicts.open(opening) == opening
         assert waited.result() == opening
     assert board.verdicts.open(Opening(0, (str(C),))) == opening
@@ -203,7 +203,7 @@ def test_of_many_who_propose_one_wins_and_all_are_told(store: Store, board: Boar
 def test_an_alarm_and_a_joiner_end_the_wait_for_a_call(store: Store, board: Board, caller: str) -> None:
     assert board.failures.wait_call(2, 0.01) == (False, None)
     with ThreadPoolExecutor(1) as pool:
-        called = pool.submit(Board(store.clone(), TOKEN).failures.wait_call, 2, 60)
+        called = pool.submit(Board(store.clone(), TOKEN).failures.wait_call, 2, 120)
         if caller == "alarm":
             board.failures.raise_alarm(2, "cause", "source")
         else:
@@ -228,8 +228,8 @@ def test_waiting_ends_with_the_alarm_and_with_the_verdict(store: Store, board: B
     assert board.failures.wait_alarm(0, 0.01) is None
     assert board.verdicts.wait(0, 0.01) is None
     with ThreadPoolExecutor(2) as pool:
-        alarm = pool.submit(Board(store.clone(), TOKEN).failures.wait_alarm, 0, 60)
-        decided = pool.submit(Board(store.clone(), TOKEN).verdicts.wait, 0, 60)
+        alarm = pool.submit(Board(store.clone(), TOKEN).failures.wait_alarm, 0, 120)
+        decided = pool.submit(Board(store.clone(), TOKEN).verdicts.wait, 0, 120)
         time.sleep(0.05)
         board.failures.raise_alarm(0, "cause", "source")
         board.verdicts.propose(verdict(0))
@@ -244,21 +244,21 @@ def test_a_verdict_comes_with_its_turn_to_who_has_the_one_before(store: Store, b
     stored = board.verdicts.propose(Verdict(1, (str(A),), 3, deaths=(Death(str(B), "died", "agent", 0.0),)))
     late = Death(str(A), "died", "agent", 0.0)
     board.verdicts.ring(0, [A], replace(stored, unheard=(late,)))
-    came = reader.verdicts.await_turn(0, A, 60)
+    came = reader.verdicts.await_turn(0, A, 120)
     assert came == replace(stored, unheard=(late,))
     # Nobody has told it but who rang.
     assert reader.failures.unheard(came) == (late,)
     assert reader.failures.unheard(stored) == ()
     assert reader.verdicts.newest() == stored
-    assert latecomer.verdicts.await_turn(0, A, 60) is None
+    assert latecomer.verdicts.await_turn(0, A, 120) is None
     board.verdicts.ring(0, [A])
-    assert reader.verdicts.await_turn(0, A, 60) is None
+    assert reader.verdicts.await_turn(0, A, 120) is None
 
 
 def test_a_verdict_is_found_though_nobody_rang_for_it(store: Store, board: Board) -> None:
     board.verdicts.propose(verdict(0))
     store.delete("epoch/0/bells/verdict")
-    assert board.verdicts.wait(0, 60) == verdict(0)
+    assert board.verdicts.wait(0, 120) == verdict(0)
 
 
 def test_that_a_rank_is_gone_is_waited_for_and_kept_until_its_server_has_another_life(
@@ -266,7 +266,7 @@ def test_that_a_rank_is_gone_is_waited_for_and_kept_until_its_server_has_another
 ) -> None:
     first, second = Participant.all_of(A, 2)
     with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(Board(store.clone(), TOKEN).failures.wait_gone, first, 60)
+        waited = pool.submit(Board(store.clone(), TOKEN).failures.wait_gone, first, 120)
         board.failures.tell_gone(first)
         assert waited.result()
     assert not board.failures.wait_gone(second, 0.01)

@@ -13,9 +13,9 @@ SILENCE = 3.0
 
 def test_a_name_is_claimed_once_and_free_again_after_the_run(keys: EtcdCluster) -> None:
     claim = HeldClaim(keys, "mine", SILENCE)
-    assert find_claim(keys, "mine", 30) == claim.cluster
+    assert find_claim(keys, "mine", 120) == claim.cluster
     EtcdStore(claim.cluster).set("a", b"1")
-    for attempt in (lambda: HeldClaim(keys, "other", SILENCE), lambda: find_claim(keys, "other", 30)):
+    for attempt in (lambda: HeldClaim(keys, "other", SILENCE), lambda: find_claim(keys, "other", 120)):
         with pytest.raises(ControlError, match=rf"a run named '{keys.run}' goes on there; give this one another name"):
             attempt()
     held = EtcdStore(claim.cluster)
@@ -66,7 +66,7 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
         assert store.get("claim") == stale
         claim = HeldClaim(keys, "mine", SILENCE, returns=True)
     # It is renewed again, so that others find it, and nobody else is the first process.
-    assert find_claim(keys, "mine", 30) == claim.cluster
+    assert find_claim(keys, "mine", 120) == claim.cluster
     assert claim.cluster.scope == "old"
     with pytest.raises(ControlError, match=r"goes on there"):
         HeldClaim(keys, "mine", SILENCE, returns=True)
@@ -81,7 +81,7 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
 def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recycle.control.claim.EtcdStore", partial(EtcdStore, patience=0.5))
     nobody = EtcdCluster((("127.0.0.1", 1),))
-    for attempt in (lambda: HeldClaim(nobody, "mine", SILENCE), lambda: find_claim(nobody, "mine", 30)):
+    for attempt in (lambda: HeldClaim(nobody, "mine", SILENCE), lambda: find_claim(nobody, "mine", 120)):
         with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs"):
             attempt()
 
@@ -92,7 +92,7 @@ def test_etcd_that_is_lost_while_a_run_starts_is_one_line(keys: EtcdCluster, mon
 
     EtcdStore(keys).set("claim", b"of another one")
     for method, attempt in (
-        ("get", lambda: find_claim(keys, "mine", 30)),
+        ("get", lambda: find_claim(keys, "mine", 120)),
         ("newest_change", lambda: HeldClaim(keys, "mine", SILENCE)),
     ):
         with monkeypatch.context() as patch:
@@ -106,8 +106,8 @@ def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(keys: EtcdClus
     store.set("claim", b'{"begun":"otherwise"}')
     threading.Timer(0.3, lambda: store.clone().set("claim", b'{"begun":"again"}')).start()
     with pytest.raises(ControlError, match=rf"run '{keys.run}' was begun there by another release: install the same"):
-        find_claim(keys, "mine", 30)
+        find_claim(keys, "mine", 120)
     # Nobody renews it.
     claim = HeldClaim(keys, "mine", 0.5)
-    assert find_claim(keys, "mine", 30) == claim.cluster
+    assert find_claim(keys, "mine", 120) == claim.cluster
     claim.release()

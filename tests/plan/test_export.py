@@ -91,7 +91,7 @@ def test_torch_runs_an_exported_plan_to_the_gradients_of_the_whole_model(tmp_pat
         process.start()
     gradients = dict(results.get(timeout=120) for _ in ranks)
     for process in ranks:
-        process.join(60)
+        process.join(120)
     assert [process.exitcode for process in ranks] == [0] * 4
     layers = [torch_problem(rank, 4)[0] for rank in range(4)]
     _, data, target = torch_problem(0, 4)

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from recycle.runtime.device import count_gpus, host_copy, require_device, settle, take_device
+from recycle.runtime.device import count_gpus, host_copy, require_device, seed_generators, settle, take_device
 from recycle.runtime.errors import RunError
 
 NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -45,6 +45,14 @@ def test_processes_share_gpus_in_turns_unless_their_launcher_says_otherwise(monk
     assert take_device("cuda", 0).index == 1
     assert len(taken) == 5
     assert take_device("cpu", 5) == torch.device("cpu")
+
+
+def test_what_is_drawn_from_a_seed_is_what_torch_draws_from_it():
+    drawn = []
+    for seed in (torch.manual_seed, seed_generators):
+        seed((1 << 63) - 1)
+        drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[1]
 
 
 def test_a_copy_in_host_memory_is_one():

@@ -22,8 +22,6 @@ from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
 SAVED = 7
 """The iterations before the first checkpoint of a run that makes one before its end."""
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_text():

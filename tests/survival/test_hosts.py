@@ -53,7 +53,7 @@ def test_a_run_of_torchrun_over_three_hosts_outlives_one_of_them(three, start, t
     three[2].crash()
     # Torchrun would wait for the dead host for five minutes.
     for node in nodes[:2]:
-        assert node.ended(100) == 0, node.output
+        assert node.ended() == 0, node.output
     assert "W1_1 died" in nodes[0].output
     assert f"iteration {ITERATIONS}/{ITERATIONS}" in nodes[0].output
     assert "Traceback" not in nodes[0].output + nodes[1].output, nodes[0].output + nodes[1].output
@@ -81,7 +81,7 @@ def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_o
     ranks[0].wait_for("iteration 5/")
     three[1].pull_plug()
     ranks[0].wait_for("W1_0 died: has given no sign of life for")
-    ranks[0].wait_for("view 1: 1 of 2 servers")
+    ranks[0].wait_for(": 1 of 2 servers")
     isolated = tmp_path / "run" / "events" / "W1_0.jsonl"
     before = isolated.read_bytes().count(b'"type":"iteration"')
     three[1].push_plug()
@@ -121,7 +121,7 @@ def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start, 
     assert {"recycle: W1_0", "recycle: agent of W1_0"} <= titles(three[1])
     subprocess.run(three[1].command("pkill", "-TERM", "-f", "recycle: agent of W1_0"), check=True)
     assert ranks[1].ended() == 128 + signal.SIGTERM, ranks[1].output
-    ranks[0].wait_for("view 1: 1 of 2 servers")
+    ranks[0].wait_for(": 1 of 2 servers")
     assert "W1_0 leaves: SIGTERM" in ranks[0].output
     # Nobody was surprised, and nothing was made again.
     assert "is made again" not in ranks[0].output
@@ -138,9 +138,10 @@ def test_a_worker_that_crashes_on_a_healthy_host_comes_back_by_itself(three, sta
         subprocess.run(host.command("pkill", "-KILL", "-f", f"recycle: {server}"), check=True)
         ranks[0].wait_for(f"{server} is started again")
         ranks[0].wait_for(f"{server} (incarnation 1) is back: 2 of 2 servers")
+    before = len(ranks[0].output)
     subprocess.run(three[1].command("pkill", "-KILL", "-f", "recycle: W1_0"), check=True)
     ranks[1].wait_for("W1_0 has crashed more than 1 times within an hour, and is not started again")
-    ranks[0].wait_for("view 5: 1 of 2 servers")
+    wait_until(lambda: ": 1 of 2 servers" in ranks[0].output[before:])
     tell_to_end(three[0])
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 

@@ -20,15 +20,14 @@ from recycle.megatron.gpt.arriving import join_run
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
 from recycle.runtime.recover.plans import Planning
-from tests.survival.emulated import Once
-from tests.survival.trained import DURATIONS, MODEL, Trained, fault, make
+from tests.survival.emulated import DURATIONS, Once
+from tests.survival.trained import MODEL, Trained, fault, make
 
-pytestmark = pytest.mark.timeout(150)
 ITERATIONS = 12
 KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
 JOINER = Server(1, 0)
-# Where others use the machine, nobody else is missed, and nobody has to answer before the silence is noticed.
-LONG_SILENCE = msgspec.structs.replace(DURATIONS, silence=8.0, hang=20.0, answer=60.0, transfer=120.0)
+# A host that is cut off is missed after that, and nobody has to answer before.
+CUT_OFF = msgspec.structs.replace(DURATIONS, silence=8.0)
 # Who joins has to say what is due as often as those who wait for it.
 COMMAND = """
 import sys
@@ -70,7 +69,7 @@ def test_the_command_brings_a_server_back(tmp_path, reference, text, monkeypatch
         (1, 5, []),
         (2, 6, ["W1_0"]),
     ]
-    assert processes[0].wait(30) == 0
+    assert processes[0].wait(120) == 0
     with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
         join_run(run.run, None, Planning(make))
 
@@ -200,9 +199,7 @@ def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_return
             stage(event)
 
     try:
-        run = Trained(
-            folder, KILL, on_event=watch, iterations=ITERATIONS, text=text, host=host.here, durations=LONG_SILENCE
-        )
+        run = Trained(folder, KILL, on_event=watch, iterations=ITERATIONS, text=text, host=host.here, durations=CUT_OFF)
     finally:
         for joiner in joiners:
             joiner.kill()

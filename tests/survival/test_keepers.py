@@ -31,8 +31,6 @@ ONE = Redundancy.parse("copies=1")
 SAVED = 8
 """The iterations before the first checkpoint of a run that makes one before its end."""
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_text_and_no_disk():
@@ -106,7 +104,7 @@ def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference
             snapshot._keepers[0][1].offer(part, b"", 1000).write(memoryview(bytes(500)))
             # Who hears of a peer's death before it begins would live.
             (tmp_path / f"{part.epoch} {part.number}").touch()
-            wait_until(lambda: all((tmp_path / f"{part.epoch} {each}").exists() for each in range(part.parts)), 60)
+            wait_until(lambda: all((tmp_path / f"{part.epoch} {each}").exists() for each in range(part.parts)))
             os.kill(os.getpid(), signal.SIGKILL)
         put(snapshot)
 
@@ -145,7 +143,7 @@ def test_a_checkpoint_from_memory_is_the_trainers_to_the_bit_though_who_asked_fo
     gone = tmp_path / "gone"
 
     def write(folder, state):
-        wait_until(gone.exists, 60)
+        wait_until(gone.exists)
         write_shard(folder, state)
 
     def watch(event):

@@ -8,41 +8,47 @@ from recycle.job import Server
 from recycle.plan.instruction import Op
 from tests.survival.emulated import GLOBAL, STAGGERED, Doom, Scenario, lives, never, settled
 
-pytestmark = pytest.mark.timeout(60)
-CASES = [(STAGGERED, op) for op in Op if op is not Op.B and not op.is_copy] + [
-    (GLOBAL, op) for op in (Op.B, Op.REDUCE, Op.STEP)
-]
-
 
 def kill(server, step, op=None):
     server = Server.parse(server)
     return Fault(Kind.KILL, (server,), step=step, instruction=op and InstructionPattern(op, server.stage))
 
 
-@pytest.mark.parametrize(("mode", "op"), CASES, ids=[f"{mode.optimizer}-{op.value}" for mode, op in CASES])
-def test_a_kill_before_any_instruction_is_survived(tmp_path, mode, op):
-    programs = Scenario(tmp_path, mode=mode).plan.programs
-    server = str([server for server, program in programs.items() if any(each.op is op for each in program)][-1])
-    fault = kill(server, 3, op)
-    result = Scenario(tmp_path, fault, mode=mode).run()
-    result.require_fired(fault)
-    result.require_kept(*lives(server), iterations=12)
-    assert [each.epoch for each in result.views] == [0, 1]
-    # Who begins iteration 3 has version 3, and members are never more than one version apart.
-    assert result.views[1].step in (2, 3, 4)
-    death = result.deaths[f"{server}#0"]
-    assert (death.reason, death.noticed) == ("was killed by signal 9 (SIGKILL)", "agent")
-    recovery = result.recoveries[0]
-    assert recovery.noticed <= recovery.agreed <= recovery.rebuilt <= recovery.restored <= recovery.redone
+# In the end, one server of each stage is left in the first.
+KILLS = {
+    "F, SEND_F, REDUCE, STEP": (
+        STAGGERED,
+        [("W2_1", 2, Op.F), ("W0_0", 4, Op.SEND_F), ("W1_1", 6, Op.REDUCE), ("W2_0", 8, Op.STEP)],
+    ),
+    "I, RECV_B, SEND_B": (STAGGERED, [("W2_1", 2, Op.I), ("W1_0", 5, Op.RECV_B), ("W0_1", 8, Op.SEND_B)]),
+    "W, RECV_F": (STAGGERED, [("W1_1", 2, Op.W), ("W0_1", 5, Op.RECV_F)]),
+    "B, REDUCE, STEP": (GLOBAL, [("W2_1", 2, Op.B), ("W1_0", 5, Op.REDUCE), ("W0_1", 8, Op.STEP)]),
+}
 
 
-@pytest.mark.parametrize("step", [0, 11])
-@pytest.mark.parametrize("server", ["W0_0", "W1_1"])
-def test_the_first_and_the_last_iteration_are_no_exception_nor_is_the_leader(tmp_path, server, step):
-    fault = kill(server, step, Op.STEP if step else Op.F)
-    result = Scenario(tmp_path, fault).run()
-    result.require_fired(fault)
-    result.require_kept(*lives(server), iterations=12)
+@pytest.mark.parametrize(("mode", "kills"), KILLS.values(), ids=KILLS)
+def test_a_kill_before_any_instruction_is_survived(tmp_path, mode, kills):
+    faults = [kill(*each) for each in kills]
+    result = Scenario(tmp_path, *faults, mode=mode).run()
+    result.require_fired(*faults)
+    result.require_kept(*lives(*(server for server, _, _ in kills)), iterations=12)
+    assert [each.epoch for each in result.views] == list(range(len(kills) + 1)), result.story
+    for (server, step, _), view in zip(kills, result.views[1:], strict=True):
+        assert server not in view.servers
+        # Who begins iteration 3 has version 3, and members are never more than one version apart.
+        assert view.step in (step - 1, step, step + 1)
+        death = result.deaths[f"{server}#0"]
+        assert (death.reason, death.noticed) == ("was killed by signal 9 (SIGKILL)", "agent")
+    for each in result.recoveries:
+        assert each.noticed <= each.agreed <= each.rebuilt <= each.restored <= each.redone
+
+
+@pytest.mark.parametrize(("first", "last"), [("W0_0", "W1_1"), ("W1_1", "W0_0")])
+def test_the_first_and_the_last_iteration_are_no_exception_nor_is_the_leader(tmp_path, first, last):
+    faults = kill(first, 0, Op.F), kill(last, 11, Op.STEP)
+    result = Scenario(tmp_path, *faults).run()
+    result.require_fired(*faults)
+    result.require_kept(*lives(first, last), iterations=12)
 
 
 def test_a_fault_that_did_not_happen_is_told(tmp_path):
@@ -102,14 +108,6 @@ def test_a_second_one_during_the_recovery_from_the_first(tmp_path, doom):
     result.require_fired(fault)
     result.require_doomed(doom)
     result.require_kept(*lives("W2_1", doom.member[:4]), iterations=12)
-
-
-def test_failures_until_one_server_of_each_stage_is_left(tmp_path):
-    faults = [kill("W2_1", 2, Op.F), kill("W0_0", 4, Op.SEND_F), kill("W1_1", 6, Op.REDUCE), kill("W2_0", 8, Op.STEP)]
-    result = Scenario(tmp_path, *faults).run()
-    result.require_fired(*faults)
-    result.require_kept("W0_1#0", "W1_0#0", iterations=12)
-    assert set(result.views[-1].servers) == {"W0_1", "W1_0"}
 
 
 def test_a_stage_without_servers_ends_a_run_without_checkpoints(tmp_path):

@@ -10,9 +10,8 @@ from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
-from tests.survival.emulated import DURATIONS, EVERYBODY, PATIENT, Doom, Once, Scenario, lives, never, settled
+from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, lives, never, settled
 
-pytestmark = pytest.mark.timeout(90)
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
 NAME = f"{VICTIM}#0"
 
@@ -23,7 +22,7 @@ def fault(kind, step=3, server=VICTIM, **fields):
 
 def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path):
     stop = fault(Kind.STOP)
-    result = Scenario(tmp_path, stop).run()
+    result = Scenario(tmp_path, stop, durations=IMPATIENT).run()
     result.require_fired(stop)
     result.require_kept(*lives("W1_0"), iterations=12)
     assert result.deaths[NAME].noticed == "heartbeat"
@@ -40,7 +39,7 @@ def test_who_wakes_up_after_it_was_declared_dead_leaves_by_itself(tmp_path):
         return others_go_on(event) and (tmp_path / "ends" / NAME).exists()
 
     stop = fault(Kind.STOP)
-    scenario = Scenario(tmp_path, stop, until=fenced, on_event=wake)
+    scenario = Scenario(tmp_path, stop, until=fenced, on_event=wake, durations=IMPATIENT)
     result = scenario.run()
     result.require_fired(stop)
     result.require_kept(*lives("W1_0"))
@@ -66,24 +65,24 @@ def test_a_slow_server_is_not_declared_dead(tmp_path):
 
 
 def test_one_instruction_may_last_longer_than_the_silence_that_means_death(tmp_path):
-    result = Scenario(tmp_path, iterations=8, busy=NAME).run()
+    result = Scenario(tmp_path, iterations=8, busy=NAME, durations=IMPATIENT).run()
     result.require_kept(*lives(), iterations=8)
     assert [each.epoch for each in result.views] == [0]
 
 
 def test_a_start_that_takes_longer_than_silence_is_waited_for(tmp_path):
-    result = Scenario(tmp_path, iterations=4, late={"W0_0#0": 2.5 * DURATIONS.silence}).run()
+    result = Scenario(tmp_path, iterations=4, late={"W0_0#0": 1.5 * IMPATIENT.silence}, durations=IMPATIENT).run()
     result.require_kept(*lives(), iterations=4)
     assert [each.epoch for each in result.views] == [0]
     assert result.deaths == {}
 
 
 def test_who_does_not_come_in_time_is_declared_dead_by_name_and_the_others_begin(tmp_path):
-    durations = msgspec.structs.replace(DURATIONS, start=2.0)
+    durations = msgspec.structs.replace(IMPATIENT, start=8.0)
     result = Scenario(tmp_path, iterations=4, late={NAME: 600.0}, durations=durations).run()
     result.require_kept(*lives("W1_0"), iterations=4)
     assert [(each.epoch, len(each.servers)) for each in result.views] == [(0, 5)]
-    assert (result.deaths[NAME].reason, result.deaths[NAME].noticed) == ("did not announce itself for 2 s", "answer")
+    assert (result.deaths[NAME].reason, result.deaths[NAME].noticed) == ("did not announce itself for 8 s", "answer")
 
 
 def test_a_run_without_a_stage_does_not_begin_and_says_so(tmp_path):
@@ -97,7 +96,7 @@ def test_a_run_without_a_stage_does_not_begin_and_says_so(tmp_path):
 @pytest.mark.parametrize("dead", [("W1_0",), ("W1_0", "W1_1")], ids=["agent", "host"])
 def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_path, dead):
     killed = Fault(Kind.AGENT_KILL, tuple(map(Server.parse, dead)), step=3)
-    result = Scenario(tmp_path, killed, until=settled(*dead)).run()
+    result = Scenario(tmp_path, killed, until=settled(*dead), durations=IMPATIENT).run()
     result.require_fired(killed)
     result.require_kept(*lives(*dead))
     assert set(result.deaths) == {f"{each}#0" for each in dead}
@@ -146,7 +145,7 @@ class Heard:
 def test_training_goes_on_without_the_store_and_is_safe_again_with_the_next(tmp_path):
     loss = Fault(Kind.STORE_LOSS, step=3)
     heard = Heard(BACK, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
-    scenario = Scenario(tmp_path, loss, until=settled("W1_0"), on_event=heard)
+    scenario = Scenario(tmp_path, loss, until=settled("W1_0"), on_event=heard, durations=IMPATIENT)
     result = scenario.run()
     result.require_fired(loss)
     result.require_kept(*lives("W1_0"))
@@ -159,7 +158,7 @@ def test_training_goes_on_without_the_store_and_is_safe_again_with_the_next(tmp_
 def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_path):
     loss = Fault(Kind.STORE_LOSS, step=3)
     heard = Heard(LOST, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
-    scenario = Scenario(tmp_path, loss, until=never, on_event=heard, durations=PATIENT)
+    scenario = Scenario(tmp_path, loss, until=never, on_event=heard)
     result = scenario.run()
     result.require_fired(loss)
     assert "while the store was lost: there is no checkpoint" in result.error
@@ -172,7 +171,7 @@ def test_a_failure_together_with_the_store_is_the_end_too(tmp_path):
         lambda: scenario.signal(NAME, signal.SIGKILL),
     )
     loss = Fault(Kind.STORE_LOSS, step=3)
-    scenario = Scenario(tmp_path, loss, until=never, on_event=both, durations=PATIENT)
+    scenario = Scenario(tmp_path, loss, until=never, on_event=both)
     result = scenario.run()
     result.require_fired(loss)
     assert "the store was lost" in result.error

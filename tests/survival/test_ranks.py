@@ -11,9 +11,9 @@ from harness.digests import data_digests
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
-from harness.started import TRAIN, by_hand
+from harness.ports import free_port
+from harness.started import TRAIN, by_hand, wait_until
 from harness.waiting import ForReturn, wait_between
-from recycle.control.tcp_store import listen
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
@@ -25,9 +25,9 @@ from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
 from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import DURATIONS, MODEL, Trained, fault, short_text
+from tests.survival.emulated import DURATIONS
+from tests.survival.trained import MODEL, Trained, fault, short_text
 
-pytestmark = pytest.mark.timeout(150)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 CLIPPED = msgspec.structs.replace(MODEL, clip=0.5)
 SAVED = 8
@@ -135,8 +135,7 @@ def words(folder):
 @pytest.fixture
 def apart(start, tmp_path):
     """The four processes of two servers, started apart."""
-    with listen() as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     arguments = [*words(tmp_path), "--restarts", "1"]
     return [start(arguments, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
 
@@ -164,9 +163,10 @@ def test_the_command_brings_back_all_ranks_of_a_server_in_a_run_that_meets_in_et
         run.wait_for("1 of 2 servers")
         joiner = start([*TRAIN, "join", str(tmp_path / "run"), "--server", "W1_0"])
         run.wait_for("W1_0 (incarnation 1) is back: 2 of 2 servers")
+        before = len(run.output)
         joiner.process.terminate()
         assert joiner.ended() == 128 + signal.SIGTERM, joiner.output
-        run.wait_for("view 3: 1 of 2 servers")
+        wait_until(lambda: ": 1 of 2 servers" in run.output[before:])
         assert "W1_0 leaves: SIGTERM" in run.output
         run.process.terminate()
         assert run.ended() == 128 + signal.SIGTERM, run.output

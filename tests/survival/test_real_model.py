@@ -13,10 +13,7 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
 from recycle.runtime.step.checkpoint import checkpoints
-from tests.survival.emulated import PATIENT
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -139,6 +136,6 @@ def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tm
 
     monkeypatch.setattr(GptServer, "__init__", begin_and_tell)
     loss = Fault(Kind.STORE_LOSS, step=3)
-    run = Trained(folder, loss, on_event=kill_when_saved, iterations=2000, durations=PATIENT)
+    run = Trained(folder, loss, on_event=kill_when_saved, iterations=2000)
     (step,) = run.steps
     assert f"while the store was lost: go on from step {step} with --resume" in run.error

@@ -5,7 +5,6 @@ import pytest
 
 from harness.examples import QUICK, uneven_job
 from harness.waiting import ForReturn, wait_between
-from recycle.control.durations import Durations
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
@@ -13,13 +12,11 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
+from tests.survival.emulated import DURATIONS
 from tests.survival.trained import MODEL, Trained, fault, short_text
 
-pytestmark = pytest.mark.timeout(150)
 JOB = uneven_job()
 ITERATIONS = 12
-# A busy machine must not make anybody else look dead.
-PATIENT = Durations(beat=0.25, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0, transfer=120.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,7 +37,7 @@ class Uneven(Trained):
     @staticmethod
     def describe(folder, iterations, **options):
         model = msgspec.structs.replace(MODEL, layers=4, exact=True)
-        return Run(make(()), model, iterations, folder, durations=PATIENT, **options)
+        return Run(make(()), model, iterations, folder, durations=DURATIONS, **options)
 
 
 def test_a_server_dies_and_comes_back_with_the_state_of_all_its_peers(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ from itertools import groupby
 import pytest
 
 from harness.examples import QUICK, paper_job
-from recycle.control.durations import Durations
 from recycle.errors import RunFailed
 from recycle.faults.fired import load_fired
 from recycle.faults.menu import Fault, Faults
@@ -21,10 +20,10 @@ from recycle.planner.make import make_plan
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.runtime.launch.supervisor import FIRED
 from recycle.runtime.step.checkpoint import checkpoints
+from tests.survival.emulated import DURATIONS
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
-DURATIONS = Durations(beat=0.25, silence=4.0, hang=4.0, rebuild=3.0, answer=10.0, transfer=30.0)
 ITERATIONS = 12
 SAME = 1e-5
 

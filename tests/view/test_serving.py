@@ -30,7 +30,7 @@ def server():
 
 
 def get(server, path, host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
     connection.request("GET", path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
     content = answer.read()

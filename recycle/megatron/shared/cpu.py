@@ -29,7 +29,8 @@ def run_on_cpu() -> tuple[str, ...]:
     # Dropout's streams are states of the CUDA generator; without it, of the CPU's.
     replace(torch.cuda, "get_rng_state", lambda device="cuda": torch.get_rng_state())
     replace(torch.cuda, "set_rng_state", lambda state, device="cuda": torch.set_rng_state(state))
-    replace(torch.cuda, "manual_seed", torch.manual_seed)
+    # torch.manual_seed would also note who has called it, for when a GPU is used.
+    replace(torch.cuda, "manual_seed", torch.default_generator.manual_seed)
     replace(random, "_get_cuda_rng_state", _get_rng_state)
     replace(random, "_set_cuda_rng_state", _set_rng_state)
     # Gradient norms ask tensors for their type and expect a CUDA one.

@@ -4,9 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
-from recycle.runtime.device import restore_generators, state_of_generators
+from recycle.runtime.device import restore_generators, seed_generators, state_of_generators
 from recycle.runtime.execute.stage import MicroBatch
 
 
@@ -20,7 +18,7 @@ def seed_of(seed: int, micro_batch: MicroBatch, stage: int) -> int:
 def seeded(seed: int) -> Iterator[None]:
     """Draw from a seed for the length of a block; what was drawn from before goes on after it."""
     states = state_of_generators()
-    torch.manual_seed(seed)
+    seed_generators(seed)
     try:
         yield
     finally:

@@ -256,11 +256,11 @@ class Rank:
         self.process.start()
 
     def ended(self) -> int | None:
-        self.process.join(60)
+        self.process.join(120)
         return self.process.exitcode
 
     def wait_for_death(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.board.failures.death(self.member) is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -27,9 +27,9 @@ from harness.flag_runs import (
     words_of,
 )
 from harness.forked import TRAINING_CODE
+from harness.ports import free_port
 from harness.started import Started, by_hand, wait_until
 from recycle.control.etcd_store import EtcdStore
-from recycle.control.tcp_store import listen
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 from recycle.record.history import load_history
@@ -358,8 +358,7 @@ def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(d
 
 def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):
     """A host whose process is killed with its agent; the same command with the same rank takes its place."""
-    with listen() as free:
-        port = free.getsockname()[1]
+    port = free_port()
     slow = tmp_path / "slow"
     words = words_of(dataset, *ON, iterations=LENGTH, script="paced_gpt.py")
     words = [sys.executable, *FLAGGED, *words]
@@ -391,8 +390,7 @@ def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_a
 
 @pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
 def test_with_etcd_the_first_process_may_die_with_the_store_come_back_and_leave(dataset, stock, tmp_path):
-    with listen() as free:
-        port = free.getsockname()[1]
+    port = free_port()
     slow = tmp_path / "slow"
     words = [sys.executable, *FLAGGED, *words_of(dataset, *ON, iterations=LENGTH, script="paced_gpt.py")]
     with etcd() as served:

@@ -28,8 +28,6 @@ MODEL = ModelOptions(
     per_token_loss=True,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(autouse=True)
 def _short_text(monkeypatch):

@@ -83,7 +83,7 @@ def test_an_exit_has_its_own_status(tmp_path):
 
 
 def test_a_stopped_process_is_woken_up_and_goes_on(tmp_path):
-    child = Child(tmp_path, fault(Kind.STOP, duration=0.2))
+    child = Child(tmp_path, fault(Kind.STOP, duration=2.0))
     assert os.WSTOPSIG(child.wait(os.WUNTRACED)) == signal.SIGSTOP
     assert os.waitstatus_to_exitcode(child.wait()) == 0
     assert child.instructions() == EVERY
@@ -162,7 +162,7 @@ def test_a_full_disk_fails_writes_leaves_the_old_file_and_ends(tmp_path):
     path.write_bytes(b"old")
 
     def body():
-        injector = Injector([fault(Kind.DISK_FULL, duration=0.3)], FiredFile(tmp_path / "disk.jsonl", ME).write, list)
+        injector = Injector([fault(Kind.DISK_FULL, duration=2.0)], FiredFile(tmp_path / "disk.jsonl", ME).write, list)
         injector.before(1, FORWARD)
         try:
             write_whole(path, b"new")

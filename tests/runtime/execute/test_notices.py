@@ -1,7 +1,8 @@
 """What servers tell each other in their reductions."""
 
+from math import inf
+
 import msgspec
-import pytest
 from torch.distributed import HashStore
 
 from recycle.control.view import View
@@ -10,15 +11,13 @@ from recycle.runtime.execute.notices import EVERY, NoticeExchange, Notices
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
     view = View.among([Server(0, 0), Server(1, 0)])
     heard = {}
 
     def body(member):
-        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2)
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2, long=inf)
         found = []
         for iteration in range(2 * EVERY + 1):
             notices.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
@@ -63,7 +62,7 @@ def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():
 
     def body(member):
         server = view.servers[member.rank]
-        notices = NoticeExchange(connect(member.store(), view, server), 2)
+        notices = NoticeExchange(connect(member.store(), view, server), 2, long=inf)
         found = []
         for iteration in range(EVERY):
             if (member.rank, iteration) in ((0, 0), (1, 1), (1, 2), (0, 1), (0, 2)):

@@ -43,7 +43,7 @@ def tensors():
 
 def tensors_left(allowed):
     """Live tensors, once no more than so many live: gloo's own threads hold what was summed for a moment longer."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while (left := tensors()) > allowed and time.monotonic() < deadline:
         time.sleep(0.01)
     return left

@@ -35,7 +35,7 @@ class Line:
         return Done()
 
     def receive(self, tensor, _):
-        tensor.copy_(self.sent.get(timeout=5))
+        tensor.copy_(self.sent.get(timeout=120))
         return Done()
 
 

@@ -214,7 +214,7 @@ class Counting:
         return self
 
     def write(self, block):
-        assert self.ready.wait(60), "nobody lets it go on"
+        assert self.ready.wait(120), "nobody lets it go on"
         self.come += len(block)
 
     def commit(self, checksum):

@@ -161,7 +161,7 @@ def training(root, hosts, redundancy, ranks=1):
 
 
 def settles(condition):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

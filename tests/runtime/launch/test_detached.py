@@ -13,7 +13,7 @@ from recycle.state.ladder import StatePart
 
 
 def settles(condition):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -15,8 +15,6 @@ from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address
 from recycle.state.ladder import StatePart
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def fork_server(tmp_path):
@@ -35,7 +33,7 @@ def fork_server(tmp_path):
 
 def test_it_tells_of_each_process_that_it_starts_and_that_ends(fork_server):
     fork_server.start_server("ends", 5)
-    started, ended = fork_server.next_event(30), fork_server.next_event(30)
+    started, ended = fork_server.next_event(120), fork_server.next_event(120)
     assert (started.kind, started.name, started.port) == ("started", "ends", 5)
     assert (ended.kind, ended.name, ended.pid, ended.status) == ("ended", "ends", started.pid, 5)
     assert fork_server.next_event(0) is None
@@ -43,18 +41,18 @@ def test_it_tells_of_each_process_that_it_starts_and_that_ends(fork_server):
 
 def test_a_killed_process_has_the_status_of_its_signal(fork_server):
     fork_server.start_server("stays", 0)
-    started = fork_server.next_event(30)
+    started = fork_server.next_event(120)
     os.kill(started.pid, signal.SIGKILL)
-    assert fork_server.next_event(30).status == -signal.SIGKILL
+    assert fork_server.next_event(120).status == -signal.SIGKILL
 
 
 def test_a_store_can_come_back_to_its_port(fork_server):
     fork_server.serve_store()
-    first = fork_server.next_event(30)
+    first = fork_server.next_event(120)
     os.kill(first.pid, signal.SIGKILL)
-    assert fork_server.next_event(30).kind == "ended"
+    assert fork_server.next_event(120).kind == "ended"
     fork_server.serve_store(first.port)
-    second = fork_server.next_event(30)
+    second = fork_server.next_event(120)
     assert (second.kind, second.port) == ("started", first.port)
     socket.create_connection(("127.0.0.1", second.port)).close()
 
@@ -62,7 +60,7 @@ def test_a_store_can_come_back_to_its_port(fork_server):
 def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server):
     token = new_token()
     fork_server.start_keeper(token, 1000)
-    started = fork_server.next_event(30)
+    started = fork_server.next_event(120)
     assert (started.kind, started.name) == ("started", "keeper")
     client = KeeperClient(keeper_address(token), token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
@@ -73,7 +71,7 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     # It is there for the next start of the run, until somebody says that there is none.
     assert len(client.copies()) == 1
     client.dismiss()
-    assert select.select([pid], [], [], 30)[0]
+    assert select.select([pid], [], [], 120)[0]
     os.close(pid)
     with pytest.raises(KeeperLost):
         client.copies()
@@ -81,11 +79,11 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
 
 def test_all_end_with_it(fork_server, tmp_path):
     fork_server.start_server("stays", 0)
-    started = fork_server.next_event(30)
+    started = fork_server.next_event(120)
     pid = os.pidfd_open(started.pid)
     fork_server.end()
     fork_server.pid = 0
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while is_running(started.pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -79,7 +79,7 @@ def test_all_ranks_of_a_server_come_back_in_the_same_life():
     waiting = threading.Thread(target=other.again, args=(run.lives(ranks=2),))
     waiting.start()
     crashed.again(run.lives(ranks=2))
-    waiting.join(20)
+    waiting.join(120)
     assert crashed.incarnations == other.incarnations == [0, 2]
 
 
@@ -91,7 +91,7 @@ def test_who_waits_for_a_rank_that_never_comes_back_ends_with_the_run():
     waiting.start()
     run.board.end.reach(View(0, BEGUN.view.members[:1]))
     run.board.end.reach(BEGUN.view)
-    waiting.join(20)
+    waiting.join(120)
     assert not waiting.is_alive()
     assert other.incarnations == [0]
 
@@ -108,10 +108,10 @@ def test_before_a_run_has_begun_a_server_begins_its_first_life():
 
 def test_on_a_replaced_host_a_server_begins_a_new_life_once_the_others_miss_it():
     run, lives = Run(), []
-    replaced = threading.Thread(target=lambda: lives.append(run.lives().first(ONE, 60.0, nobody)))
+    replaced = threading.Thread(target=lambda: lives.append(run.lives().first(ONE, 120.0, nobody)))
     replaced.start()
     run.board.declare_dead([Death(str(FIRST), "was lost", "heartbeat", 0.0)], "a host")
-    replaced.join(20)
+    replaced.join(120)
     assert lives == [Member(ONE, 1)]
     run.board.verdicts.propose(Verdict(1, BEGUN.members[1:], 0))
     assert run.lives().first(ONE, 0.0, nobody) == Member(ONE, 2)

@@ -52,9 +52,12 @@ def test_a_killed_process_is_noticed():
 
 def test_a_killed_process_is_named_and_not_the_peers_that_miss_it():
     def body(member):
+        store = member.store()
         if member.rank == 1:
+            store.set("dies", "")
             os.kill(os.getpid(), signal.SIGKILL)
-        member.store().wait(["never"], timedelta(milliseconds=300))
+        store.wait(["dies"])
+        store.wait(["never"], timedelta(seconds=1))
 
     with pytest.raises(ProcessFailed, match=r"process 1.* was killed by signal 9"):
         launch(3, body)

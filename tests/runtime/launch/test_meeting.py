@@ -7,6 +7,7 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import barrier
 
+from harness.ports import free_port
 from recycle.control.joinfile import digest_of
 from recycle.control.tcp_store import listen, serve
 from recycle.errors import EndedAtOnce, UserError
@@ -27,7 +28,7 @@ def store():
     del server
 
 
-def meeting(port, rank, patience=30.0, served=False, count=2):
+def meeting(port, rank, patience=120.0, served=False, count=2):
     return RollCall(Start(rank, count, str(rank), "127.0.0.1", port, served), patience)
 
 
@@ -41,7 +42,7 @@ class Other:
         self._thread.start()
 
     def end(self):
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
     def _attend(self):
@@ -75,7 +76,7 @@ def test_nobody_waits_at_the_end_for_who_was_lost_before(store, monkeypatch):
 def test_torchrun_does_not_wait_at_its_end_for_a_host_whose_processes_have_only_greeted(store, monkeypatch):
     monkeypatch.setattr(meetings, "GRACE", 0.0)
     first, lost = (
-        RollCall(Start(rank, 2, str(rank), "127.0.0.1", store, served=True, job="none", nodes=2), 30.0)
+        RollCall(Start(rank, 2, str(rank), "127.0.0.1", store, served=True, job="none", nodes=2), 120.0)
         for rank in range(2)
     )
     lost.greet()
@@ -165,8 +166,7 @@ def test_who_does_not_come_is_named(store):
 
 
 def test_a_store_that_is_nowhere_is_one_line():
-    with listen() as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.raises(UserError, match=f"the store at 127.0.0.1:{port} does not answer within 0.3 s: see whether"):
         meeting(port, 1, 0.3).attend()
 

@@ -2,6 +2,7 @@
 
 import secrets
 
+from harness.ports import free_port
 from recycle.control.tcp_store import listen, serve
 from recycle.runtime.launch.saying import is_first_to_say
 from recycle.runtime.net.endpoint import Endpoint
@@ -18,9 +19,7 @@ def test_with_a_store_once_in_the_run():
 
 def test_without_a_store_once_on_the_machine(monkeypatch):
     monkeypatch.setattr("recycle.runtime.launch.saying.PATIENCE", 0.1)
-    with listen() as free:
-        port = free.getsockname()[1]
     run = secrets.token_hex(4)
-    endpoint = Endpoint("127.0.0.1", port, run)
+    endpoint = Endpoint("127.0.0.1", free_port(), run)
     assert [is_first_to_say(endpoint, text) for text in ("a text", "a text", "another")] == [True, False, True]
     assert is_first_to_say(endpoint._replace(token="another run"), "a text")

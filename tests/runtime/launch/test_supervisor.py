@@ -73,7 +73,7 @@ class Launched:
         return self._thread.is_alive()
 
     def end(self) -> str | None:
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         return self.error
 
@@ -85,7 +85,7 @@ class Launched:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

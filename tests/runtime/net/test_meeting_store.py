@@ -37,7 +37,7 @@ def test_a_get_waits_and_so_does_a_wait(meetings):
     one, other = meetings
     timer = threading.Timer(0.05, lambda: (one.set("a", "1"), one.set("b", "2")))
     timer.start()
-    other.wait(["b", "a"], timedelta(seconds=30))
+    other.wait(["b", "a"], timedelta(seconds=120))
     assert other.multi_get(["a", "b"]) == [b"1", b"2"]
     timer.join()
     later = threading.Timer(0.05, one.set, ("c", "3"))

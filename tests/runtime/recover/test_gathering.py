@@ -23,8 +23,6 @@ from recycle.runtime.errors import Interrupted
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.store_connection import StoreConnection
 
-pytestmark = pytest.mark.timeout(90)
-
 # Nobody looks twice because a wait is over: whatever ends one was rung for.
 PATIENT = Durations(beat=100.0, silence=1000.0, hang=1000.0, answer=1000.0, transfer=1000.0)
 
@@ -50,7 +48,7 @@ class Change:
         for member in dead:
             self.board.declare_dead([Death(str(member), "was lost", "agent", time.monotonic())], "agent")
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         assert set(self.views) == set(left)
 
     def survive(self, member: Member) -> None:

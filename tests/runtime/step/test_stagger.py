@@ -158,20 +158,24 @@ def summary(results):
 
 
 NAN, INF = float("nan"), float("inf")
-STEPS = 26
+STEPS = 23
+NOT_FINITE = (1e9, {(0, 0): NAN, (10, 0): INF, (11, 0): -INF, (21, 1): NAN}, 3)
+SOMETIMES_CLIPPED = (0.25, {(5, 0): 1e6, (14, 0): NAN}, None)
 
 
 @pytest.mark.parametrize(
-    ("clip", "spoiled", "wrong"),
+    ("kind", "clip", "spoiled", "wrong"),
     [
-        (1e9, {}, 0),
-        (1e9, {(0, 0): NAN, (10, 0): INF, (11, 0): -INF, (21, 1): NAN}, 3),
-        (1e-3, {}, 1),
-        (0.25, {(5, 0): 1e6, (14, 0): NAN}, None),
+        ("adamw", 1e9, {}, 0),
+        ("adamw", *NOT_FINITE),
+        ("adamw", 1e-3, {}, 1),
+        ("adamw", *SOMETIMES_CLIPPED),
+        # Where steps are taken back.
+        ("sgd", *NOT_FINITE),
+        ("sgd", *SOMETIMES_CLIPPED),
     ],
-    ids=["calm", "not finite", "always clipped", "sometimes clipped"],
+    ids=["calm", "not finite", "always clipped", "sometimes clipped", "not finite, SGD", "sometimes clipped, SGD"],
 )
-@pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_stepping_at_once_ends_as_waiting_does(kind, clip, spoiled, wrong):
     plan = plan_of("W1_1")
     waited = train(plan, STEPS, Method(clip, staggered=False), kind, spoiled)

@@ -24,7 +24,7 @@ from recycle.runtime.net.network import Network, NetworkOptions, PrivateLink
 from recycle.runtime.net.staged.network import StagedNetwork
 
 HOST = "127.0.0.1"
-FOR_EVER = timedelta(seconds=100)
+FOR_EVER = timedelta(seconds=200)
 SERVERS = (Server(0, 0), Server(1, 0), Server(0, 1), Server(1, 1))
 """Of the ranks: two peers, and two of another stage."""
 

@@ -28,7 +28,7 @@ def count():
     return names.count("gloo_tcp_loop")
 
 # A thread gets its name a moment after it was started.
-end = time.monotonic() + 20
+end = time.monotonic() + 120
 while count() < {expected} and time.monotonic() < end:
     time.sleep(0.01)
 print(count(), flush=True)

@@ -21,8 +21,7 @@ from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
 
-pytestmark = pytest.mark.timeout(60)
-FOR_EVER = timedelta(seconds=90)
+FOR_EVER = timedelta(seconds=200)
 SERVERS = [Server(pipeline, 0) for pipeline in range(3)]
 
 WAITS = {
