@@ -83,7 +83,7 @@ def test_what_was_put_is_there_for_another_process_after_its_trainer_was_killed(
 
     def train():
         put(client, part(), data)
-        client.offer(part(version=4), b"", len(data)).write(memoryview(data)[:-1])
+        client.offer(part(version=4), b"", len(data)).write([memoryview(data)[:-1]])
         os.kill(os.getpid(), signal.SIGKILL)
 
     trainer = FORK.Process(target=train)
@@ -221,7 +221,7 @@ def test_a_connection_serves_one_part_after_another(token, near):
         client = KeeperClient(address, token, "it")
         put(client, part(number=0), data)
         # What is given up, or refused, is not mixed up with what comes after it.
-        client.offer(part(number=1), b"", len(data)).write(memoryview(data)[:100])
+        client.offer(part(number=1), b"", len(data)).write([memoryview(data)[:100]])
         with pytest.raises(Refused):
             put(client, part(number=1), content(4 * LIMIT))
         put(client, part(number=1), data)
