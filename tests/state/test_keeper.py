@@ -287,3 +287,15 @@ def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
     channel.close()
     process.join(30)
     assert process.exitcode == 0
+
+
+def test_one_version_after_another_lands_as_it_was_put(token):
+    """From the second time on, in memory that stays mapped."""
+    with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
+        threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
+        near, far = KeeperClient(keeper_address(token), token, "here"), KeeperClient(door.getsockname(), token, "it")
+        for version in range(8):
+            for number, client in enumerate((near, far)):
+                data = bytearray(content(MEBIBYTE, seed=16 * version + number))
+                put(client, part(version=version, number=number), data)
+                assert get(near, part(version=version, number=number), MEBIBYTE) == (b"head", data)
