@@ -1,6 +1,7 @@
 """Stages whose servers all die, with the state in memory: hosts made of namespaces, and ``recycle train`` on each.
 
-Usage: python -m benchmarks.lost_stages [--rows servers-2 servers-3 host all parity-3+1 parity-4+2] [--trials 20]
+Usage: python -m benchmarks.lost_stages FILE [--rows servers-2 servers-3 host all parity-3+1 parity-4+2] [--trials 20]
+           [--seconds 0]
 
 Each trial is a run of its own, with --exact and without a checkpoint, which is hit at another moment:
 
@@ -13,6 +14,10 @@ Each trial is a run of its own, with --exact and without a checkpoint, which is 
 A trial is good if all iterations have the losses of an undisturbed run to the bit, at most one whole iteration was
 lost, no checkpoint was read, every process ended well, and no keeper is left. Of the servers that join, one has to be
 in before the run ends. It takes root, and tools that make namespaces.
+
+The next trial is one of the row that has the fewest so far. What came of it is written to the file at once, as a line
+of JSON. The same command goes on where the file ends, until each row has so many; or with --seconds begins none after
+that time.
 """
 
 import argparse
@@ -26,6 +31,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.interrupted import until_interrupted
+from benchmarks.run_file import RunFile
 from harness.hosts import Host, hosts, missing
 from harness.started import TRAIN, Started, by_hand, losses, wait_until
 from recycle.cli.join import LATE
@@ -169,35 +176,47 @@ def judge(folder: Path, ends: Sequence[int], step: int, expected: Mapping[int, l
     return "; ".join(text for text, holds in problems.items() if holds)
 
 
+def undisturbed(row: Row, folder: Path) -> Mapping[int, list[float]]:
+    """The losses of a run of a row in which nothing happens."""
+    run = Started(words(row, folder, keeps=False))
+    assert run.ended(600) == 0, run.output
+    return losses(folder / "run")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--rows", nargs="+", choices=[*ROWS], default=[*ROWS])
     parser.add_argument("--trials", type=int, default=20, help="of each row")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--seconds", type=float, default=0.0, help="after which no trial begins; 0 for no end")
     arguments = parser.parse_args()
     if why_not := missing():
         print(why_not, file=sys.stderr)
         return 2
-    found: dict[str, list[str]] = {name: [] for name in arguments.rows}
-    try:
-        with tempfile.TemporaryDirectory() as temporary:
-            for name in arguments.rows:
-                row, undisturbed = ROWS[name], Path(temporary) / f"{name}-undisturbed"
-                run = Started(words(row, undisturbed, keeps=False))
-                assert run.ended(600) == 0, run.output
-                expected = losses(undisturbed / "run")
-                for number in range(arguments.trials):
-                    moment = random.Random(f"{arguments.seed} {name} {number}")
-                    problem = try_once(row, Path(temporary) / f"{name}-{number}", moment, expected)
-                    found[name].append(problem)
-                    text = f"{name} {number + 1} of {arguments.trials}: {problem or 'good'}"
-                    print(text, file=sys.stderr, flush=True)
-    finally:
-        print("row        | good")
-        for name, problems in found.items():
-            print(f"{name:10} | {sum(not each for each in problems)} of {len(problems)}")
-        print(f"load {os.getloadavg()[0]:.1f}")
-    return int(any(each for problems in found.values() for each in problems))
+    start, found = time.monotonic(), RunFile(arguments.file, arguments.rows)
+    expected: dict[str, Mapping[int, list[float]]] = {}
+    with until_interrupted(), tempfile.TemporaryDirectory() as temporary:
+        while True:
+            name = min(arguments.rows, key=lambda each: len(found.of(each)))
+            number = len(found.of(name))
+            if number >= arguments.trials or (arguments.seconds and time.monotonic() > start + arguments.seconds):
+                break
+            if name not in expected:
+                expected[name] = undisturbed(ROWS[name], Path(temporary) / name)
+            moment = random.Random(f"{arguments.seed} {name} {number}")
+            try:
+                problem = try_once(ROWS[name], Path(temporary) / f"{name}-{number}", moment, expected[name])
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                problem = f"no hosts could be made: {error}"
+            found.add({"row": name, "trial": number, "problem": problem, "load": round(os.getloadavg()[0], 1)})
+            print(f"{name} {number + 1} of {arguments.trials}: {problem or 'good'}", file=sys.stderr, flush=True)
+    print("row        | good")
+    for name in arguments.rows:
+        problems = [each["problem"] for each in found.of(name)]
+        print(f"{name:10} | {sum(not each for each in problems)} of {len(problems)}")
+    print(f"load {os.getloadavg()[0]:.1f}")
+    return int(any(each["problem"] for each in found.runs))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,16 @@ needs Megatron's training code.
 """
 
 import argparse
-import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
+from typing import Any
+
+from benchmarks.interrupted import until_interrupted
+from benchmarks.run_file import RunFile
 
 ROWS = {
     "own-4x1": "--pipelines 4 --ranks 1 --exact",
@@ -27,15 +31,23 @@ ROWS = {
 }
 
 
-def run(row: str, seed: int, kills: int) -> dict[str, object]:
+def run(row: str, seed: int, kills: int) -> dict[str, Any]:
     """One run; what came of it."""
     words = ["-m", "benchmarks.ranks", "--distributed-optimizer", *ROWS[row].split()]
     words += ["--kills", str(kills), "--seed", str(seed)]
     start = time.monotonic()
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
-    said = (done.stdout.splitlines() or done.stderr.splitlines() or [""])[-1]
+    command = [sys.executable, *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            printed, errors = process.communicate()
+        except KeyboardInterrupt:
+            # Its servers as well.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    said = (printed.splitlines() or errors.splitlines() or [""])[-1]
     seconds = round(time.monotonic() - start)
-    return {"row": row, "seed": seed, "kills": kills, "good": not done.returncode, "seconds": seconds, "said": said}
+    return {"row": row, "seed": seed, "kills": kills, "good": not process.returncode, "seconds": seconds, "said": said}
 
 
 def main() -> int:
@@ -47,23 +59,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="after which no run begins; 0 for no end")
     arguments = parser.parse_args()
     start = time.monotonic()
-    lines = arguments.file.read_text().splitlines() if arguments.file.exists() else []
-    found = [each for each in map(json.loads, lines) if each["row"] in arguments.rows]
-    with arguments.file.open("a") as file:
-        while sum(each["kills"] for each in found) < arguments.kills:
+    found = RunFile(arguments.file, arguments.rows)
+    with until_interrupted():
+        while sum(each["kills"] for each in found.runs) < arguments.kills:
             if arguments.seconds and time.monotonic() > start + arguments.seconds:
                 break
-            runs = Counter(each["row"] for each in found)
-            row = min(arguments.rows, key=lambda each: runs[each])
-            found.append(run(row, runs[row], arguments.apiece))
-            file.write(json.dumps(found[-1]) + "\n")
-            file.flush()
+            row = min(arguments.rows, key=lambda each: len(found.of(each)))
+            found.add(run(row, len(found.of(row)), arguments.apiece))
     print("row              | good runs | kills in them")
     for row in arguments.rows:
-        mine = [each for each in found if each["row"] == row]
+        mine = found.of(row)
         good = [each for each in mine if each["good"]]
         print(f"{row:16} | {len(good)} of {len(mine)}    | {sum(each['kills'] for each in good)}")
-    return int(not all(each["good"] for each in found))
+    return int(not all(each["good"] for each in found.runs))
 
 
 if __name__ == "__main__":

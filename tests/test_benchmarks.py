@@ -107,7 +107,7 @@ SMALL = {
 PARSED = {
     "flag_kills TREE": "it takes Megatron-LM's source tree: tests/megatron/flag/test_surviving.py has such kills",
     "hosts": "three hosts of 12 processes: tests/survival/test_hosts.py loses one",
-    "lost_stages": "hosts in each row: tests/survival/test_keepers_of_hosts.py loses stages of them",
+    "lost_stages FILE": "hosts in each row: tests/survival/test_keepers_of_hosts.py loses stages of them",
     "published FOLDER": "it takes files of other people's: tests/planner/greedy compares plans with their bounds",
     "shards FILE": "it is one run of benchmarks.ranks after the other",
     "slurm": "it takes Slurm on three nodes",

@@ -197,15 +197,19 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",
-            "--fp16: the training code itself skips steps",
+            "--fp16: a step that was made may overflow",
+        ),
+        (
+            "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --optimizer lion",
+            "--optimizer: nobody knows of what its state consists",
         ),
         (
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact",
             "--recycle-exact: where a stage is lost",
         ),
         (
-            "--recycle-keep-in-memory copies=2 --num-experts 8 --use-distributed-optimizer",
-            "--num-experts: what experts report is not taken back",
+            "--recycle-keep-in-memory copies=2 --num-experts 8 --iterations-to-skip 7",
+            "--iterations-to-skip: iterations and steps are counted as one",
         ),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),

@@ -56,24 +56,25 @@ def digest_of(chunk: Iterable[memoryview]) -> bytes:
     return state.digest()
 
 
-def cut(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Memory in blocks, of the size in which it is copied and summed."""
-    for piece in pieces:
-        for start in range(0, len(piece), BLOCK):
-            yield piece[start : start + BLOCK]
+def cut(pieces: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """Memory in blocks of the size in which it is copied and summed, each of as many pieces as that takes."""
+    return _cut(pieces, BLOCK)
 
 
 def cut_chunks(pieces: Iterable[memoryview]) -> Iterator[list[memoryview]]:
-    """Memory in chunks that have a digest of their own, each in blocks."""
-    chunk: list[memoryview] = []
-    left = CHUNK
+    """Memory in chunks that have a digest of their own, each in pieces of a block at most."""
+    return _cut((piece for block in cut(pieces) for piece in block), CHUNK)
+
+
+def _cut(pieces: Iterable[memoryview], size: int) -> Iterator[list[memoryview]]:
+    block, left = list[memoryview](), size
     for piece in pieces:
-        while piece:
-            block = piece[: min(BLOCK, left)]
-            piece, left = piece[len(block) :], left - len(block)
-            chunk.append(block)
+        rest = piece
+        while rest:
+            block.append(rest[:left])
+            rest, left = rest[left:], left - len(block[-1])
             if not left:
-                yield chunk
-                chunk, left = [], CHUNK
-    if chunk:
-        yield chunk
+                yield block
+                block, left = [], size
+    if block:
+        yield block

@@ -23,6 +23,10 @@ from recycle.state.checksum import Checksum, cut_chunks, digest_of
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
 from recycle.state.segment import Segment
+from recycle.state.window import Windows
+
+WINDOWS = 16
+"""So many segments a trainer has mapped at most. They are its keeper's, which has fewer of each size that comes."""
 
 READERS = 4
 """So many threads copy a part from this host's memory at most: one core takes longer than the memory does."""
@@ -31,7 +35,7 @@ READERS = 4
 class KeeperClient:
     """One keeper, as a trainer reaches it; for any number of threads.
 
-    The connection over which a part was put is there for the next one.
+    The connection over which a part was put is there for the next one, and so is memory that was handed over for it.
 
     Args:
         address: of the keeper.
@@ -45,6 +49,7 @@ class KeeperClient:
         self._token = token
         self._lock = threading.Lock()
         self._idle: Channel | None = None
+        self._windows = Windows(WINDOWS)
 
     def copies(self) -> tuple[Copy, ...]:
         """What it has.
@@ -70,9 +75,14 @@ class KeeperClient:
         try:
             channel.send(Offer(part, size, head))
             _require_done(channel.receive(KeeperAnswer))
-            return Delivery(channel, channel.receive_segment(size) if channel.is_local else None, self._keep_idle)
+            segment = channel.receive_segment(size) if channel.is_local else None
+            if segment is not None:
+                segment.window = self._windows.find(segment.handle, size)
+            return Delivery(channel, segment, self._keep_idle)
         except KeeperLost:
             channel.close()
+            # They may be all that is left of it.
+            self._windows.close()
             raise
 
     def fetch(self, part: StatePart, make_room: Callable[[bytes], Iterable[memoryview]]) -> None:
@@ -171,7 +181,8 @@ class KeeperClient:
         return channel
 
     def close(self) -> None:
-        """Let go of the connection that is there for the next part."""
+        """Let go of the connection that is there for the next part, and of memory."""
+        self._windows.close()
         channel = self._take_idle()
         if channel is not None:
             channel.close()
@@ -225,14 +236,15 @@ class Delivery:
         """Whether it never arrives."""
         return self._lost is not None
 
-    def write(self, piece: memoryview) -> None:
+    def write(self, block: Sequence[memoryview]) -> None:
         """Send some bytes. Where the keeper is gone, or the delivery was given up, to commit it fails."""
         try:
             if self._lost is None and self._segment is None:
-                self._channel.send_bytes([piece])
+                self._channel.send_bytes(block)
             elif self._lost is None and self._segment is not None:
-                self._segment.write(self._written, piece)
-                self._written += len(piece)
+                for piece in block:
+                    self._segment.write(self._written, piece)
+                    self._written += len(piece)
         except KeeperLost as error:
             self._lost = error
 
@@ -263,13 +275,14 @@ class Delivery:
         """Have the keeper forget what has come, if that was not committed; from any thread."""
         if self._arrived:
             return
-        self._channel.close()
+        # In this order: nothing is written any more when the keeper hears of it.
         if self._segment is not None:
             self._segment.close()
+        self._channel.close()
 
 
 def send(
-    deliveries: Mapping[int, Sequence[Delivery]], head: bytes, blocks: Iterable[tuple[int, memoryview]]
+    deliveries: Mapping[int, Sequence[Delivery]], head: bytes, blocks: Iterable[tuple[int, Sequence[memoryview]]]
 ) -> Mapping[int, int]:
     """Send the pieces of a part to some keepers, block by block, each of which is read once.
 
@@ -286,7 +299,8 @@ def send(
         if all(each.is_lost for every in deliveries.values() for each in every):
             break
         if number in deliveries:
-            checksums[number].add(block)
+            for piece in block:
+                checksums[number].add(piece)
             for each in deliveries[number]:
                 each.write(block)
     return {number: each.value for number, each in checksums.items()}

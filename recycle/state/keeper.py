@@ -227,6 +227,10 @@ def _take_into(segment: Segment, channel: Channel) -> None:
     if channel.is_local:
         channel.hand_over(segment)
         return
+    segment.look_through()
+    if segment.window is not None:
+        channel.receive_into([segment.window.part(0, segment.size)])
+        return
     buffer = memoryview(bytearray(BUFFER))
     for start in range(0, segment.size, BUFFER):
         block = buffer[: segment.size - start]

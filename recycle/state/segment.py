@@ -5,12 +5,13 @@ import threading
 from typing import Self
 
 from recycle.state.errors import KeeperLost
+from recycle.state.window import Window, give_back, look_through
 
 
 class Segment:
     """Memory that one process of a host has made and any other may get; for any number of threads.
 
-    It is read and written by calls and not mapped: that copies as fast, and nobody pays for the pages of a mapping.
+    It is read by calls: what is mapped once only is copied no faster. It is written by calls or through a window.
 
     Args:
         handle: of the memory, which is closed with this.
@@ -18,10 +19,12 @@ class Segment:
 
     Attributes:
         size: as above.
+        window: through which it is written; None to do that by calls.
     """
 
     def __init__(self, handle: int, size: int) -> None:
         self.size = size
+        self.window: Window | None = None
         self._handle = handle
         self._lock = threading.Lock()
 
@@ -56,6 +59,9 @@ class Segment:
         """
         with self._lock:
             self._require_open()
+            if self.window is not None and not piece.readonly:
+                self.window.fill(start, piece)
+                return
             while piece:
                 count = os.pwrite(self._handle, piece, start)
                 start, piece = start + count, piece[count:]
@@ -82,6 +88,15 @@ class Segment:
                 start, piece = start + count, piece[count:]
         finally:
             os.close(handle)
+
+    def look_through(self) -> None:
+        """Have a window to it from now on, if it was written before."""
+        if self.window is None:
+            self.window = look_through(self._handle, self.size)
+
+    def give_back(self) -> None:
+        """Have it take no room any more, whoever else has it; nothing is in it after this."""
+        give_back(self._handle, self.size)
 
     def close(self) -> None:
         """Let go of it: no writing that has begun reaches it after this."""

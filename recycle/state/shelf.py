@@ -55,11 +55,11 @@ class Shelf:
             taken = sum(each.segment.size for each in self._held.values()) + sum(self._coming.values())
             if taken + size > self._limit:
                 raise Refused(f"{part} takes {size} bytes, and of {self._limit} that may be kept {taken} are taken")
-            # Memory that was in use already is much quicker to fill.
-            found = next((each for each in self._spare if each.size == size), None)
+            # Memory that was in use already is much quicker to fill; by who had it before, if others have as much.
+            found = next((each for each in reversed(self._spare) if each.size == size), None)
             self._spare = [each for each in self._spare if each is not found]
             while self._spare and taken + size + sum(each.size for each in self._spare) > self._limit:
-                self._spare.pop(0)
+                self._spare.pop(0).give_back()
             segment = Segment.make(size) if found is None else found
             self._coming[id(segment)] = size
             return segment
@@ -73,14 +73,20 @@ class Shelf:
         with self._lock:
             # At once, so that it is never counted twice.
             del self._coming[id(content.segment)]
-            if is_late(self._held, part):
-                raise Refused(f"{part} is of a view that is over")
-            self._held[part] = content
+            late = is_late(self._held, part)
+            gone = content if late else self._held.get(part)
+            if not late:
+                self._held[part] = content
+        if gone is not None:
+            gone.segment.give_back()
+        if late:
+            raise Refused(f"{part} is of a view that is over")
 
     def forget(self, segment: Segment) -> None:
-        """A part will not come. Its trainer may still write, so that its memory is used for no other."""
+        """A part will not come. Its trainer may have it mapped, so that its memory is used for no other."""
         with self._lock:
             del self._coming[id(segment)]
+        segment.give_back()
 
     def release(self, version: int) -> None:
         """Versions up to this one need not be written to disk any more."""
@@ -90,7 +96,9 @@ class Shelf:
     def drop(self, part: StatePart) -> None:
         """A part is not as it was put."""
         with self._lock:
-            self._held.pop(part, None)
+            content = self._held.pop(part, None)
+            if content is not None:
+                content.segment.give_back()
 
     def find(self, part: StatePart) -> Content | None:
         """A part, if it is there."""

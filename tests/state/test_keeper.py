@@ -83,7 +83,7 @@ def test_what_was_put_is_there_for_another_process_after_its_trainer_was_killed(
 
     def train():
         put(client, part(), data)
-        client.offer(part(version=4), b"", len(data)).write(memoryview(data)[:-1])
+        client.offer(part(version=4), b"", len(data)).write([memoryview(data)[:-1]])
         os.kill(os.getpid(), signal.SIGKILL)
 
     trainer = FORK.Process(target=train)
@@ -221,7 +221,7 @@ def test_a_connection_serves_one_part_after_another(token, near):
         client = KeeperClient(address, token, "it")
         put(client, part(number=0), data)
         # What is given up, or refused, is not mixed up with what comes after it.
-        client.offer(part(number=1), b"", len(data)).write(memoryview(data)[:100])
+        client.offer(part(number=1), b"", len(data)).write([memoryview(data)[:100]])
         with pytest.raises(Refused):
             put(client, part(number=1), content(4 * LIMIT))
         put(client, part(number=1), data)
@@ -287,3 +287,15 @@ def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
     channel.close()
     process.join(120)
     assert process.exitcode == 0
+
+
+def test_one_version_after_another_lands_as_it_was_put(token):
+    """From the second time on, in memory that stays mapped."""
+    with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
+        threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
+        near, far = KeeperClient(keeper_address(token), token, "here"), KeeperClient(door.getsockname(), token, "it")
+        for version in range(8):
+            for number, client in enumerate((near, far)):
+                data = bytearray(content(MEBIBYTE, seed=16 * version + number))
+                put(client, part(version=version, number=number), data)
+                assert get(near, part(version=version, number=number), MEBIBYTE) == (b"head", data)

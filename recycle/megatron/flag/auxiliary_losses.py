@@ -5,7 +5,8 @@ them. Peers that do the work of dead servers would have too much. So after each 
 pipelines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from megatron.core.transformer.moe import moe_utils
@@ -79,6 +80,16 @@ class AuxiliaryLosses:
                 each.copy_(self._before[name])
             else:
                 each.zero_()
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Within the block, an iteration is made again that the training code has gone on from: it has counted."""
+        step, before = self._step, self._before
+        present = {name: each.clone() for name, each in reported().items()}
+        yield
+        self._step, self._before = step, before
+        for name, each in reported().items():
+            each.copy_(present.get(name, torch.zeros_like(each)))
 
     def share(self, peers: Group) -> None:
         """At its end, have what it added everywhere; all peers come here.

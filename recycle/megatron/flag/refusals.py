@@ -252,7 +252,27 @@ READ_ONLY = (
 )
 """What was read in Megatron's code and has never been run here."""
 
-NOT_TAKEN_BACK = (
+NOT_MADE_AGAIN = (
+    Rule(
+        ("optimizer",),
+        ("adam", "sgd"),
+        Advice("nobody knows of what its state consists, and so how its step is made again", "use adam or sgd"),
+    ),
+    _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
+    _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
+    Rule(("iterations_to_skip",), ([],), Advice("iterations and steps are counted as one", "leave it out")),
+    _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
+)
+"""What steps need that may be made again from the state before them."""
+
+NOT_KEPT = (
+    *NOT_MADE_AGAIN,
+    _off("fp16", Advice("a step that was made may overflow when it is made again", "use --bf16")),
+)
+"""What they need where all have gone on from them, so that none can be skipped any more."""
+
+NOT_OWN = (
+    *NOT_MADE_AGAIN,
     Rule(
         ("virtual_pipeline_model_parallel_size",),
         (1,),
@@ -266,23 +286,9 @@ NOT_TAKEN_BACK = (
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence", "leave it out")),
     Rule(("fp8",), (), Advice("layers keep rounded weights of a step that is taken back", "train with --bf16")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
-    Rule(
-        ("optimizer",),
-        ("adam", "sgd"),
-        Advice("nobody knows whether a stage can step it on its own", "use adam or sgd"),
-    ),
-    _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
-    _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
     _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision", "leave it out")),
     _off("log_num_zeros_in_grad", Advice("nobody counts them", "leave it out")),
-    Rule(("iterations_to_skip",), ([],), Advice("iterations and steps are counted as one", "leave it out")),
     Rule(("rampup_batch_size",), (), Advice("iterations that are made again would have other batches", "leave it out")),
-    _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
-)
-"""What steps need that may be taken back, as those of a lost stage's pipelines are."""
-
-NOT_OWN = (
-    *NOT_TAKEN_BACK,
     _off("use_distributed_optimizer", Advice("a step cannot be taken back by one server alone", "turn it off")),
 )
 """What stages need that step on their own."""
@@ -309,7 +315,7 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
 
 
 def not_kept(settings: Settings, staggered: bool, exact: bool) -> Iterator[Refusal]:
-    """Why the state cannot be kept in memory, so that steps are taken back where a stage is lost; nothing if it can.
+    """Why the state cannot be kept in memory, so that steps are made again where a stage is lost; nothing if it can.
 
     Args:
         settings: Megatron's.
@@ -320,7 +326,7 @@ def not_kept(settings: Settings, staggered: bool, exact: bool) -> Iterator[Refus
         if is_on:
             yield Refusal(name, True, OWN_STEPS)
     if not (staggered or exact):
-        yield from _broken(NOT_TAKEN_BACK, settings)
+        yield from _broken(NOT_KEPT, settings)
 
 
 def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:

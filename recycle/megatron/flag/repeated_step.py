@@ -23,6 +23,7 @@ class RepeatedStep:
         self._own_step = optimizer.step
         self._collectives = collectives
         self._version = version
+        self._begun: int | None = None
         self._made: int | None = None
         self._calls = collectives.mark()
         self._settings: Sequence[dict[str, Any]] = ()
@@ -35,21 +36,23 @@ class RepeatedStep:
     def repeat(self, version: int) -> None:
         """From the state before a version, with the gradients of its iteration, make the step if it was made.
 
-        Otherwise it is about to be made, or was begun, by the training code.
+        If the training code has begun it, it finds gradients as it has made them ready; otherwise it is about to.
         """
-        if self._made != version:
-            self._optimizer.prepare_grads()
+        if self._begun != version:
             return
-        present = self._read_settings()
-        self._write_settings(self._settings)
         with self._collectives.again(self._calls):
+            if self._made != version:
+                self._optimizer.prepare_grads()
+                return
+            present = self._read_settings()
+            self._write_settings(self._settings)
             self._own_step()
-        self._write_settings(present)
+            self._write_settings(present)
 
     def _step(self) -> Any:
-        self._calls, self._settings = self._collectives.mark(), self._read_settings()
+        self._calls, self._settings, self._begun = self._collectives.mark(), self._read_settings(), self._version()
         result = self._own_step()
-        self._made = self._version()
+        self._made = self._begun
         return result
 
     def _read_settings(self) -> Sequence[dict[str, Any]]:

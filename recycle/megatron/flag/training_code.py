@@ -20,7 +20,7 @@ from recycle.runtime.errors import ConnectionLost
 COUNTERS = ("consumed_train_samples", "consumed_valid_samples", "skipped_train_samples")
 """Megatron's arguments that change while training goes on."""
 
-PROGRESS, TOTAL, REPORTED, RANDOM, TRACKER = "progress", "total/", "reported/", "random/", "tracker/"
+PROGRESS, TOTAL, REPORTED, RANDOM, TRACKER, SCALE = "progress", "total/", "reported/", "random/", "tracker/", "scale"
 """How the parts are called under which the state travels."""
 
 
@@ -34,7 +34,7 @@ class CodeProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         scheduler: of learning rate and weight decay.
         bookmarks: how far each of the script's iterators was read.
         counts: of iterations since the last line that was printed.
-        scale: of losses, where they are scaled: how long it has been what it is.
+        scales: of losses, of each optimizer that scales them: how long they have been what they are.
         python_random: the state of Python's generator.
         numpy_random: that of numpy's.
     """
@@ -45,7 +45,7 @@ class CodeProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheduler: dict[str, bool | int | float | str | None]
     bookmarks: list[Bookmark]
     counts: dict[str, int]
-    scale: dict[str, int]
+    scales: list[dict[str, int]]
     python_random: tuple[int, tuple[int, ...], float | None]
     numpy_random: tuple[str, list[int], int, int, float]
 
@@ -85,7 +85,7 @@ class TrainingCode:
 
     def state(self, step: int) -> dict[str, torch.Tensor]:
         """What there is to know before an iteration, by name."""
-        arguments, scaler = self._arguments, self._scaler
+        arguments, scales = self._arguments, [each.state_dict() for each in self._scalers]
         done = arguments.num_floating_point_operations_so_far
         drawn: Any = numpy.random.get_state()
         kind, words, *rest = drawn
@@ -96,7 +96,7 @@ class TrainingCode:
             self.scheduler.state_dict(),
             self._data.bookmarks(step),
             {name: count for name, count in self._totals.items() if isinstance(count, int)},
-            {name: value for name, value in scaler.items() if isinstance(value, int)},
+            [{name: value for name, value in each.items() if isinstance(value, int)} for each in scales],
             random.getstate(),
             (kind, words.tolist(), *rest),
         )
@@ -106,9 +106,8 @@ class TrainingCode:
             **{f"{TRACKER}{name}": each for name, each in get_cuda_rng_tracker().get_states().items()},
             **{f"{TOTAL}{name}": each for name, each in self._totals.items() if isinstance(each, torch.Tensor)},
             **{f"{REPORTED}{name}": each for name, each in reported().items()},
+            **{f"{SCALE}{number}": each[SCALE] for number, each in enumerate(scales) if each},
         }
-        if scaler:
-            tensors["scale"] = scaler["scale"]
         content = torch.frombuffer(bytearray(msgspec.json.encode(progress)), dtype=torch.uint8)
         return {PROGRESS: content, **tensors}
 
@@ -134,8 +133,9 @@ class TrainingCode:
         self._data.open_at(progress.bookmarks)
         self._brought = {**progress.counts, **_named(state, TOTAL)}
         take_over(_named(state, REPORTED))
-        if "scale" in state:
-            self._grad_scaler.load_state_dict({**progress.scale, "scale": state["scale"]})
+        for number, scaler in enumerate(self._scalers):
+            if (found := state.get(f"{SCALE}{number}")) is not None:
+                scaler.load_state_dict({**progress.scales[number], SCALE: found})
         random.setstate(progress.python_random)
         kind, words, *rest = progress.numpy_random
         drawn: Any = (kind, numpy.array(words, dtype=numpy.uint32), *rest)
@@ -167,14 +167,11 @@ class TrainingCode:
         return int(self._arguments.consumed_train_samples - self._arguments.skipped_train_samples)
 
     @property
-    def _grad_scaler(self) -> Any:
-        first, *_ = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
-        return getattr(first, "grad_scaler", None)
-
-    @property
-    def _scaler(self) -> dict[str, Any]:
-        scaler = self._grad_scaler
-        return {} if scaler is None else scaler.state_dict()
+    def _scalers(self) -> list[Any]:
+        """What scales losses, in each of the optimizers that Megatron's consists of, where they do."""
+        chained = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
+        scalers = [getattr(each, "grad_scaler", None) for each in chained]
+        return [each for each in scalers if each is not None]
 
 
 def _named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:

@@ -70,6 +70,8 @@ class Vote:
         self._repeated = RepeatedStep(optimizer, execution.collectives, lambda: self.newest) if repeats else None
         self._worker: Worker | None = None
         self._begins = False
+        # How many micro-batches of each pipeline the last two iterations have.
+        self._batches: dict[int, int] = {}
 
     @property
     def versions(self) -> Self:
@@ -91,6 +93,8 @@ class Vote:
         """See Steps."""
         # Megatron can leave out iterations: they are no versions. Where steps may be made again, it is not told to.
         goal = self.newest + 1 if self._repeated is None else step + 1
+        before = {each: self._batches[each] for each in self._batches if each + 1 == step}
+        self._batches = before | {step: self._stages[-1].micro_batches}
         while self.oldest < goal:
             if self.newest < goal - 1:
                 self._make_again(step)
@@ -166,16 +170,29 @@ class Vote:
     def _make_again(self, goal: int) -> None:
         """Get to a version at which this server was already, whatever fails meanwhile."""
         assert self._repeated is not None, "nobody goes back but to what keepers have"
-        while self.oldest < goal:
-            try:
-                # It may have been evaluating.
-                with torch.enable_grad(), _in_training(self._models):
+        with self._as_before(goal - 1), self._auxiliary.settled():
+            while self.oldest < goal:
+                try:
                     if self.newest < goal:
                         self._zero_gradients()
                     self._make(goal, goal - 1)
-            except ViewBroken as error:
-                self._execution.enter_next_view(error)
+                except ViewBroken as error:
+                    self._execution.enter_next_view(error)
         self._repeated.repeat(goal)
+
+    @contextmanager
+    def _as_before(self, step: int) -> Iterator[None]:
+        """Within the block, stages work as in an iteration; they may have been evaluating, or have come to another."""
+        present, models = self._stages[-1].micro_batches, self._models
+        modes = [each.training for each in models]
+        for stage, model in zip(self._stages, models, strict=True):
+            stage.micro_batches = self._batches[step]
+            model.train()
+        with torch.enable_grad():
+            yield
+        for stage, model, mode in zip(self._stages, models, modes, strict=True):
+            stage.micro_batches = present
+            model.train(mode)
 
     def _zero_gradients(self) -> None:
         if self._repeated is not None:
@@ -210,16 +227,3 @@ class Vote:
     def _connected(self) -> Worker:
         assert self._worker is not None, "it is in no view"
         return self._worker
-
-
-@contextmanager
-def _in_training(models: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """Within the block, some models work as in training."""
-    before = [each.training for each in models]
-    for each in models:
-        each.train()
-    try:
-        yield
-    finally:
-        for each, was_training in zip(models, before, strict=True):
-            each.train(was_training)

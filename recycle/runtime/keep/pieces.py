@@ -26,8 +26,8 @@ def range_of_piece(part: StatePart, version: Version) -> range:
     return whole[part.piece * size : (part.piece + 1) * size]
 
 
-def blocks_of(version: Version, part: StatePart, redundancy: Redundancy) -> Iterator[tuple[int, memoryview]]:
-    """All pieces of a part, block by block, each with the number of its piece; a block is there until the next one.
+def blocks_of(version: Version, part: StatePart, redundancy: Redundancy) -> Iterator[tuple[int, list[memoryview]]]:
+    """All pieces of a part, block by block, each with the number of its piece.
 
     Args:
         version: of contiguous tensors.
@@ -46,7 +46,7 @@ def blocks_of(version: Version, part: StatePart, redundancy: Redundancy) -> Iter
             for number in range(redundancy.needed)
         ]
         for number, row in enumerate([*rows, *spare_rows(rows, redundancy.spare)]):
-            yield number, row.data
+            yield number, [row.data]
 
 
 def rebuild(version: Version, part: StatePart, held: Mapping[int, Row | None], pieces: int) -> None:

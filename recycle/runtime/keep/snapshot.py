@@ -101,14 +101,16 @@ class Snapshot:
                 self._over = True
                 self._turn.notify_all()
 
-    def _in_turns(self, blocks: Iterable[tuple[int, memoryview]]) -> Iterator[tuple[int, memoryview]]:
+    def _in_turns(
+        self, blocks: Iterable[tuple[int, Sequence[memoryview]]]
+    ) -> Iterator[tuple[int, Sequence[memoryview]]]:
         """Blocks, each when it may be copied; it is when the next one is asked for."""
         for number, block in blocks:
             with self._turn:
                 self._turn.wait_for(lambda: self._copied < self._allowed)
             yield number, block
             with self._turn:
-                self._copied += len(block)
+                self._copied += sum(map(len, block))
                 self._turn.notify_all()
 
     def _copy(self) -> None:

@@ -75,6 +75,26 @@ def test_an_iteration_that_is_made_again_counts_once():
     assert values() == [8.0, 0.0]
 
 
+def test_what_is_made_again_for_others_that_are_behind_does_not_count():
+    losses = AuxiliaryLosses(pipelines=1)
+    losses.begin(0)
+    add(2.0)
+    losses.share(Alone())
+    print_line()
+    losses.begin(1)
+    add(3.0)
+    with losses.settled():
+        for amount in (7.0, 2.0):
+            losses.begin(0)
+            add(amount)
+        losses.share(Alone())
+    assert values() == [3.0, 0.0]
+    losses.begin(1)
+    add(4.0)
+    losses.share(Alone())
+    assert values() == [4.0, 0.0]
+
+
 def test_what_was_printed_is_not_counted_again():
     losses = AuxiliaryLosses(pipelines=2)
     losses.begin(0)

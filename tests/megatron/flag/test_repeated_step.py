@@ -49,7 +49,16 @@ def test_a_step_that_was_made_is_made_again_with_its_own_settings():
     repeated.repeat(5)
     assert optimizer.done == [("step", 1.0), "zero", ("step", 1.0)]
     assert (calls.began, optimizer.param_groups[0]["lr"]) == ([3], 0.5)
-    # The training code makes the step itself that it has not made, and may have looked at gradients already.
+    # The training code makes the step itself that it has not begun.
     repeated.repeat(6)
-    assert optimizer.done[3:] == ["prepare"]
+    assert optimizer.done[3:] == []
     assert calls.began == [3]
+
+
+def test_a_step_that_was_begun_finds_gradients_as_it_has_made_them_ready():
+    optimizer, calls = Optimizer(), Calls()
+    optimizer.step = lambda: repeated.repeat(5)
+    calls.at = 3
+    repeated = RepeatedStep(optimizer, calls, lambda: 5)
+    optimizer.step()
+    assert (optimizer.done, calls.began) == (["prepare"], [3])

@@ -324,6 +324,28 @@ def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(datas
     assert losses(survived) == stock
 
 
+def test_all_servers_of_a_stage_of_experts_are_killed_while_batches_grow_and_nothing_changes(dataset):
+    """What is made again has as large a batch as it had, and what experts report counts once."""
+    settings = ("--num-layers-per-virtual-pipeline-stage", 1, "--num-experts", 4, "--disable-bias-linear")
+    settings += ("--moe-router-load-balancing-type", "seq_aux_loss", "--moe-aux-loss-coeff", 1e-2)
+    settings += ("--micro-batch-size", 1, "--rampup-batch-size", 4, 4, 48, "--train-samples", 128)
+    settings += ("--log-num-zeros-in-grad", *RETURNING)
+    whole = train(dataset, *settings, iterations=None)
+    last, when = random.choice((3, 4, 5, 6)), random.uniform(0, 0.3)
+    watch = kill([(2, last, when), (3, last, when)])
+    survived = train(dataset, *settings, "--recycle-keep-in-memory", "copies=1", iterations=None, watch=watch)
+    assert re.search(r"version [2-7] of stage 1 is taken from this host's keeper", survived.output), (last, when)
+    assert losses(survived) == nearly(whole), (last, when)
+    assert balances(survived) == pytest.approx(balances(whole), rel=1e-6), (last, when)
+
+
+def balances(printed):
+    """What experts have reported, by iteration; a line that comes twice says the same."""
+    lines = re.findall(r"iteration +(\d+)/.*? (\w*load_balancing_loss: .*)", printed.output)
+    found = {number: re.findall(r"load_balancing_loss: (\S+)", line) for number, line in lines}
+    return {(number, place): float(each) for number, line in found.items() for place, each in enumerate(line)}
+
+
 def test_a_stage_of_ranks_that_hold_shards_is_killed_and_the_job_goes_on_from_memory(dataset, stock):
     """Whoever goes back steps its shards again together with those who are back with all their ranks."""
     kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")

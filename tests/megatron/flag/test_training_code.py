@@ -34,6 +34,19 @@ class Scheduler:
         self.step(state["num_steps"])
 
 
+class Scaler:
+    """What losses are multiplied by, and for how long it has been that."""
+
+    def __init__(self, scale, tracker):
+        self.state = {"scale": torch.tensor([scale]), "growth_tracker": tracker}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
 def code(**counters):
     arguments = SimpleNamespace(
         iteration=0,
@@ -60,6 +73,7 @@ def test_all_that_is_known_is_taken_over():
     run_on_cpu()
     peer, arguments = code(iteration=20, consumed_train_samples=160, num_floating_point_operations_so_far=16_000)
     peer.begin()
+    peer.optimizer.chained_optimizers = [SimpleNamespace(grad_scaler=Scaler(each, 3)) for each in (2.0, 8.0)]
     arguments.consumed_train_samples, arguments.consumed_valid_samples = 200, 32
     peer.scheduler.step(200)
     totals = {}
@@ -71,7 +85,10 @@ def test_all_that_is_known_is_taken_over():
     received = come_over(25, state)
     reported()["load_balancing_loss"].zero_()
     back, own = code()
+    back.optimizer.chained_optimizers = [SimpleNamespace(grad_scaler=Scaler(1.0, 0)) for _ in range(2)]
     back.adopt(25, received)
+    states = [each.grad_scaler.state_dict() for each in back.optimizer.chained_optimizers]
+    assert [(float(each["scale"]), each["growth_tracker"]) for each in states] == [(2.0, 3), (8.0, 3)]
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(1).item())
     assert (peer.began, back.began) == (20, 20)
     assert (own.iteration, own.consumed_train_samples, own.consumed_valid_samples) == (25, 200, 32)
