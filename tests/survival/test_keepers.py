@@ -101,7 +101,7 @@ def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference
     def die_halfway(snapshot):
         part = snapshot._part
         if part.stage == 0 and (part.epoch, part.version) in {(0, 3), (1, 7)}:
-            snapshot._keepers[0][1].offer(part, b"", 1000).write(memoryview(bytes(500)))
+            snapshot._keepers[0][1].offer(part, b"", 1000).write([memoryview(bytes(500))])
             # Who hears of a peer's death before it begins would live.
             (tmp_path / f"{part.epoch} {part.number}").touch()
             wait_until(lambda: all((tmp_path / f"{part.epoch} {each}").exists() for each in range(part.parts)))

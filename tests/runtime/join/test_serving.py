@@ -6,6 +6,7 @@ import time
 import weakref
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -246,9 +247,11 @@ def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door)
 
 def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(board, door):
     peer, joiner = Stage(1), Stage(2)
-    joining = Joining(JOINER, joiner, door, DURATIONS)
+    # For as long as the construction of a group may take, who joins waits for who has left.
+    durations = msgspec.structs.replace(DURATIONS, rebuild=2.0)
+    joining = Joining(JOINER, joiner, door, durations)
     joining.begin(VIEW, board)
-    serving = Serving(PEER, peer, door, DURATIONS)
+    serving = Serving(PEER, peer, door, durations)
     seen = set()
     while not joining.ready:
         seen.add(board.joining.requests(VIEW.epoch)[0].attempt)
