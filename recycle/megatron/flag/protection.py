@@ -166,10 +166,11 @@ class Protection(NamedTuple):
             counts = Restarts(restarts, "start the job again from a checkpoint to have it back")
             status = serve_again(live, first, lives, counts, _say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
+            # Torchrun ends this process as soon as another one has failed: first it says what is left.
+            if self.keeping is not None:
+                self.keeping.dismiss(endpoint)
         if signals.number and status:
             status = 128 + signals.number
-        if self.keeping is not None:
-            self.keeping.dismiss(endpoint)
         with suppress(LeftEarly), self.keys:
             if self.meeting is not None:
                 part(self.meeting, status, endpoint, self.by_rank)
