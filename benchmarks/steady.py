@@ -68,7 +68,7 @@ class Clock:
         return self.time
 
 
-class Seat(NamedTuple):
+class HostsSeat(NamedTuple):
     """The hosts for which a process stands.
 
     Attributes:
@@ -86,7 +86,7 @@ class Seat(NamedTuple):
     beats: int
 
 
-def run_hosts(seat: Seat, ready: Barrier, channel: Connection) -> None:
+def run_hosts(seat: HostsSeat, ready: Barrier, channel: Connection) -> None:
     """Be some hosts in a few beats; tells how many requests they have made, and how late the last look was."""
     sys.setswitchinterval(HANDOVER)
     with ThreadPoolExecutor(64) as pool:
@@ -164,7 +164,7 @@ def measure(count: int, beats: int, processes: int, served: Served) -> Steady:
     channels, started = [], []
     for number in range(processes):
         ours, theirs = context.Pipe(duplex=False)
-        seat = Seat(hosts, range(number, len(hosts), processes), served.connect, served.has_relays, beats)
+        seat = HostsSeat(hosts, range(number, len(hosts), processes), served.connect, served.has_relays, beats)
         process = context.Process(target=run_hosts, args=(seat, ready, theirs), daemon=True)
         process.start()
         channels.append(ours)

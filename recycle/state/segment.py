@@ -5,7 +5,7 @@ import threading
 from typing import Self
 
 from recycle.state.errors import KeeperLost
-from recycle.state.window import Window, give_back, look_through
+from recycle.state.window import MemoryWindow, give_back, look_through
 
 
 class Segment:
@@ -24,7 +24,7 @@ class Segment:
 
     def __init__(self, handle: int, size: int) -> None:
         self.size = size
-        self.window: Window | None = None
+        self.window: MemoryWindow | None = None
         self._handle = handle
         self._lock = threading.Lock()
 

@@ -13,7 +13,7 @@ _POPULATE_READ, _REMOVE = 22, 9
 """Advice of the kernel's: map all pages at once, with their neighbours; give them back."""
 
 
-class Window:
+class MemoryWindow:
     """Some memory, mapped.
 
     Args:
@@ -57,9 +57,9 @@ class Windows:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._known: dict[int, Window] = {}
+        self._known: dict[int, MemoryWindow] = {}
 
-    def find(self, handle: int, size: int) -> Window | None:
+    def find(self, handle: int, size: int) -> MemoryWindow | None:
         """That to some memory; None if it is new, because calls fill that more quickly.
 
         Args:
@@ -81,7 +81,7 @@ class Windows:
             self._known.clear()
 
 
-def look_through(handle: int, size: int) -> Window | None:
+def look_through(handle: int, size: int) -> MemoryWindow | None:
     """A window to some memory; None if nothing has been there yet, or there is none left to map it.
 
     Args:
@@ -91,7 +91,7 @@ def look_through(handle: int, size: int) -> Window | None:
     if not os.fstat(handle).st_blocks:
         return None
     with suppress(OSError):
-        return Window(handle, size)
+        return MemoryWindow(handle, size)
     return None
 
 
