@@ -24,8 +24,8 @@ LISTED = 10_000
 class EtcdStore:
     """A connection to the keys of a run; see Store. It must not be used on both sides of a fork.
 
-    Where the cluster has the scope of a start of a run, nothing can be decided there once that start does not count any
-    more: who was cut off while the others came to the end must not find an empty store, and go on alone.
+    Where the cluster has the scope of a start of a run, nothing can be said or decided there once that start does not
+    count any more: who was cut off while the others came to the end must not find an empty store, and go on alone.
 
     Requests may be carried out twice, where a member was lost before it could answer: so each is made such that this
     changes nothing.
@@ -60,11 +60,7 @@ class EtcdStore:
     def set_many(self, values: Mapping[str, bytes]) -> None:
         """See Store."""
         for batch in _batches(list(values)):
-            puts = [{"key": self._name(key), "value": _text(values[key])} for key in batch]
-            if len(puts) == 1:
-                self._gateway.call("kv/put", puts[0])
-            else:
-                self._gateway.call("kv/txn", {"success": [{"request_put": each} for each in puts]})
+            self._change([self._put(key, values[key]) for key in batch])
 
     def get(self, key: str) -> bytes | None:
         """See Store."""
@@ -117,17 +113,7 @@ class EtcdStore:
         # Each is a condition of its own, and as an operation within another one it counts twice.
         for batch in _batches(list(values), BATCH // 2):
             tries = [{"request_txn": self._keep_first(self._name(key), values[key])} for key in batch]
-            answer = self._gateway.call(
-                "kv/txn",
-                {
-                    "compare": [self._open] if self._cluster.scope else [],
-                    "success": tries,
-                    "failure": [{"request_range": {"key": self._mark}}],
-                },
-            )
-            if not answer.get("succeeded"):
-                self._require_open(answer["responses"][0]["response_range"])
-            for key, each in zip(batch, answer["responses"], strict=True):
+            for key, each in zip(batch, self._change(tries), strict=True):
                 told = each["response_txn"]
                 kept = values[key] if told.get("succeeded") else _value(told["responses"][0]["response_range"])
                 found.append(kept or b"")
@@ -143,10 +129,9 @@ class EtcdStore:
     def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
         assert len(values) + len(keys) <= BATCH, "what is asked again and again is little"
-        puts = [{"request_put": {"key": self._name(key), "value": _text(value)}} for key, value in values.items()]
+        puts = [self._put(key, value) for key, value in values.items()]
         reads = [{"request_range": {"key": self._name(key)}} for key in keys]
-        answer = self._gateway.call("kv/txn", {"success": [*puts, *reads]})
-        return [_value(each["response_range"]) for each in answer["responses"][len(puts) :]]
+        return [_value(each["response_range"]) for each in self._change([*puts, *reads])[len(puts) :]]
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
@@ -169,19 +154,17 @@ class EtcdStore:
             return _count(self._find(key))
         name, mark = self._name(key), self._name(f"{key}/{uuid.uuid4().hex}")
         # The mark keeps a request that is made again from counting again.
-        answer = self._gateway.call(
-            "kv/txn",
-            {
-                "compare": [{"key": mark, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
-                "success": [
-                    *({"request_put": {"key": each, "value": ""}} for each in (mark, name)),
-                    {"request_range": {"key": name}},
-                ],
-                "failure": [{"request_range": {"key": mark}}],
-            },
-        )
-        found = answer["responses"][-1]["response_range"]
-        if not answer.get("succeeded"):
+        addition = {
+            "compare": [{"key": mark, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
+            "success": [
+                *({"request_put": {"key": each, "value": ""}} for each in (mark, name)),
+                {"request_range": {"key": name}},
+            ],
+            "failure": [{"request_range": {"key": mark}}],
+        }
+        told = self._change([{"request_txn": addition}])[0]["response_txn"]
+        found = told["responses"][-1]["response_range"]
+        if not told.get("succeeded"):
             counted = found["kvs"][0]["create_revision"]
             found = self._gateway.call("kv/range", {"key": name, "revision": counted})
         return _count(found)
@@ -227,6 +210,19 @@ class EtcdStore:
     def clone(self) -> "EtcdStore":
         """See Store."""
         return EtcdStore(self._cluster, self._below, self._patience, self._near)
+
+    def _put(self, key: str, value: bytes) -> Json:
+        return {"request_put": {"key": self._name(key), "value": _text(value)}}
+
+    def _change(self, operations: Sequence[Json]) -> list[Json]:
+        """Carry out some operations while the start of the run counts: what is written later would be left behind."""
+        request: dict[str, object] = {"success": operations}
+        if self._cluster.scope:
+            request |= {"compare": [self._open], "failure": [{"request_range": {"key": self._mark}}]}
+        answer = self._gateway.call("kv/txn", request)
+        if not answer.get("succeeded"):
+            self._require_open(answer["responses"][0]["response_range"])
+        return list(answer["responses"])
 
     def _require_open(self, mark: Json) -> None:
         if self._cluster.scope and _value(mark) is None:

@@ -26,9 +26,19 @@ def test_a_name_is_claimed_once_and_free_again_after_the_run(keys: EtcdCluster) 
     for expected in (b"", b"1"):
         with pytest.raises(StoreLost, match="has ended"):
             held.compare_set("view", expected, b"2")
-    for late in (held.clone, lambda: held.keep_first({"death/W0_0#0": b"3"})):
+    # And who is slow to hear of the end leaves nothing behind.
+    lates = (
+        held.clone,
+        lambda: held.keep_first({"death/W0_0#0": b"3"}),
+        lambda: held.set("left/2", b"0"),
+        lambda: held.exchange({"beat/0": b"9"}, ["view"]),
+        lambda: held.add("finished/1", 1),
+        lambda: held.append("alarms", b"4"),
+    )
+    for late in lates:
         with pytest.raises(StoreLost, match="has ended"):
             late()
+    assert EtcdStore(keys).newest_change() == 0
     again = HeldClaim(keys, "other", SILENCE)
     assert EtcdStore(again.cluster).get("a") is None
     again.release()

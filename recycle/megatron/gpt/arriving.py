@@ -9,6 +9,7 @@ from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.messages import differs
+from recycle.control.participant import participants_of
 from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal
 from recycle.faults.menu import Faults
@@ -87,7 +88,8 @@ def attend_run(
     if seat is not None:
         dismiss_after(endpoint)
     meeting.leave(status)
-    end_for_first(meeting, endpoint, View.of(run.plan).servers)
+    everybody = participants_of(View.of(run.plan).members, run.ranks)
+    end_for_first(meeting, endpoint, [each.member.server for each in everybody])
     if signals.number and status:
         raise EndedBySignal(f"{signals.name}: {server} has left the run", signals.number)
     return status

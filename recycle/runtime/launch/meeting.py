@@ -36,7 +36,7 @@ from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
 
 FAREWELL, GRACE = 3.0, 1.0
-"""Seconds that the first process waits at the end for those who came to it, and for all others: these were lost before,
+"""Seconds for which those who came to the end of the run are waited for there, and all others: these were lost before,
 and who still runs looks for the end twice in that time."""
 
 TOLD = 10.0
@@ -177,16 +177,8 @@ class RollCall:
         Args:
             expected: the ranks of those who came to the end.
         """
-        ends: dict[int, int] = {}
-        everybody, begin = range(self.start.count), time.monotonic()
         with suppress(ControlError, StoreLost, msgspec.DecodeError):
-            while len(ends) < self.start.count:
-                passed = time.monotonic() - begin
-                if passed > FAREWELL or (passed > GRACE and ends.keys() >= set(expected)):
-                    break
-                time.sleep(LOOK)
-                told = self._reach().get_many([f"left/{rank}" for rank in everybody])
-                ends = {rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told) if each is not None}
+            ends = self._await_ends(expected)
             if self.start.job and self.start.served:
                 self._check_in_for(self._hopeless(ends))
 
@@ -262,13 +254,33 @@ class RollCall:
         with suppress(ControlError, StoreLost):
             self._write(f"left/{self.start.rank}", status)
 
-    def first_has_come(self) -> bool:
-        """Whether the first process has come to the end of the run as well, within a moment."""
-        with suppress(ControlError, StoreLost):
-            return self._reach().wait("left/0", FAREWELL) == b"0"
-        return False
+    def first_is_gone(self, expected: Collection[int]) -> bool:
+        """After the end of the run, wait a moment for the others, for which they may have to write in the store.
+
+        Args:
+            expected: the ranks of those who came to the end.
+
+        Returns:
+            Whether the first process is not among them, nor has waited for them.
+        """
+        with suppress(ControlError, StoreLost, msgspec.DecodeError):
+            return self._await_ends({0, *expected}).get(0) != 0
+        return True
 
     # All.
+
+    def _await_ends(self, expected: Collection[int]) -> dict[int, int]:
+        """With which status everybody has ended who does so within a moment, by rank."""
+        ends: dict[int, int] = {}
+        everybody, begin = range(self.start.count), time.monotonic()
+        while len(ends) < self.start.count:
+            passed = time.monotonic() - begin
+            if passed > FAREWELL or (passed > GRACE and ends.keys() >= set(expected)):
+                break
+            time.sleep(LOOK)
+            told = self._reach().get_many([f"left/{rank}" for rank in everybody])
+            ends = {rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told) if each is not None}
+        return ends
 
     def is_over(self) -> bool:
         """Whether all were let in already, as where the first process comes again."""

@@ -1,0 +1,61 @@
+"""The end of a run in etcd that its first process has left, with a real member of etcd."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Semaphore
+
+import msgspec
+import pytest
+
+from harness.etcd import etcd, missing
+from recycle.control.agent import DONE
+from recycle.control.board import Board
+from recycle.control.claim import HeldClaim
+from recycle.control.etcd_store import EtcdStore
+from recycle.control.messages import Verdict
+from recycle.control.view import Member, View
+from recycle.job import Server
+from recycle.runtime.launch.claiming import end_for_first
+from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.outcome import end_with_run
+from recycle.runtime.launch.start import Start
+
+TOLD_TO_LEAVE = 143
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_who_ends_the_run_waits_for_those_who_still_look_for_its_end_and_leaves_no_keys():
+    servers = [Server(pipeline, 0) for pipeline in range(3) for _ in range(2)]
+    last = View(2, (Member(Server(1, 0), 0),))
+    with etcd() as served:
+        names = msgspec.structs.replace(served.cluster, run="gone")
+        claim = HeldClaim(names, "mine", 3.0)
+        meetings = [RollCall(Start(rank, 6, str(rank), "127.0.0.1", 1), 60.0, claim.cluster) for rank in range(6)]
+        endpoint = meetings[0].endpoint("token")
+        board = Board(endpoint.connect(), "token")
+        board.verdicts.propose(Verdict(2, tuple(map(str, last.members)), 0))
+        claim.release(over=False)
+        for rank in (0, 1):
+            meetings[rank].leave(TOLD_TO_LEAVE)
+
+        looked = Semaphore(0)
+
+        def told_to_end() -> bool:
+            looked.release()
+            return False
+
+        def end(rank: int) -> int:
+            status = end_with_run(endpoint, DONE if rank in (2, 3) else 137, 0.8, told_to_end)
+            meetings[rank].leave(status)
+            end_for_first(meetings[rank], endpoint, servers)
+            return status
+
+        with ThreadPoolExecutor() as threads:
+            lost = [threads.submit(end, rank) for rank in (4, 5)]
+            for _ in lost:
+                looked.acquire()
+            time.sleep(0.2)  # they look now, and again when others may have deleted what they look for
+            board.end.reach(last)
+            kept = [threads.submit(end, rank) for rank in (2, 3)]
+            assert [each.result(60) for each in (*kept, *lost)] == [DONE] * 4
+        assert EtcdStore(names).newest_change() == 0
