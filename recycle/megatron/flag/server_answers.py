@@ -59,7 +59,7 @@ def meet_own_ranks(member: Member, rank: ServerRank, endpoint: Endpoint) -> Rank
         ConnectionLost: one of them has not come.
     """
     store = PrefixStore(f"back/{member}", meeting_over(endpoint.connect()))
-    options = NetworkOptions(PATIENCE, PATIENCE, endpoint.address, endpoint.ports)
+    options = NetworkOptions(PATIENCE, PATIENCE, endpoint.address)
     ranks = RankCollectives(rank)
     ranks.connect(connect(store, View(0, (member,)), member.server, options, rank))
     return ranks

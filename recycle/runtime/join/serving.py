@@ -101,7 +101,7 @@ class Meeting(NamedTuple):
         store.set_timeout(rebuild)
         place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.rank}/{self.attempt}", store)
         transfer = timedelta(seconds=self.durations.transfer)
-        options = NetworkOptions(transfer, rebuild, self.endpoint.address, self.endpoint.ports)
+        options = NetworkOptions(transfer, rebuild, self.endpoint.address)
         return connect_pair(place, first, options, check)
 
 

@@ -63,7 +63,7 @@ def connect_pair(
 ) -> PrivateLink:
     """Connect with one other process. One of the two is first, and the other one is not.
 
-    No other thread of the process may connect meanwhile. Whatever carries the tensors of networks, private links are
+    Other threads of the process may connect meanwhile. Whatever carries the tensors of networks, private links are
     gloo's, so that they share no queue of a device with the training that goes on beside them.
 
     Args:

@@ -7,7 +7,7 @@ made by ``connect`` again, shares nothing with it. ``unblock`` is for another th
 methods are for one thread only.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal, NamedTuple, Protocol
 
@@ -32,14 +32,12 @@ class NetworkOptions(NamedTuple):
         transfer_timeout: after which a silent partner is an error.
         rebuild_timeout: how long to wait for the others when connections are made; they may die meanwhile.
         address: of this machine, where the others reach it.
-        keep_ports: of connections that other threads may open while connections are made here; they are never cut.
         transport: what carries the tensors.
     """
 
     transfer_timeout: timedelta = PATIENCE
     rebuild_timeout: timedelta = PATIENCE
     address: str = LOOPBACK
-    keep_ports: Collection[int] = ()
     transport: TransportKind = "gloo"
 
 

@@ -84,7 +84,6 @@ class Groups:
             timedelta(seconds=store.durations.transfer),
             timedelta(seconds=store.durations.rebuild),
             store.endpoint.address,
-            store.endpoint.ports,
             self._transport,
         )
         network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners)

@@ -6,8 +6,6 @@ nothing can wake it. So everybody first connects to the ranks that wait for it, 
 wait does so in the store, and goes to gloo when there is nothing left to wait for.
 """
 
-import socket
-import struct
 import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -17,8 +15,10 @@ import torch
 from torch.distributed import DistError, Store, Work
 
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.groups import begin, lost
+from recycle.runtime.net.gloo.sockets import Connections
 from recycle.runtime.net.gloo.tags import GREETINGS
 
 PAUSES = 0.002, 0.05
@@ -26,31 +26,6 @@ PAUSES = 0.002, 0.05
 
 PUBLISHED = "0/{}"
 """Where gloo publishes a rank's address, in the store of its group."""
-
-_NAME = struct.Struct("=Q")
-_SOCKET = struct.Struct("=HH")
-_HOSTS = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
-"""Where the host is in a socket address of a family."""
-
-
-class Address(NamedTuple):
-    """Where a rank listens, in the order in which gloo compares.
-
-    Attributes:
-        host: in the network's order of bytes.
-        port: as gloo compares it, which is not in this machine's order.
-    """
-
-    host: bytes
-    port: int
-
-    @classmethod
-    def of(cls, published: bytes) -> "Address":
-        """Read what gloo published: a name, a socket address, and more; both begin with their lengths."""
-        (length,) = _NAME.unpack_from(published)
-        place = published[2 * _NAME.size + length :]
-        family, port = _SOCKET.unpack_from(place)
-        return cls(place[_HOSTS[socket.AddressFamily(family)]], port)
 
 
 class LazyGroup(NamedTuple):
@@ -74,8 +49,8 @@ def neighbours(rank: int, size: int) -> set[int]:
     return {(rank + 1) % size, (rank - 1) % size} - {rank}
 
 
-def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
-    """Connect in some groups at once.
+def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> Connections:
+    """Connect in some groups at once; gives the connections that these groups have then.
 
     Args:
         groups: which, and with whom.
@@ -86,16 +61,20 @@ def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Call
         ConnectionLost: a partner did not come, or the store is gone.
     """
     try:
-        _connect(groups, patience, check)
+        return _connect(groups, patience, check)
     except DistError as error:
         raise lost(error) from error
 
 
-def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
+def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> Connections:
     waiting: list[tuple[LazyGroup, list[int]]] = []
+    listening: set[Address] = set()
+    theirs: set[Address] = set()
     for group in groups:
         rank, partners = group.rank, sorted(group.partners)
         own, *addresses = _addresses(group.store, [rank, *partners], patience, check)
+        listening.add(own)
+        theirs.update(addresses)
         reached = [each for each, address in zip(partners, addresses, strict=True) if own > address]
         for each in reached:
             _greet(group.backend.send, each, GREETINGS[0])
@@ -105,6 +84,7 @@ def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[
         _wait(group.store, [f"reached/{each}/{group.rank}" for each in others], patience, check)
         for each in others:
             _greet(group.backend.recv, each, GREETINGS[1])
+    return Connections.of_groups(listening, theirs)
 
 
 def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int) -> None:

@@ -10,7 +10,6 @@ from torch.distributed import Store, Work
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import begin, lost, make_backend
-from recycle.runtime.net.gloo.sockets import Connections, open_sockets
 from recycle.runtime.net.gloo.tags import tag_of
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import NetworkOptions
@@ -89,10 +88,9 @@ class GlooPrivateLink:
 
     def __init__(self, store: Store, first: bool, options: NetworkOptions, check: Callable[[], None]) -> None:
         rank, peer = (0, 1) if first else (1, 0)
-        before = open_sockets()
         backend = make_backend(store, rank, 2, options)
-        connect_groups([LazyGroup(store, backend, rank, [peer])], options.rebuild_timeout, check)
-        self._connections = Connections(before, open_sockets(), frozenset(options.keep_ports))
+        group = LazyGroup(store, backend, rank, [peer])
+        self._connections = connect_groups([group], options.rebuild_timeout, check)
         self._waits = Waits()
         self._link = GlooLink(backend, rank, peer, 0, options.transfer_timeout, self._waits)
 

@@ -14,7 +14,7 @@ from recycle.job import Server
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups, neighbours
 from recycle.runtime.net.gloo.groups import GlooGroup, make_backend
 from recycle.runtime.net.gloo.links import GlooLink
-from recycle.runtime.net.gloo.sockets import Connections, open_sockets
+from recycle.runtime.net.gloo.sockets import Connections
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import Alone, Group, NetworkOptions
 
@@ -51,9 +51,7 @@ class GlooNetwork:
         self.one_queue = False
         self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
         self._options = options
-        self._keep = frozenset(options.keep_ports)
         self._check = check or _nothing
-        self._sockets = open_sockets()
         # Groups end with the network, whoever else has let go of them.
         self._groups: list[LazyGroup] = []
         self._named: dict[str, GlooGroup] = {}
@@ -114,10 +112,7 @@ class GlooNetwork:
 
     def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:
         self._groups += groups
-        connect_groups(groups, patience, self._check)
-        sockets = open_sockets()
-        self._connections.append(Connections(self._sockets, sockets, self._keep))
-        self._sockets = sockets
+        self._connections.append(connect_groups(groups, patience, self._check))
 
 
 def _nothing() -> None:

@@ -4,62 +4,97 @@ A reduction in which somebody is gone may hang until its time-out, and so may a 
 itself stuck. Neither ``abort`` nor ``shutdown`` of a gloo group wakes who waits in it. The expiry of a wait does, as a
 side effect, but takes up to ten milliseconds for every connection of the group. So the group's connections are shut
 down below it: gloo finds them closed, as if its partners had died, and so do the partners.
+
+Gloo says nowhere which connections are a group's. But each group listens at an address of its own: what it has accepted
+ends there, and what it has opened ends where a partner listens. So groups are told apart, whatever other threads
+connect meanwhile.
 """
 
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from recycle.runtime.net.gloo.addresses import FAMILIES, Address
 
 SOCKETS = "/proc/self/fd"
 
 
-class Connections:
-    """The connections that a gloo group opened.
+class Connection(NamedTuple):
+    """A TCP connection of this process.
 
-    Args:
-        before: ``open_sockets`` from right before the group was made.
-        after: the same from right after it.
-        keep: connections to or from these ports are not the group's, though they were opened meanwhile.
+    Attributes:
+        number: its file descriptor.
+        inode: which tells whether the number is another one's by now.
+        here: this end.
+        there: the other end.
     """
 
-    def __init__(self, before: Mapping[int, int], after: Mapping[int, int], keep: frozenset[int]) -> None:
-        self._opened = {number: inode for number, inode in after.items() if before.get(number) != inode}
-        self._keep = keep
+    number: int
+    inode: int
+    here: Address
+    there: Address
+
+
+class Connections:
+    """Some connections of this process.
+
+    Args:
+        chosen: which.
+    """
+
+    def __init__(self, chosen: Iterable[Connection]) -> None:
+        self._chosen = tuple(chosen)
+
+    @classmethod
+    def of_groups(cls, own: Collection[Address], partners: Collection[Address]) -> "Connections":
+        """Those of some groups, right after these have connected.
+
+        Args:
+            own: where this process's ranks of the groups listen.
+            partners: where those listen with whom they have connected.
+        """
+        return cls(each for each in open_connections() if each.here in own or each.there in partners)
 
     def cut(self) -> None:
         """Shut them down. What waits for one of them, on either side, raises at once."""
-        for number, inode in self._opened.items():
-            try:
-                # The number may be another connection's by now.
-                if os.fstat(number).st_ino == inode:
-                    self._shut_down(number)
-            except OSError:
-                continue  # it is closed, or never was connected
-
-    def _shut_down(self, number: int) -> None:
-        with socket.socket(fileno=os.dup(number)) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
-                return
-            # What listens has no peer, and raises here: the device of gloo must be left as it is.
-            ports = {connection.getsockname()[1], connection.getpeername()[1]}
-            if ports.isdisjoint(self._keep):
-                connection.shutdown(socket.SHUT_RDWR)
+        for each in self._chosen:
+            with suppress(OSError), _held(each.number) as (connection, inode):  # an error is one that is closed
+                if inode == each.inode:
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
-def open_sockets() -> dict[int, int]:
-    """The sockets of this process: their inodes by file descriptor."""
-    found = {}
+def open_connections() -> list[Connection]:
+    """The TCP connections of this process."""
+    found = []
     for name in os.listdir(SOCKETS):  # noqa: PTH208 - training stands still while this is done
-        try:
-            status = os.fstat(int(name))
-        except OSError:
-            continue  # it was the listing's own
-        if stat.S_ISSOCK(status.st_mode):
-            found[int(name)] = status.st_ino
+        number = int(name)
+        # An error is the listing's own descriptor, or one that is closed, or a socket that listens and so has no peer.
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with _held(number) as (connection, inode):
+                family = connection.family
+                if family in FAMILIES and connection.type == socket.SOCK_STREAM:
+                    ends = connection.getsockname(), connection.getpeername()
+                    found.append(Connection(number, inode, *(Address.of_end(family, each) for each in ends)))
     return found
 
 
-def cut_connections(keep: frozenset[int]) -> None:
+def cut_connections(keep: Iterable[int]) -> None:
     """Shut down all TCP connections of this process but those from or to some ports; the other ends see it at once."""
-    Connections({}, open_sockets(), keep).cut()
+    kept = frozenset(map(socket.htons, keep))
+    Connections(each for each in open_connections() if kept.isdisjoint((each.here.port, each.there.port))).cut()
+
+
+@contextmanager
+def _held(number: int) -> Iterator[tuple[socket.socket, int]]:
+    """A socket by its file descriptor, and its inode; meanwhile no other thread can put another one in its place.
+
+    Raises:
+        OSError: it is closed, or no socket.
+    """
+    with socket.socket(fileno=os.dup(number)) as held:
+        yield held, os.fstat(held.fileno()).st_ino

@@ -9,7 +9,7 @@ import torch
 
 from recycle.control.view import SOLE, ServerRank
 from recycle.runtime.net.connect import connect, connect_pair
-from recycle.runtime.net.gloo.sockets import cut_connections
+from recycle.runtime.net.gloo.sockets import Connections, open_connections
 from recycle.runtime.net.network import Network
 from tests.runtime.net.contract.ranks import Ends
 
@@ -172,9 +172,7 @@ def _stubborn(*arguments: Any, **keywords: Any) -> Any:
 
 def _without_end(*arguments: Any, **keywords: Any) -> Any:
     store, view, server, options = arguments
-    return connect(
-        store, view, server, type(options)(address=options.address, keep_ports=options.keep_ports), **keywords
-    )
+    return connect(store, view, server, type(options)(address=options.address), **keywords)
 
 
 def _split() -> Ends:
@@ -248,9 +246,12 @@ def _keeping_tensors() -> dict[str, Any]:
     return {"send": send}
 
 
-def _cut_everything(network: Any) -> None:
-    cut_connections(network._keep)
-    network.unblock()
+def _greedy_pair(*arguments: Any, **keywords: Any) -> Any:
+    """Takes what others connect meanwhile for its own."""
+    before = open_connections()
+    private = connect_pair(*arguments, **keywords)
+    opened = Connections(each for each in open_connections() if each not in before)
+    return Altered(private, unblock=lambda _: opened.cut())
 
 
 def _stubborn_pair(*arguments: Any, **keywords: Any) -> Any:
@@ -296,7 +297,7 @@ MUTANTS: dict[str, Ends] = {
     "planes_never_meet": Ends(_one_plane, connect_pair),
     "a_view_that_is_left_leaves_nothing": _hoarding(),
     "a_tensor_is_free_after_its_wait": altered(_keeping_tensors()),
-    "what_is_not_its_own_is_left_alone": altered(unblock=_cut_everything),
+    "what_is_not_its_own_is_left_alone": Ends(connect, _greedy_pair),
     "a_private_link_is_given_up": Ends(connect, _stubborn_pair),
     "a_view_of_one_needs_nobody": Ends(_at_least_two, connect_pair),
     "the_ranks_of_a_server_meet": Ends(_ranks_of_all_servers, connect_pair),

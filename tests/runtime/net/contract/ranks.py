@@ -85,15 +85,15 @@ class Rank:
 
     def connect(self, servers: tuple[Server, ...] = SERVERS[:3], epoch: int = 0, **more: Any) -> Network:
         """A network of some servers; no wait in it has an end, unless said otherwise."""
-        options = NetworkOptions(more.pop("transfer", FOR_EVER), more.pop("rebuild", FOR_EVER), HOST, self._ports())
+        options = NetworkOptions(more.pop("transfer", FOR_EVER), more.pop("rebuild", FOR_EVER), HOST)
         return self._ends.connect(
             self._store, View.among(servers, epoch), self.server, options, check=self.check, **more
         )
 
-    def connect_pair(self, first: bool) -> PrivateLink:
+    def connect_pair(self, first: bool, name: str = "pair", check: Callable[[], None] = lambda: None) -> PrivateLink:
         """A private link between two ranks."""
-        options = NetworkOptions(FOR_EVER, FOR_EVER, HOST, self._ports())
-        return self._ends.connect_pair(PrefixStore("pair", self._store), first, options)
+        options = NetworkOptions(FOR_EVER, FOR_EVER, HOST)
+        return self._ends.connect_pair(PrefixStore(name, self._store), first, options, check)
 
     def say(self, word: str) -> None:
         """Tell the other ranks something, past the transport."""
@@ -106,10 +106,6 @@ class Rank:
     def has_said(self, word: str, number: int) -> bool:
         """Whether another rank has said it."""
         return self._test.check([f"{word}/{number}"])
-
-    def _ports(self) -> list[int]:
-        port = getattr(self._store, "port", None)
-        return [] if port is None else [port]
 
 
 Rule = Callable[[Rank], None]

@@ -151,12 +151,32 @@ def a_tensor_is_free_after_its_wait(rank):
 
 @rule(26)
 def what_is_not_its_own_is_left_alone(rank):
-    """To give up a network leaves the process's other connections as they are: the store's, and private links."""
+    """To give up a network leaves the process's other connections as they are: the store's, and private links.
+
+    So does giving up a private link, where other threads made connections between its beginning and its end.
+    """
+    first = rank.number == 0
+    waits = threading.Event()
+    given_up = []
+
+    def connect_slowly():
+        given_up.append(rank.connect_pair(first, "slow", waits.set))
+
+    slow = threading.Thread(target=connect_slowly, daemon=True)
+    if first:
+        slow.start()
+        waits.wait()
     network = pair(rank)
-    private = rank.connect_pair(rank.number == 0)
+    private = rank.connect_pair(first)
+    if not first:
+        slow.start()
+    slow.join()
+    rank.say("connected")
+    rank.hear("connected", 1 - rank.number)
     received = torch.zeros(4)
     rank.alarm.set()
     network.unblock()
+    given_up[0].unblock()
     rank.say("given up")
     rank.hear("given up", 1 - rank.number)
     for each in exchange(rank, private, filled(5), received):

@@ -6,6 +6,7 @@ import threading
 import time
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +18,9 @@ from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
-from recycle.runtime.net.gloo.connecting import PUBLISHED, Address, neighbours
+from recycle.runtime.net.gloo.addresses import Address
+from recycle.runtime.net.gloo.connecting import PUBLISHED, neighbours
 from recycle.runtime.net.gloo.groups import make_backend
-from recycle.runtime.net.gloo.sockets import open_sockets
 from recycle.runtime.net.network import DEFAULTS, NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
 
@@ -37,6 +38,11 @@ def line(depth):
     return View.among(servers), near
 
 
+def sockets():
+    """How many this process has."""
+    return sum(each.is_socket() for each in Path("/proc/self/fd").iterdir())
+
+
 def sockets_of(depth):
     counts = []
     view, near = line(depth)
@@ -44,7 +50,7 @@ def sockets_of(depth):
     def body(member):
         server = view.servers[member.rank]
         store = member.store()
-        before = open_sockets()
+        before = sockets()
         network = connect(store, view, server, partners=near[server])
         for each in near[server]:
             network.link(each)
@@ -53,7 +59,7 @@ def sockets_of(depth):
         network.peers.maximum(most)
         assert total.item() == member.count
         assert most.item() == max(view.rank(each) for each in view.peers(server.stage))
-        member.report(str(len(open_sockets()) - len(before)).encode())
+        member.report(str(sockets() - before).encode())
         network.barrier()
 
     launch(2 * depth, body, lambda _, content: counts.append(int(content)))

@@ -38,7 +38,7 @@ class Freed:
     def __init__(self, store, rank, epoch=0):
         self.alarm = threading.Event()
         view = View.among(SERVERS, epoch)
-        options = NetworkOptions(transfer_timeout=FOR_EVER, keep_ports=[store.port])
+        options = NetworkOptions(transfer_timeout=FOR_EVER)
         self.network = connect(store, view, SERVERS[rank], options, check=self.check)
 
     def check(self):
@@ -75,7 +75,7 @@ def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
             return
         if member.rank == 1 and first_partner_is_gone:
             # The launcher would end all if the process itself died.
-            cut_connections(frozenset({store.port}))
+            cut_connections([store.port])
             store.set("gone", "")
         store.wait(["over"], FOR_EVER)
 
