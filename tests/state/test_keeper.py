@@ -265,6 +265,16 @@ def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
         assert near.copies() == (Copy(part(), "here", len(data)),)
 
 
+def test_who_has_dismissed_it_finds_nothing_there_although_it_may_take_a_moment_to_end(token):
+    with listen(token) as listener:
+        threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
+        client = KeeperClient(keeper_address(token), token, "here")
+        assert client.copies() == ()
+        client.dismiss()
+        with pytest.raises(KeeperLost):
+            client.copies()
+
+
 def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
     def begin(linger):
         with listen(token) as listener:
