@@ -2,7 +2,7 @@
 
 Usage: python -m benchmarks.keeping cost [--alone] [--copies 1] [--starts 3] [--pairs 12] [--seconds 2]
            [--sequence 256] [--shape 3x4]
-       python -m benchmarks.keeping put [--megabytes 1 20] [--rounds 200]
+       python -m benchmarks.keeping put [--megabytes 1 20] [--tensors 16] [--rounds 200]
        python -m benchmarks.keeping bring [--megabytes 200 1000] [--rounds 5]
 
 ``cost``: two runs with the real model, of 12 processes if nothing is said, one with --keep-in-memory and one without,
@@ -56,6 +56,8 @@ from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
 from recycle.state.redundancy import Redundancy
 
 ALLOWED = 1.01
+VALUE = 4
+"""Bytes of a number in a tensor."""
 OTHERS_MEMORY = 10**9
 """Bytes that another host's keeper may hold."""
 PEERS = (Server(0, 0), Server(1, 0))
@@ -140,22 +142,23 @@ class Stage:
 
     Args:
         size: in bytes.
+        tensors: of which it is.
     """
 
     newest = undone = 0
     shards = None
 
-    def __init__(self, size: int) -> None:
-        self._state = {str(number): torch.rand(size // 64) for number in range(16)}
+    def __init__(self, size: int, tensors: int = 16) -> None:
+        self._state = {str(number): torch.rand(size // VALUE // tensors) for number in range(tensors)}
 
     def state(self) -> dict[str, torch.Tensor]:
         """It, by name."""
         return self._state
 
 
-def put(megabytes: int, rounds: int) -> None:
+def put(megabytes: int, tensors: int, rounds: int) -> None:
     """Print what it takes of the processor to put a part."""
-    token, stage, view = new_token(), Stage(megabytes * 10**6), View.among(PEERS)
+    token, stage, view = new_token(), Stage(megabytes * 10**6, tensors), View.among(PEERS)
     client = KeeperClient(keeper_address(token), token, "here")
     keeping = Keeping(partial(KnownKeepers, [client], Redundancy(1, 1)), PEERS[0], 1, stage, lambda: view, silent)
 
@@ -294,6 +297,7 @@ def main() -> int:
     add_shape(costs)
     puts = what.add_parser("put")
     puts.add_argument("--megabytes", type=int, nargs="+", default=[1, 20])
+    puts.add_argument("--tensors", type=int, default=16, help="of which the state is; a model's has hundreds")
     puts.add_argument("--rounds", type=int, default=200)
     brings = what.add_parser("bring")
     brings.add_argument("--megabytes", type=int, nargs="+", default=[200, 1000])
@@ -307,7 +311,7 @@ def main() -> int:
         return cost(one_start, arguments.starts)
     if arguments.what == "put":
         for megabytes in arguments.megabytes:
-            put(megabytes, arguments.rounds)
+            put(megabytes, arguments.tensors, arguments.rounds)
         return 0
     missed = [megabytes for megabytes in arguments.megabytes if not bring(megabytes, arguments.rounds)]
     print(f"load {os.getloadavg()[0]:.1f}")

@@ -237,7 +237,7 @@ class Delivery:
         return self._lost is not None
 
     def write(self, block: Sequence[memoryview]) -> None:
-        """Send some bytes. Where the keeper is gone, or the delivery was given up, to commit it fails."""
+        """Send some bytes. Where the keeper is gone, or the delivery was given up, to confirm it fails."""
         try:
             if self._lost is None and self._segment is None:
                 self._channel.send_bytes(block)
@@ -249,10 +249,19 @@ class Delivery:
             self._lost = error
 
     def commit(self, checksum: int) -> None:
-        """Say that what was sent is right.
+        """Say that what was sent is right; whether the keeper has it, it says to ``confirm``.
 
         Args:
             checksum: of the head and the bytes.
+        """
+        try:
+            if self._lost is None:
+                self._channel.send(Commit(checksum))
+        except KeeperLost as error:
+            self._lost = error
+
+    def confirm(self) -> None:
+        """Wait until the keeper has what was committed.
 
         Raises:
             Refused: nobody must keep this part any more.
@@ -261,7 +270,6 @@ class Delivery:
         try:
             if self._lost is not None:
                 raise self._lost
-            self._channel.send(Commit(checksum))
             _require_done(self._channel.receive(KeeperAnswer))
         except KeeperLost:
             self.give_up()

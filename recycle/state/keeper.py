@@ -159,12 +159,17 @@ class Keeper:
             request: Request = channel.receive(Request)  # type: ignore[arg-type]
             channel.trust()
             with self._presence():
-                while True:
+                while not self._is_dismissed:
                     try:
                         self._fulfil(request, channel)
                     except Refused as refused:
                         channel.send(KeeperAnswer(str(refused)))
                     request = channel.receive(Request)  # type: ignore[arg-type]
+
+    @property
+    def _is_dismissed(self) -> bool:
+        with self._lock:
+            return self._dismissed
 
     @contextmanager
     def _presence(self) -> Iterator[None]:
@@ -202,8 +207,9 @@ class Keeper:
                 self._shelf.release(version)
                 channel.send(KeeperAnswer())
             case Dismiss():
-                channel.send(KeeperAnswer())
+                # Whoever has heard the answer finds nobody here, and nothing ends before it is said.
                 with self._lock:
+                    channel.send(KeeperAnswer())
                     self._dismissed = True
             case _:
                 assert_never(request)

@@ -32,6 +32,7 @@ def content(size=2 * MEBIBYTE, seed=0):
 def put(client, which, data, head=b"head"):
     delivery = client.offer(which, head, len(data))
     delivery.commit(sent(delivery, head, data))
+    delivery.confirm()
 
 
 def sent(delivery, head, data):
@@ -103,8 +104,9 @@ def test_nothing_is_there_before_it_is_committed_nor_after_it_was_given_up(clien
         checksum = sent(delivery, b"", data)
         assert client.copies() == ()
         delivery.give_up()
+        delivery.commit(checksum)
         with pytest.raises(KeeperLost):
-            delivery.commit(checksum)
+            delivery.confirm()
         assert client.copies() == ()
     # All of the keeper's memory is free again.
     large = content(LIMIT)
@@ -137,8 +139,9 @@ def test_who_is_in_a_view_that_is_over_puts_nothing(client):
     put(client, part(epoch=1), data)
     with pytest.raises(Refused, match="of a view that is over"):
         client.offer(part(version=5), b"", len(data))
+    late.commit(checksum)
     with pytest.raises(Refused, match="of a view that is over"):
-        late.commit(checksum)
+        late.confirm()
     assert [each.part for each in client.copies()] == [part(epoch=1)]
 
 
@@ -263,6 +266,16 @@ def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
             with pytest.raises(KeeperLost):
                 attempt()
         assert near.copies() == (Copy(part(), "here", len(data)),)
+
+
+def test_who_has_dismissed_it_finds_nothing_there_although_it_may_take_a_moment_to_end(token):
+    with listen(token) as listener:
+        threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
+        client = KeeperClient(keeper_address(token), token, "here")
+        assert client.copies() == ()
+        client.dismiss()
+        with pytest.raises(KeeperLost):
+            client.copies()
 
 
 def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):

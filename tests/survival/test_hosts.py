@@ -172,3 +172,19 @@ def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
     assert run.ended() == 128 + signal.SIGTERM, run.output
     assert "recycle: SIGTERM: ended at once" in run.output
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+
+
+@pytest.mark.parametrize(
+    ("send", "number"), [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)], ids=["SIGTERM", "Ctrl-C"]
+)
+def test_a_run_without_protection_ends_at_the_first_signal_and_leaves_nobody_behind(start, tmp_path, send, number):
+    """A terminal sends Ctrl-C to all processes."""
+    run = start([*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--unprotected"])
+    run.wait_for("iteration 3/")
+    below = run.processes(".")
+    assert len(below) == 2
+    send(run.process.pid, number)
+    assert run.ended() == 128 + number, run.output
+    assert f"recycle: {number.name}: ended at once" in run.output
+    assert "Traceback" not in run.output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in below)

@@ -175,11 +175,22 @@ def bytes_of(state: Mapping[str, torch.Tensor], wanted: range) -> Iterator[memor
         state: the version, in order, of contiguous tensors.
         wanted: which bytes.
     """
-    start = 0
+    end = 0
     for each in state.values():
-        here = range(max(wanted.start - start, 0), min(wanted.stop - start, each.nbytes))
-        if here:
-            # What lies in host memory is not copied.
-            content = each.detach().cpu().reshape(-1).view(torch.uint8)
-            yield memoryview(content.numpy().data)[here.start : here.stop]
-        start += each.nbytes
+        start, end = end, end + each.nbytes
+        first, last = max(wanted.start, start), min(wanted.stop, end)
+        if first < last:
+            yield _memory_of(each)[first - start : last - start]
+
+
+def _memory_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor; what lies in host memory is not copied.
+
+    A version has hundreds of small ones, and nobody else computes between two calls: so it takes as few as can be.
+    """
+    content = tensor.detach() if tensor.requires_grad else tensor
+    if not content.is_cpu:
+        content = content.cpu()
+    if content.dtype is torch.bfloat16:  # which numpy has not
+        content = content.view(torch.int16)
+    return content.numpy().data.cast("B")

@@ -71,9 +71,13 @@ class Snapshot:
         self._let_all()
         self._thread.join()
         for number, deliveries in self._deliveries.items():
+            for each in deliveries.values():
+                each.commit(self._checksums[number])
+        # All of them answer meanwhile: the iteration waits for the slowest, and not for one after the other.
+        for deliveries in self._deliveries.values():
             for name, each in deliveries.items():
                 try:
-                    each.commit(self._checksums[number])
+                    each.confirm()
                 except KeeperLost as error:
                     self._lost[name] = error
         return self._lost

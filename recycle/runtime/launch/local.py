@@ -3,7 +3,6 @@
 import gc
 import multiprocessing
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -15,8 +14,10 @@ from typing import Protocol
 import torch
 from torch.distributed import Store, TCPStore
 
+from recycle.control.agent import die_with_parent
 from recycle.errors import RunFailed
 from recycle.runtime.launch.messages import (
+    FAILED,
     ErrorMessage,
     FailureMessage,
     Message,
@@ -25,6 +26,7 @@ from recycle.runtime.launch.messages import (
     encode,
     run_and_tell,
 )
+from recycle.runtime.launch.signals import EndSignals, end_with_launcher, signals_put_off
 
 HOST = "127.0.0.1"
 
@@ -104,38 +106,56 @@ def launch(
     Raises:
         UserError: a process raised one; RunFailed if it was that.
         ProcessFailed: a process raised anything else, or was killed.
+        EndedAtOnce: this process was told to end, and has ended the others.
     """
+    with EndSignals(lambda: False):
+        _launch(count, body, receive, threads)
+
+
+def _launch(
+    count: int, body: Callable[[LocalProcess], None], receive: Callable[[int, bytes], None], threads: int
+) -> None:
     listener = socket.create_server((HOST, 0), backlog=4096)
     port = listener.getsockname()[1]
     context = multiprocessing.get_context("fork")
     channels: dict[Connection, int] = {}
     processes: list[ForkProcess] = []
-    # The store starts threads, which a fork would lose; so the processes are forked first.
-    for rank in range(count):
-        reader, writer = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(body, LocalProcess(rank, count, port, writer), threads, listener))
-        process.start()
-        writer.close()
-        channels[reader] = rank
-        processes.append(process)
-    store = TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    store: TCPStore | None = None
     try:
+        # Whoever is told to end knows all that it has forked; and the store starts threads, which a fork would lose.
+        with signals_put_off():
+            for rank in range(count):
+                reader, writer = context.Pipe(duplex=False)
+                member = LocalProcess(rank, count, port, writer)
+                process = context.Process(target=_run, args=(body, member, threads, listener, os.getpid()))
+                process.start()
+                writer.close()
+                channels[reader] = rank
+                processes.append(process)
+        store = TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
         _watch(channels, processes, receive)
     finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-        for process in processes:
-            process.join()
+        with signals_put_off():
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+            for process in processes:
+                process.join()
         del store
 
 
-def _run(body: Callable[[LocalProcess], None], member: LocalProcess, threads: int, listener: socket.socket) -> None:
+def _run(
+    body: Callable[[LocalProcess], None], member: LocalProcess, threads: int, listener: socket.socket, launcher: int
+) -> None:
     def work() -> int:
+        die_with_parent()
+        # It may have died before the line above.
+        if os.getppid() != launcher:
+            return FAILED
+        end_with_launcher()
         # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
         gc.freeze()
         listener.close()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets the user's Ctrl-C, and ends the processes
         torch.set_num_threads(threads)
         body(member)
         return 0

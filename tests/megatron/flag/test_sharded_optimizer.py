@@ -75,7 +75,7 @@ def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, st
 def test_the_shards_of_divided_experts_are_not_lost_either(dataset, tmp_path, monkeypatch):
     """Three servers of two ranks: the first dies when it has written its part, and another one between two shards."""
     divided = (*SHARDED, "--global-batch-size", 24, "--num-experts", 4, "--expert-model-parallel-size", 2)
-    divided += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear")
+    divided += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear", "--num-layers", 1)
     stock = nearly(train(dataset, *divided, ranks=2 * RANKS))
     monkeypatch.setenv("ACCIDENTS", "0:written:1,5:adam:18")
     on = (*divided, *ON[len(SHARDED) :], "--ddp-average-in-collective")

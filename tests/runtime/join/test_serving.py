@@ -248,7 +248,7 @@ def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door)
 def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(board, door):
     peer, joiner = Stage(1), Stage(2)
     # For as long as the construction of a group may take, who joins waits for who has left.
-    durations = msgspec.structs.replace(DURATIONS, rebuild=2.0)
+    durations = msgspec.structs.replace(DURATIONS, rebuild=0.2)
     joining = Joining(JOINER, joiner, door, durations)
     joining.begin(VIEW, board)
     serving = Serving(PEER, peer, door, durations)

@@ -220,6 +220,9 @@ class Counting:
     def commit(self, checksum):
         self.committed += 1
 
+    def confirm(self):
+        pass
+
     def give_up(self):
         pass
 
@@ -380,3 +383,16 @@ def test_one_keeper_of_two_is_enough(keepers):
         peer.iterate()
         assert ["no keeper can be reached" in each for each in peer.warnings] == [True]
     assert same(peer.keeping.fetch(0), Stage(0).state())
+
+
+def test_no_keeper_is_waited_for_before_all_were_told_that_the_part_is_right():
+    keepers = [Counting(), Counting()]
+    keepers[1].name = "far"
+
+    def confirm():
+        assert [each.committed for each in keepers] == [1, 1]
+
+    for each in keepers:
+        each.confirm = confirm
+    Peer(keepers, PEERS[0]).reduce()
+    assert [each.committed for each in keepers] == [1, 1]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.join.handover import TYPES
 from recycle.runtime.keep.layout import (
     FIRST,
     VersionHead,
@@ -98,6 +99,15 @@ def test_a_version_that_is_cut_in_another_way_is_not_read():
     for bad in (b"", b"head", version.describe(3)[:-1]):
         with pytest.raises(ConnectionLost, match="cannot be read"):
             make_version(bad, 2)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_bytes_of_any_tensor_are_where_it_lies(kind, shape):
+    tensor = torch.ones(shape, dtype=TYPES[kind], requires_grad=TYPES[kind].is_floating_point)
+    for each in bytes_of({"some": tensor}, range(tensor.nbytes)):
+        each[:] = bytes(len(each))
+    assert not tensor.any()
 
 
 @given(st.integers(1, 5))

@@ -40,6 +40,7 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     client = KeeperClient(keeper_address(token), token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
+    delivery.confirm()
     assert len(client.copies()) == 1
     first = settles(lambda: holders(inode).get("recycle: keeper"))
     os.kill(first, signal.SIGKILL)

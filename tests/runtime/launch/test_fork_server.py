@@ -65,6 +65,7 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     client = KeeperClient(keeper_address(token), token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
+    delivery.confirm()
     pid = os.pidfd_open(started.pid)
     fork_server.end()
     fork_server.pid = 0

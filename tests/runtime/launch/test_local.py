@@ -2,6 +2,7 @@ import gc
 import os
 import signal
 from datetime import timedelta
+from multiprocessing import get_context
 
 import pytest
 from torch.distributed import HashStore, ProcessGroupGloo
@@ -61,6 +62,28 @@ def test_a_killed_process_is_named_and_not_the_peers_that_miss_it():
 
     with pytest.raises(ProcessFailed, match=r"process 1.* was killed by signal 9"):
         launch(3, body)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_the_launcher_ends_its_processes(number):
+    """They all have the other end of a pipe."""
+    context = get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+
+    def body(_):
+        writer.send_bytes(b"here")
+        signal.pause()
+
+    launcher = context.Process(target=launch, args=(2, body))
+    launcher.start()
+    writer.close()
+    for _ in range(2):
+        assert reader.recv_bytes() == b"here"
+    os.kill(launcher.pid, number)
+    launcher.join()
+    assert reader.poll(60)
+    with pytest.raises(EOFError):
+        reader.recv_bytes()
 
 
 def test_the_garbage_of_the_launcher_is_not_collected_in_its_processes():
