@@ -4,6 +4,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -76,7 +77,8 @@ def process(token):
 
 @pytest.fixture
 def client(token, process):
-    return KeeperClient(keeper_address(token), token, "here")
+    with closing(KeeperClient(keeper_address(token), token, "here")) as opened:
+        yield opened
 
 
 def test_what_was_put_is_there_for_another_process_after_its_trainer_was_killed(token, client):
@@ -200,6 +202,7 @@ def test_a_copy_that_has_changed_is_found_out_and_dropped(token, monkeypatch):
         client.drop(part())
         assert [each.part for each in client.copies()] == [part(number=1)]
         assert get(client, part(number=1))[1] == data
+        client.close()
 
 
 def test_what_has_come_is_counted_once():
@@ -259,7 +262,8 @@ def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
         threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
         near = KeeperClient(keeper_address(token), token, "here")
         assert near.find_port() == door.getsockname()[1]
-        put(KeeperClient(("127.0.0.1", near.find_port()), token, "there"), part(), data)
+        with closing(KeeperClient(("127.0.0.1", near.find_port()), token, "there")) as far:
+            put(far, part(), data)
         assert get(near, part()) == (b"head", data)
         stranger = KeeperClient(("127.0.0.1", near.find_port()), new_token(), "there")
         for attempt in (stranger.copies, stranger.dismiss):
@@ -312,3 +316,5 @@ def test_one_version_after_another_lands_as_it_was_put(token):
                 data = bytearray(content(MEBIBYTE, seed=16 * version + number))
                 put(client, part(version=version, number=number), data)
                 assert get(near, part(version=version, number=number), MEBIBYTE) == (b"head", data)
+        near.close()
+        far.close()

@@ -22,6 +22,9 @@ FIRST = "first/"
 PARAMETER = "parameter/"
 """What the names of parameters begin with."""
 
+SMALL_INTEGERS = {1: torch.uint8, 2: torch.int16}
+"""As what numbers of one and two bytes are read, of which numpy has not all kinds."""
+
 
 class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
     """How the optimizer of a version is cut into shards.
@@ -191,6 +194,6 @@ def _memory_of(tensor: torch.Tensor) -> memoryview:
     content = tensor.detach() if tensor.requires_grad else tensor
     if not content.is_cpu:
         content = content.cpu()
-    if content.dtype is torch.bfloat16:  # which numpy has not
-        content = content.view(torch.int16)
+    if content.itemsize in SMALL_INTEGERS:
+        content = content.view(SMALL_INTEGERS[content.itemsize])
     return content.numpy().data.cast("B")

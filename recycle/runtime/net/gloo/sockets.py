@@ -61,8 +61,8 @@ class Connections:
     def cut(self) -> None:
         """Shut them down. What waits for one of them, on either side, raises at once."""
         for each in self._chosen:
-            with suppress(OSError), _held(each.number) as (connection, inode):  # an error is one that is closed
-                if inode == each.inode:
+            with suppress(OSError), _looked_at(each.number) as connection:  # an error is one that is closed
+                if os.fstat(each.number).st_ino == each.inode:
                     connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -73,13 +73,17 @@ def open_connections() -> list[Connection]:
         number = int(name)
         # An error is the listing's own descriptor, or one that is closed, or a socket that listens and so has no peer.
         with suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            status = os.fstat(number)
+            if not stat.S_ISSOCK(status.st_mode):
                 continue
-            with _held(number) as (connection, inode):
+            with _looked_at(number) as connection:
                 family = connection.family
-                if family in FAMILIES and connection.type == socket.SOCK_STREAM:
-                    ends = connection.getsockname(), connection.getpeername()
-                    found.append(Connection(number, inode, *(Address.of_end(family, each) for each in ends)))
+                if family not in FAMILIES or connection.type != socket.SOCK_STREAM:
+                    continue
+                ends = connection.getsockname(), connection.getpeername()
+            # Else it was closed meanwhile, and the number is another one's.
+            if os.fstat(number).st_ino == status.st_ino:
+                found.append(Connection(number, status.st_ino, *(Address.of_end(family, each) for each in ends)))
     return found
 
 
@@ -90,11 +94,17 @@ def cut_connections(keep: Iterable[int]) -> None:
 
 
 @contextmanager
-def _held(number: int) -> Iterator[tuple[socket.socket, int]]:
-    """A socket by its file descriptor, and its inode; meanwhile no other thread can put another one in its place.
+def _looked_at(number: int) -> Iterator[socket.socket]:
+    """A socket by its file descriptor, which stays as it is.
+
+    It must not be duplicated: what is closed meanwhile would stay open, with gloo's loop still told of it, which ends
+    the process.
 
     Raises:
         OSError: it is closed, or no socket.
     """
-    with socket.socket(fileno=os.dup(number)) as held:
-        yield held, os.fstat(held.fileno()).st_ino
+    looked_at = socket.socket(fileno=number)
+    try:
+        yield looked_at
+    finally:
+        looked_at.detach()
