@@ -99,7 +99,7 @@ def _take(cluster: EtcdCluster, claim: Claim, silence: float, *, returns: bool) 
         if store.compare_set(_KEY, found, encoded) != encoded:
             raise _taken(cluster)
         store.delete_all(lambda key: key != _KEY)
-    store.set(f"{claim.scope}/{MARK}", b"")
+    store.set(_mark(claim), b"")
     return claim
 
 
@@ -127,7 +127,9 @@ def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluste
             claim = _read(cluster, found)
             if claim.origin != origin:
                 raise _taken(cluster)
-            return msgspec.structs.replace(cluster, scope=claim.scope)
+            # It is marked in a step of its own, and until then its keys take nothing.
+            if store.get(_mark(claim)) is not None:
+                return msgspec.structs.replace(cluster, scope=claim.scope)
         time.sleep(LOOK)
     raise ControlError(
         f"{cluster}: the first process has not begun run {cluster.run!r} within {patience:g} s: see what it says, and "
@@ -143,6 +145,10 @@ def forget(cluster: EtcdCluster) -> None:
         claim = store.get(_KEY)
         if claim is not None and _read(cluster, claim).scope == cluster.scope:
             store.delete(_KEY)
+
+
+def _mark(claim: Claim) -> str:
+    return f"{claim.scope}/{MARK}"
 
 
 def _read(cluster: EtcdCluster, stored: bytes) -> Claim:

@@ -1,4 +1,5 @@
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -42,6 +43,27 @@ def test_a_name_is_claimed_once_and_free_again_after_the_run(keys: EtcdCluster) 
     again = HeldClaim(keys, "other", SILENCE)
     assert EtcdStore(again.cluster).get("a") is None
     again.release()
+
+
+def test_others_find_a_claim_once_its_keys_take_what_they_write(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    found = []
+
+    def find() -> None:
+        cluster = find_claim(keys, "mine", 120)
+        EtcdStore(cluster).set("hello", b"1")
+        found.append(cluster.scope)
+
+    other = threading.Thread(target=find)
+    other.start()
+    # Longer than somebody looks for it.
+    time.sleep(0.3)
+    store.set("claim", b'{"scope":"new","origin":"mine","renewed":0}')
+    time.sleep(0.5)
+    assert other.is_alive()
+    store.set("new/open", b"")
+    other.join(60)
+    assert found == ["new"]
 
 
 def test_what_a_run_has_left_that_was_killed_is_taken_over(keys: EtcdCluster) -> None:
