@@ -97,7 +97,7 @@ class EtcdStore:
             "kv/txn",
             {
                 "compare": [{"key": name, "result": "EQUAL", **there}, *([self._open] if self._cluster.scope else [])],
-                "success": [{"request_put": {"key": name, "value": _text(desired)}}],
+                "success": [self._put(key, desired)],
                 "failure": [{"request_range": {"key": each}} for each in (name, self._mark)],
             },
         )
@@ -112,17 +112,18 @@ class EtcdStore:
         found: list[bytes] = []
         # Each is a condition of its own, and as an operation within another one it counts twice.
         for batch in _batches(list(values), BATCH // 2):
-            tries = [{"request_txn": self._keep_first(self._name(key), values[key])} for key in batch]
+            tries = [{"request_txn": self._keep_first(key, values[key])} for key in batch]
             for key, each in zip(batch, self._change(tries), strict=True):
                 told = each["response_txn"]
                 kept = values[key] if told.get("succeeded") else _value(told["responses"][0]["response_range"])
                 found.append(kept or b"")
         return found
 
-    def _keep_first(self, name: str, value: bytes) -> Json:
+    def _keep_first(self, key: str, value: bytes) -> Json:
+        name = self._name(key)
         return {
             "compare": [{"key": name, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
-            "success": [{"request_put": {"key": name, "value": _text(value)}}],
+            "success": [self._put(key, value)],
             "failure": [{"request_range": {"key": name}}],
         }
 
@@ -152,12 +153,13 @@ class EtcdStore:
         assert amount in (0, 1), "etcd counts how often a key was set"
         if not amount:
             return _count(self._find(key))
-        name, mark = self._name(key), self._name(f"{key}/{uuid.uuid4().hex}")
+        mark_key = f"{key}/{uuid.uuid4().hex}"
+        name, mark = self._name(key), self._name(mark_key)
         # The mark keeps a request that is made again from counting again.
         addition = {
             "compare": [{"key": mark, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
             "success": [
-                *({"request_put": {"key": each, "value": ""}} for each in (mark, name)),
+                *(self._put(each, b"") for each in (mark_key, key)),
                 {"request_range": {"key": name}},
             ],
             "failure": [{"request_range": {"key": mark}}],

@@ -3,18 +3,16 @@
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 
-from recycle.control.board import Board
 from recycle.control.claim import HeldClaim, find_claim, forget
-from recycle.control.errors import StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.errors import EndedAtOnce
 from recycle.job import Server
 from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.outcome import goes_on, ranks_at_end, was_kept
+from recycle.runtime.launch.outcome import goes_on, ranks_at_end
 from recycle.runtime.launch.start import Start
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -94,16 +92,12 @@ def end_for_first(meeting: RollCall, endpoint: Endpoint, servers: Sequence[Serve
         endpoint: of the store.
         servers: of all processes, by rank.
     """
-    if meeting.cluster is None:
+    if meeting.cluster is None or goes_on(endpoint):
         return
-    with suppress(StoreLost):
-        board = Board(endpoint.connect(), endpoint.token)
-        if was_kept(board) is None:
-            return
-        last = ranks_at_end(endpoint, servers)
-        # The others go before: who writes after the keys are deleted leaves some behind.
-        if min(last, default=0) == meeting.start.rank and meeting.first_is_gone(last):
-            forget(meeting.cluster)
+    last = ranks_at_end(endpoint, servers)
+    # The others go before: who writes after the keys are deleted leaves some behind.
+    if min(last, default=0) == meeting.start.rank and meeting.first_is_gone(last):
+        forget(meeting.cluster)
 
 
 def _origin(start: Start | None) -> str:

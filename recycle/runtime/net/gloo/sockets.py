@@ -97,8 +97,8 @@ def cut_connections(keep: Iterable[int]) -> None:
 def _looked_at(number: int) -> Iterator[socket.socket]:
     """A socket by its file descriptor, which stays as it is.
 
-    It must not be duplicated: what is closed meanwhile would stay open, with gloo's loop still told of it, which ends
-    the process.
+    It must not be duplicated: what gloo closes meanwhile would stay open, and with sockets that were duplicated gloo
+    has been seen to end the process.
 
     Raises:
         OSError: it is closed, or no socket.
