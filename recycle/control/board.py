@@ -321,7 +321,7 @@ class PaceBoard:
 
 
 class EndBoard:
-    """How many have reached the end of training in an epoch.
+    """How many have reached the end of training in an epoch, and whether all are told to end before it.
 
     Nobody leaves before all have, so whoever dies until then is missed by everybody, and nobody after it.
 
@@ -331,6 +331,20 @@ class EndBoard:
 
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
+
+    def call_off(self, epoch: int, cause: str) -> None:
+        """Tell all members of an epoch to end at a boundary between iterations; in a later one they have to be called.
+
+        Args:
+            epoch: that the run is in.
+            cause: why, in a word.
+        """
+        self._sealed.write(keys.TOLD, cause)
+        self._sealed.plain.set(keys.call(epoch), b"")
+
+    def called_off(self) -> str:
+        """Why all are told to end; empty if they are not."""
+        return self._sealed.read(keys.TOLD, str) or ""
 
     def reach(self, view: View) -> None:
         """Say once that a member of a view has reached the end of training."""

@@ -10,7 +10,7 @@ from recycle.control.participant import Participant
 from recycle.control.view import Member
 from recycle.job import Server
 
-RUN, OPENING, VIEW, EPOCH, KEEPERS = "run", "opening", "view", "epoch", "keepers"
+RUN, OPENING, VIEW, EPOCH, KEEPERS, TOLD = "run", "opening", "view", "epoch", "keepers", "told"
 
 
 def bell(epoch: int) -> str:
@@ -24,7 +24,7 @@ def turn(epoch: int, leader: Member) -> str:
 
 
 def call(epoch: int) -> str:
-    """Ends the wait of all members: there is an alarm, or somebody asks to be let in."""
+    """Ends the wait of all members: there is an alarm, or somebody asks to be let in, or all are told to end."""
     return f"epoch/{epoch}/bells/call"
 
 

@@ -28,6 +28,7 @@ from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.call_off import CallOff
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
@@ -35,7 +36,7 @@ from recycle.runtime.launch.outcome import before_run, is_over, live_elsewhere, 
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.setting import RunAccess, Setting
-from recycle.runtime.launch.signals import EndSignals, tell_to_leave
+from recycle.runtime.launch.signals import EndSignals
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2
@@ -88,7 +89,7 @@ class Supervisor:
         self._watchlist = Watchlist[Member](setting.store_silence)
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(lambda: self._began > 0)
-        self._told = False
+        self._call_off = CallOff(self._signals, self._tell)
 
     def run(self) -> None:
         """Wait for the end of the run.
@@ -130,12 +131,11 @@ class Supervisor:
         self._do_faults()
         self._mend_store()
         self._follow_ranks()
-        if self._signals.number and not self._told:
-            self._told = True
-            text = f"{self._signals.name}: the servers here end before one of the next iterations; again to end at once"
-            self._tell(InstantLine("warning", now(), None, text))
-            for each in self._agents.keys() & self._workers.keys() - self._ended.keys():
-                tell_to_leave(self._workers[each])
+        if self._setting.meeting is None and self._board is not None and self._store_due is None:
+            self._call_off.tell_elsewhere(self._board, members_of(self._agents))
+        self._call_off.tell_here(
+            self._workers[each] for each in self._agents.keys() & self._workers.keys() - self._ended.keys()
+        )
 
     @property
     def _is_busy(self) -> bool:

@@ -58,6 +58,7 @@ class AlarmWatch:
         requests: that were made in the present epoch by those who are alive, for places that are vacant.
         order: for copies of chunks in the present epoch; None for none.
         copied: what members have said of their copies in that epoch.
+        told_to_end: why all members are to end; empty as long as they are not.
     """
 
     def __init__(self, door: StoreAccess, durations: Durations, tidy: Callable[[Board], None], ranks: int = 1) -> None:
@@ -67,6 +68,7 @@ class AlarmWatch:
         self.requests: tuple[JoinRequest, ...] = ()
         self.order: MoveOrder | None = None
         self.copied: tuple[JoinRequest, ...] = ()
+        self.told_to_end = ""
         self._door = door
         self._durations = durations
         self._tidy = tidy
@@ -224,6 +226,7 @@ class AlarmWatch:
         alarm = self._await_alarm(board, epoch)
         if alarm is None:
             if epoch == self._visited:
+                self.told_to_end = self.told_to_end or board.end.called_off()
                 self._look_for_joiners(board, epoch)
             self._tidy(board)
             return

@@ -211,6 +211,7 @@ class Survivor:
         notices = self._rebuilding.notices
         job = self._recovery.job
         mine = units_of(job, self._member.server)
+        self._told_to_leave = self._told_to_leave or self._alarm_watch.told_to_end
         leaving = (*(int(unit in mine) for unit in units(job)), int(not mine)) if self._told_to_leave else ()
         asks = self._admission.is_asked_for or self._wish is not None
         notices.say = Notices(int(asks), int(self._recovery.is_unprotected), leaving)

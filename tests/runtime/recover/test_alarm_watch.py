@@ -1,14 +1,16 @@
 """The alarm watch sees everybody who asks to be let in."""
 
+import subprocess
 from types import SimpleNamespace
 
 from harness.memory_store import MemoryStore
 from harness.started import wait_until
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.messages import JoinRequest
+from recycle.control.messages import JoinRequest, Verdict
 from recycle.control.view import Member
 from recycle.job import Server
+from recycle.runtime.launch.call_off import CallOff
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 
 FIRST, SECOND = (JoinRequest(str(Member(Server(pipeline, 0), 1)), 0) for pipeline in range(2))
@@ -44,3 +46,32 @@ def test_a_request_that_is_counted_and_not_stored_yet_is_seen_later():
     Board(store, "token").joining.request(SECOND)
     wait_until(lambda: watch.requests == (FIRST, SECOND))
     watch.stop()
+
+
+def test_who_has_joined_from_elsewhere_hears_that_all_are_to_end_in_whichever_epoch():
+    store = MemoryStore()
+    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
+    watch, board = AlarmWatch(door, Durations(beat=0.05), lambda _: None), Board(store, "token")
+    told = []
+    call_off = CallOff(SimpleNamespace(number=15, name="SIGTERM"), told.append)
+    here, elsewhere = Member(Server(0, 0), 0), Member(Server(1, 0), 1)
+
+    board.verdicts.propose(Verdict(3, (str(here),), 7))
+    call_off.tell_elsewhere(board, {here})
+    assert not board.end.called_off()
+    board.verdicts.propose(Verdict(4, (str(here), str(elsewhere)), 8))
+    call_off.tell_elsewhere(board, {here})
+    # Somebody dies before all have heard it.
+    board.verdicts.propose(Verdict(5, (str(here), str(elsewhere)), 9))
+    watch.start()
+    watch.follow(5)
+    call_off.tell_elsewhere(board, {here})
+    wait_until(lambda: watch.told_to_end == "SIGTERM")
+    watch.stop()
+    assert not told
+
+    process = subprocess.Popen(["sleep", "60"])
+    for _ in range(2):
+        call_off.tell_here([process.pid])
+    assert process.wait() == -15
+    assert [each.text.partition(":")[0] for each in told] == ["SIGTERM"]
