@@ -9,7 +9,8 @@ trained with nobody killed, and every parameter and moment is compared; there ea
 no bit and takes two processors less long. Of the pauses in which layers moved it says how long they were, in iterations
 of the view before.
 
-With ``--across`` the two are of the same stage, and servers have memory for no more layers than they begin with: then a
+Nobody is killed without whom a layer would have no server: the run would end, as it should. With ``--across`` the two
+are of the same stage, and servers have memory for no more layers than they begin with: then a
 pipeline that lost a server is too short to hold the model, so that servers have to cross pipelines.
 """
 
@@ -18,6 +19,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,12 +36,19 @@ from benchmarks.returns import worker_of
 from benchmarks.shapes import add_shape
 from harness.forked import TRAINER
 from harness.started import TRAIN, Started, Views, wait_until
+from recycle.control.board import Board
+from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.holding import sole_units, with_layout
+from recycle.job import Server
 from recycle.megatron.gpt.recut import shard
 from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
+from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.step.checkpoint import checkpoints, read_stage
 
 ENDLESS = 1_000_000
 PATIENCE = 120.0
+TOLD = 20_000
+"""Characters of the run's output that are shown where it does not go on."""
 MODEL = "hidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nclip = 1.0\ndropout = 0.1\n"
 DIED = " died: "
 MOVES, STAYS = ", which gains", "re-route on"
@@ -65,6 +74,8 @@ class Rounds:
         self._home = self._views.newest
         self._victims = victims
         self._source = source
+        door = JoinFile.read(folder / JOIN_FILE)
+        self._board = Board(Endpoint(door.host, door.port, door.token).connect(), door.token)
         self._dead: list[str] = []
         self._joined: list[Started] = []
 
@@ -72,12 +83,13 @@ class Rounds:
         """Have those of the last round join, and kill two; says what has happened."""
         if self._dead:
             self._bring_back()
-        first, second = self._source.sample(self._source.choice(self._victims), 2)
+        first, *others = self._source.sample(victims := self._source.choice(self._victims), len(victims))
         self._kill(first)
         wait_until(lambda: self._said_last(MOVES) or self._said_last(STAYS), PATIENCE)
         goes = self._said_last(MOVES)
         time.sleep(self._source.random())
         moved = self._views.newest.moved
+        second = next(each for each in others if not self._is_last(each))
         self._kill(second)
         wait_until(self._layout_stands, PATIENCE)
         self._dead = [first, second]
@@ -87,6 +99,15 @@ class Rounds:
     def _said_last(self, decision: str) -> bool:
         """Whether this was decided after the last death."""
         return self._run.output.rfind(decision) > self._run.output.rfind(DIED)
+
+    def _is_last(self, server: str) -> bool:
+        """Whether no other live server holds one of its layers."""
+        verdict, told = self._board.verdicts.newest(), self._board.description()
+        assert told is not None
+        job = with_layout(told.job, None if verdict is None else verdict.layout)
+        alive = {Server.parse(each) for each in self._views.newest.servers}
+        mine = Server.parse(server)
+        return bool(sole_units(job, mine, alive - {mine}))
 
     def _kill(self, server: str) -> None:
         epoch, deaths = self._views.newest.epoch, self._run.output.count(DIED)
@@ -187,6 +208,9 @@ def main() -> int:
                     print(f"{number + 1} of {arguments.rounds}: {said}", file=sys.stderr, flush=True)
             run.process.send_signal(signal.SIGTERM)
             status = run.ended(PATIENCE)
+        except (AssertionError, StopIteration, subprocess.TimeoutExpired):
+            print(run.output[-TOLD:], file=sys.stderr)
+            raise
         finally:
             run.kill()
             if rounds is not None:
