@@ -18,6 +18,7 @@ from recycle.control.sealed_store import SealedStore
 from recycle.control.store import Store
 from recycle.control.view import Member, View
 from recycle.job import Server
+from recycle.plan.moves import Seen
 
 RESTORED = 5.0
 """Seconds until nobody restores any more what a stranger has written over."""
@@ -36,7 +37,7 @@ class Board:
         beats: hosts and their signs of life.
         joining: who asks to be admitted.
         plans: that were made for a view.
-        paces: how fast members are.
+        paces: how fast members are, and how often they fail.
         end: who has reached it.
     """
 
@@ -302,7 +303,7 @@ class PlanBoard:
 
 
 class PaceBoard:
-    """How fast members are in a view.
+    """What is learnt of members: how fast they are in a view, and how often they have failed in the run.
 
     Args:
         sealed: the store.
@@ -318,6 +319,21 @@ class PaceBoard:
     def of_all(self, view: View) -> tuple[Pace, ...]:
         """What was said last of each member of a view, without those of whom nothing was."""
         return tuple(self._sealed.read_all({each: keys.pace(view.epoch, each) for each in view.members}, Pace).values())
+
+    def longest(self, seen: Seen) -> Seen:
+        """What a run has seen so far; whoever leads later knows it too, as who leads now does who has joined late.
+
+        Args:
+            seen: by who leads.
+
+        Returns:
+            What somebody has seen for longer who has led before, or else the same.
+        """
+        told = self._sealed.read(keys.SEEN, Seen)
+        if told is not None and told.seconds > seen.seconds:
+            return told
+        self._sealed.write(keys.SEEN, seen)
+        return seen
 
 
 class EndBoard:

@@ -10,7 +10,7 @@ from recycle.control.participant import Participant
 from recycle.control.view import Member
 from recycle.job import Server
 
-RUN, OPENING, VIEW, EPOCH, KEEPERS, TOLD = "run", "opening", "view", "epoch", "keepers", "told"
+RUN, OPENING, VIEW, EPOCH, KEEPERS, TOLD, SEEN = "run", "opening", "view", "epoch", "keepers", "told", "seen"
 
 
 def bell(epoch: int) -> str:

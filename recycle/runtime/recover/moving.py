@@ -4,15 +4,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 
+from recycle.control.errors import StoreLost
 from recycle.control.messages import Verdict
 from recycle.control.view import Member
 from recycle.job import Job, Server
 from recycle.placement import Layout
 from recycle.plan.moves import Mover, Proposal, Seen, Situation
 from recycle.plan.plan import Plan
+from recycle.runtime.recover.store_connection import StoreConnection
 
 MEASURED = 3
 """Iterations of a view after which is known how long one takes."""
@@ -30,10 +33,17 @@ class Moving:
         mover: decides; None where nothing moves.
         tell: gets the decision.
         size: bytes of a chunk with its optimizer's state, about.
+        store: where what the run has seen outlives who leads.
     """
 
     def __init__(
-        self, member: Member, home: Job, mover: Mover | None, tell: Callable[[str], None], size: Callable[[], int]
+        self,
+        member: Member,
+        home: Job,
+        mover: Mover | None,
+        tell: Callable[[str], None],
+        size: Callable[[], int],
+        store: StoreConnection,
     ) -> None:
         self.plan: Plan | None = None
         self._member = member
@@ -41,6 +51,7 @@ class Moving:
         self._mover = mover
         self._tell = tell
         self._size = size
+        self._store = store
         self._seen = Seen()
         self._since = time.monotonic()
         self._view_plan: Plan | None = None
@@ -91,6 +102,8 @@ class Moving:
         if self._work is None and len(self._durations) >= MEASURED and (self._shares or not self._weighed):
             self._count(self._view_plan, now)
             self._since = now
+            with suppress(StoreLost):
+                self._seen = self._store.board.paces.longest(self._seen)
             seconds = sorted(self._durations)[len(self._durations) // 2]
             situation = Situation(self._view_plan, self._home, seconds, self._size(), self._seen, self._shares)
             self._work = _Work(self._mover, situation)

@@ -99,7 +99,7 @@ class Survivor:
             reports,
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
-        self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size)
+        self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size, store)
         by_speed = plans.mover is not None and plans.mover.by_speed
         self._pacing = Pacing(member, store, trainee.connection.recorder) if by_speed else None
         self._plans = plans
