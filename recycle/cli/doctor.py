@@ -136,8 +136,8 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str, lacks_
     refused = list(refusals(line.setting, lacks_nccl))
     if owns_steps(line.flags):
         refused += not_own(line.setting, line.flags.exact)
-    if line.flags.redundancy is not None:
-        refused += not_kept(line.setting, line.flags.staggered, line.flags.exact)
+    elif line.flags.redundancy is not None:
+        refused += not_kept(line.setting)
     unread = list(find_unread(line.arguments, release))
     if any(each.word == RAMP_UP for each in unread):
         line = line._replace(growth=())

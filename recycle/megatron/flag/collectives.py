@@ -95,10 +95,13 @@ class Collectives:
         self._seats: dict[tuple[Server, ...], Seats] = {}
 
     def advance(self, version: int) -> None:
-        """All servers have made all calls of the versions before."""
+        """All servers have made all calls of the versions before.
+
+        Those of the last one are not forgotten yet: who takes a stage up from keepers makes them again.
+        """
         self._version = version
         self._counts.clear()
-        self._known = {key: values for key, values in self._known.items() if key.version >= version}
+        self._known = {key: values for key, values in self._known.items() if key.version + 1 >= version}
 
     def forget(self, kind: str, version: int) -> None:
         """Calls of a kind after a version are made again: this server has gone back to that."""

@@ -31,8 +31,8 @@ class DdpParameters(MainParameters):
         self._present: list[dict[str, Any]] = []
 
     def keep_settings(self, iteration: int) -> None:
-        """The scheduler has set its values for an iteration; only those of the one before are still of use."""
-        self._settings = {each: self._settings[each] for each in self._settings if each + 1 == iteration}
+        """The scheduler has set its values for an iteration; only those of the two before are still of use."""
+        self._settings = {each: self._settings[each] for each in self._settings if each + 2 >= iteration}
         self._settings[iteration] = self._read_settings()
 
     def prepare(self, optimizer: torch.optim.Optimizer, iteration: int) -> None:

@@ -55,8 +55,8 @@ class Doorway:
         self._remembered: dict[int, torch.Tensor] = {}
 
     def remember(self, step: int) -> None:
-        """This is before an iteration, which somebody may come to who has nothing, until the next one is done."""
-        before = {each: self._remembered[each] for each in self._remembered if each + 1 == step}
+        """This is before an iteration, which somebody may come to who has nothing, until the two after it are done."""
+        before = {each: self._remembered[each] for each in self._remembered if each + 2 >= step}
         self._remembered = before | {step: pack(step, self._parts[CODE].state(step), ROOM)}
 
     def whole(self) -> Mapping[str, torch.Tensor]:

@@ -328,7 +328,7 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
         return getattr(arguments, name, None)
 
     own = not_own(settings, flags.exact) if owns_steps(flags) else ()
-    kept = () if flags.redundancy is None else not_kept(settings, flags.staggered, flags.exact)
+    kept = () if flags.redundancy is None or owns_steps(flags) else not_kept(settings)
     for problem in chain(refusals(settings, lacks_nccl()), own, kept):
         raise RunError(str(problem))
     return source().plan(flags.dead)
@@ -352,6 +352,7 @@ def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping
         read_flags(arguments).exact,
         looks,
         bool(arguments.check_for_nan_in_loss_and_grad),
+        repeats=read_flags(arguments).redundancy is not None,
     )
 
 

@@ -63,7 +63,7 @@ class OtherData:
         self._own_sampler: Any = loader.batch_sampler
         # The loader's own goes on counting while it is read from.
         self._sampler: Any = copy.copy(loader.batch_sampler)
-        # Of the last two steps, and how many samples were taken before the next one.
+        # Of the last three steps, and how many samples were taken before the next one.
         self._consumed = {first: _taken_before(loader.batch_sampler)}
         self._numbers: dict[int, int] = {}
         self._next: dict[int, int] = {}
@@ -80,12 +80,12 @@ class OtherData:
             self._consumed[each + 1] = self._consumed[each] + batch
             self._numbers[each] = micro_batches
         for known in (self._consumed, self._numbers):
-            _forget(known, step - 1)
+            _forget(known, step - 2)
         for drawn in self._indices.values():
-            _forget(drawn, step - 1)
+            _forget(drawn, step - 2)
 
     def __call__(self, micro_batch: MicroBatch) -> Any:
-        """The samples of a micro-batch of the step that has begun or the one before, as its loader would give them."""
+        """The samples of a micro-batch of the step that has begun or the two before, as its loader would give them."""
         home, step = micro_batch.home, micro_batch.step
         drawn = self._indices.setdefault(home, {})
         if step not in drawn:

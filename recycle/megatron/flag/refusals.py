@@ -293,8 +293,6 @@ NOT_OWN = (
 )
 """What stages need that step on their own."""
 
-OWN_STEPS = Advice("where a stage is lost, the steps that are made again are Megatron's", "leave one of them out")
-
 EXACT_CHECKPOINTS = Rule(
     ("ckpt_format",),
     ("torch",),
@@ -314,19 +312,13 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
         yield from _broken((EXACT_CHECKPOINTS,), settings)
 
 
-def not_kept(settings: Settings, staggered: bool, exact: bool) -> Iterator[Refusal]:
-    """Why the state cannot be kept in memory, so that steps are made again where a stage is lost; nothing if it can.
+def not_kept(settings: Settings) -> Iterator[Refusal]:
+    """Why the state cannot be kept in memory where steps are Megatron's; nothing if it can.
 
     Args:
         settings: Megatron's.
-        staggered: whether stages step on their own.
-        exact: whether sums are exact.
     """
-    for name, is_on in (("recycle_stagger", staggered), ("recycle_exact", exact)):
-        if is_on:
-            yield Refusal(name, True, OWN_STEPS)
-    if not (staggered or exact):
-        yield from _broken(NOT_KEPT, settings)
+    yield from _broken(NOT_KEPT, settings)
 
 
 def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:

@@ -15,7 +15,7 @@ class Other(Protocol):
         """A step begins, in which each pipeline takes so many micro-batches; the next one after the last."""
 
     def __call__(self, micro_batch: MicroBatch) -> Any:
-        """The data of any micro-batch of another pipeline, in this step or the one before."""
+        """The data of any micro-batch of another pipeline, in this step or one of the two before."""
 
     def consumed(self, step: int) -> int:
         """How many samples all pipelines together have taken before a step: this one, or the one after it."""
@@ -73,7 +73,7 @@ class ScriptData:
 
     @contextmanager
     def iteration(self, iterator: Iterator[Any] | None, step: int, micro_batches: int) -> Iterator[None]:
-        """Within the block, an iteration trains on what an iterator gives; that of the one before it is kept.
+        """Within the block, an iteration trains on what an iterator gives; that of the two before it is kept.
 
         The iterator is left where a stock schedule leaves it.
 
@@ -85,7 +85,7 @@ class ScriptData:
         self._trained = feed = self._feed_of(iterator)
         if feed.other is not None:
             feed.other.begin(step, micro_batches)
-        self._items = {each: items for each, items in self._items.items() if each + 1 >= step} | {step: []}
+        self._items = {each: items for each, items in self._items.items() if each + 2 >= step} | {step: []}
         yield
         _read(feed, self._items[step], micro_batches)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from recycle.megatron.flag.ddp_parameters import DdpParameters
+from recycle.megatron.flag.made_again import as_in_iteration
 from recycle.megatron.flag.protected import ProtectedExecution
 from recycle.megatron.flag.whole_stage import adopt_untrained, untrained
 from recycle.megatron.shared.stage import MegatronStage
@@ -23,6 +24,10 @@ from recycle.runtime.net.network import Network, meet
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.update import TorchUpdate
 
+BEHIND = 2
+"""Iterations by which training codes that have all come to one view can be apart: where stages step on their own, one
+may be two versions ahead of what keepers have of another, and in the iteration after them."""
+
 
 class Stepping(NamedTuple):
     """How stages step.
@@ -34,6 +39,7 @@ class Stepping(NamedTuple):
         exact: whether sums of gradients have the same bits whoever is alive.
         looks: whether the training code looks at the norm of the last of so many iterations.
         finite: whether a gradient that is not finite ends the run.
+        repeats: whether keepers have versions, so that all may go back to one where a stage is lost.
     """
 
     optimizer: Any
@@ -42,6 +48,7 @@ class Stepping(NamedTuple):
     exact: bool
     looks: Callable[[int], bool]
     finite: bool
+    repeats: bool = False
 
 
 class StageSteps:
@@ -74,6 +81,8 @@ class StageSteps:
         self.whole = _OwnVersions(self.versions, stage.model)
         self.shards = None
         self._goal = self._settled = version
+        # How many iterations of the view all make sure of at once; in which none was made yet.
+        self._unsure, self._begins = 0, False
         stepping.optimizer.step = self.step
 
     @property
@@ -95,6 +104,8 @@ class StageSteps:
             # Before anybody steps, all peers know the losses.
             self._execution.share_losses(network)
 
+        self._begins = self._stepping.repeats
+        self._unsure = BEHIND if self._begins else 0
         self.versions.connect(plan, network, hooks, notices, after_reduction=share_losses)
 
     def train(self, step: int) -> None:
@@ -107,8 +118,14 @@ class StageSteps:
                 "own, all iterations have as many"
             )
         self._parameters.keep_settings(step)
+        while self.versions.newest <= step:
+            if self.versions.newest < step:
+                self.catch_up()
+                # Those who took a stage up come to this iteration as one does at first.
+                self._execution.let_in(step)
+            else:
+                self._advance()
         self._goal = step + 1
-        self.catch_up()
 
     def evaluate(self) -> None:
         """See Steps."""
@@ -118,17 +135,13 @@ class StageSteps:
         """See Steps."""
         while self._settled < self._goal:
             try:
-                self.versions.settle(self._goal)
-                self._require_finite()
-                meet(self._execution.network)
-                self._settled = self._goal
+                self._make_sure()
             except ViewBroken as error:
                 self._execution.recover(error)
 
     def entered(self) -> None:
         """See Steps."""
-        if self.versions.newest == self._goal:
-            self._settled = self._goal
+        self._settled = self.versions.newest
 
     def arrive(self, version: int) -> None:
         """See Steps."""
@@ -136,14 +149,41 @@ class StageSteps:
 
     def catch_up(self) -> None:
         """See Steps."""
-        while self.versions.newest < self._goal:
-            try:
-                self._execution.recorder.clear()
-                with self._execution.rank_calls.inside():
-                    self.versions.run(self.versions.newest)
-                self._require_finite()
-            except ViewBroken as error:
-                self._execution.enter_next_view(error)
+        with as_in_iteration([self._stage], self._execution.job.micro_batches):
+            while self.versions.newest < self._goal:
+                self._advance()
+
+    def _advance(self) -> None:
+        """Make an iteration, or get into the next view."""
+        execution = self._execution
+        try:
+            if self._begins:
+                # The first instruction has keepers hold a view's first version. Who takes a stage up from there is past
+                # all calls that went before it, so nobody may be in one of them.
+                meet(execution.network)
+                self._begins = False
+            execution.recorder.clear()
+            with execution.rank_calls.inside():
+                self.versions.run(self.versions.newest)
+            self._require_finite()
+            if self._unsure:
+                # Those who took a stage up make sure of a version wherever their training code looks at one, and that
+                # of all others may be past it.
+                self._unsure -= 1
+                self._make_sure()
+        except ViewBroken as error:
+            execution.enter_next_view(error)
+
+    def _make_sure(self) -> None:
+        """Have the present version be what it will stay, and wait for all others.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        self.versions.settle(self.versions.newest)
+        self._require_finite()
+        meet(self._execution.network)
+        self._settled = self.versions.newest
 
     def _require_finite(self) -> None:
         if self._stepping.finite and math.isinf(self._update.norm):

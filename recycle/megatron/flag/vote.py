@@ -9,8 +9,7 @@ to the version that keepers have, and make the iteration again with those who to
 code has gone on already.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from recycle.megatron.flag.auxiliary_losses import AuxiliaryLosses
 from recycle.megatron.flag.doorway import TakenOver
 from recycle.megatron.flag.gradients import LiveGradients
+from recycle.megatron.flag.made_again import as_in_iteration
 from recycle.megatron.flag.protected import ProtectedExecution
 from recycle.megatron.flag.repeated_step import RepeatedStep
 from recycle.megatron.flag.shard_optimizers import find_distributed
@@ -170,7 +170,7 @@ class Vote:
     def _make_again(self, goal: int) -> None:
         """Get to a version at which this server was already, whatever fails meanwhile."""
         assert self._repeated is not None, "nobody goes back but to what keepers have"
-        with self._as_before(goal - 1), self._auxiliary.settled():
+        with as_in_iteration(self._stages, self._batches[goal - 1]), self._auxiliary.settled():
             while self.oldest < goal:
                 try:
                     if self.newest < goal:
@@ -179,20 +179,6 @@ class Vote:
                 except ViewBroken as error:
                     self._execution.enter_next_view(error)
         self._repeated.repeat(goal)
-
-    @contextmanager
-    def _as_before(self, step: int) -> Iterator[None]:
-        """Within the block, stages work as in an iteration; they may have been evaluating, or have come to another."""
-        present, models = self._stages[-1].micro_batches, self._models
-        modes = [each.training for each in models]
-        for stage, model in zip(self._stages, models, strict=True):
-            stage.micro_batches = self._batches[step]
-            model.train()
-        with torch.enable_grad():
-            yield
-        for stage, model, mode in zip(self._stages, models, modes, strict=True):
-            stage.micro_batches = present
-            model.train(mode)
 
     def _zero_gradients(self) -> None:
         if self._repeated is not None:

@@ -118,17 +118,23 @@ class TorchUpdate:
             step: the version that this server has or will get from a peer: the first iteration.
 
         Returns:
-            The version that it is: one less where the gradient was not fit for the step, which all have taken back.
+            The version that it is: one less where the gradient was not fit for the step, or nobody can say so any
+            more; all have taken it back.
 
         Raises:
             ConnectionLost: somebody is gone.
         """
         if self._validation is None:
             return step
-        verdict = self._validation.connect(network, step)
         # Who has another version gets this one from a peer.
-        if self._pending and self.versions.newest == step:
-            assert verdict is not None, "a step was made, and somebody who made it must be alive in every stage"
+        pending = self._pending and self.versions.newest == step
+        verdict, guessed = self._validation.connect(network, step, pending)
+        if verdict is None and guessed:
+            # All who had heard whether it was right are dead, and keepers have what their stage was after it.
+            if pending:
+                self.undo()
+            return step - 1
+        if pending and verdict is not None:
             self._correct(verdict)
         self._pending = False
         return step if verdict is None or verdict.fits else step - 1

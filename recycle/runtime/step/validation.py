@@ -32,6 +32,18 @@ class GradientVerdict(NamedTuple):
         return self.fits and self.factor == 1.0
 
 
+class Heard(NamedTuple):
+    """What the servers of a new view know of the last iteration of the view before.
+
+    Attributes:
+        verdict: on it; None where nobody knows that of all stages.
+        guessed: whether anybody has stepped after it by a guess that is still to be judged.
+    """
+
+    verdict: GradientVerdict | None
+    guessed: bool
+
+
 class Validation:
     """Puts the norm together from the stages' parts, while they go on if it can be guessed.
 
@@ -59,7 +71,7 @@ class Validation:
         self.speculation = Speculation()
         self.norm = math.nan
 
-    def connect(self, network: Network, step: int) -> GradientVerdict | None:
+    def connect(self, network: Network, step: int, guessed: bool = False) -> Heard:
         """Ask the servers of a view from now on, and at once about the last iteration of the view before.
 
         Some may have heard of it and others not; and who comes new must know it as well, to tell others later.
@@ -67,26 +79,26 @@ class Validation:
         Args:
             network: of the server.
             step: the first iteration of this view.
-
-        Returns:
-            The verdict on the iteration before it, if it is known.
+            guessed: whether this server has stepped after the iteration before it, and not heard yet if it was right.
 
         Raises:
             ConnectionLost: somebody is gone.
         """
         self._group = network.group("norm", network.view.servers, on_host=True)
         self._ranks = network.ranks
-        known = self._known.get(step - 1, self._nothing()).clone()
-        self._group.maximum(known)
+        known = self._known.get(step - 1, self._nothing())
+        asked = torch.cat([known, torch.tensor([guessed], dtype=known.dtype)])
+        self._group.maximum(asked)
         # Where an iteration was broken off, one plane may have heard what another has not.
-        network.ranks.maximum(known)
+        network.ranks.maximum(asked)
+        known, has_guessed = asked[:-1].clone(), bool(asked[-1])
         self._asked = None
         self._known = {step - 1: known}
         verdict = None if UNKNOWN in known else self._judge(known)
         if verdict is not None:
             self.norm = verdict.norm
         self.speculation = self.speculation.anew(1.0 if verdict is None else verdict.factor)
-        return verdict
+        return Heard(verdict, has_guessed)
 
     def forget(self, step: int) -> None:
         """The iteration's step was taken back: it may be made in another way."""

@@ -25,16 +25,16 @@ def step(parameters, optimizer, iteration):
 def test_a_step_that_is_made_again_is_made_with_the_settings_of_its_iteration(weight, optimizer):
     parameters = DdpParameters([weight], optimizer)
     (group,) = optimizer.param_groups
-    for iteration, rate in ((4, 0.5), (5, 0.25), (6, 0.125)):
+    for iteration, rate in ((3, 1.0), (4, 0.5), (5, 0.25), (6, 0.125)):
         group["lr"] = rate
         parameters.keep_settings(iteration)
     group |= {"lr": 100.0, "max_lr": 8.0}
-    step(parameters, optimizer, 5)
-    step(parameters, optimizer, 6)
-    assert weight.tolist() == [-0.375] * 3
+    for iteration in (4, 5, 6):
+        step(parameters, optimizer, iteration)
+    assert weight.tolist() == [-0.875] * 3
     assert (group["lr"], group["max_lr"]) == (100.0, 8.0)
     with pytest.raises(KeyError):
-        step(parameters, optimizer, 4)
+        step(parameters, optimizer, 3)
 
 
 def test_ddp_finds_gradients_in_main_grad_only(weight, optimizer):

@@ -57,7 +57,7 @@ def test_between_two_boundaries_nobody_is_let_in_and_peers_are_given_what_they_n
     assert door.state() == {}
 
 
-def test_what_is_remembered_can_be_taken_over_until_the_next_iteration_is_done():
+def test_what_is_remembered_can_be_taken_over_until_two_more_iterations_are_done():
     versions, code = Counted(), Part(4)
     peer = Doorway(versions, Part(3), code, None)
     peer.remember(7)
@@ -78,4 +78,6 @@ def test_what_is_remembered_can_be_taken_over_until_the_next_iteration_is_done()
     assert peer.whole()["first/code"] is not None
     peer.remember(9)
     versions.newest = versions.oldest = 7
+    assert peer.state()["first/code"] is not None
+    peer.remember(10)
     assert peer.state() == {}

@@ -87,18 +87,32 @@ def test_with_exact_sums_neither_deaths_nor_waiting_change_a_bit(dataset, whole,
 @needs_training
 @pytest.mark.timeout(1200)
 def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, whole, tmp_path, monkeypatch):
-    """The second one to die is the only other server of its stage, so that what it held must have come over."""
+    """The second one to die is the only other server of its stage, so that what it held must have come over.
+
+    Then both are killed at once, and keepers have what they held.
+    """
     slow = tmp_path / "slow"
     monkeypatch.setenv("PACE", str(slow))
+    when = random.uniform(0, 0.3)
+    one, all_of_the_stage = kill_in_turn([3, 2], slow, apart=1), kill([(2, 0, when), (3, 0, when)])
+
+    def watch(started, output):
+        one(started, output)
+        if output.count(" among them again") >= 2:
+            all_of_the_stage(started, output)
+
+    kept = ("--recycle-keep-in-memory", "copies=1")
     survived = train(
         dataset,
-        *(*EXACT, "--recycle-stagger", "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
+        *(*EXACT, "--recycle-stagger", *kept, "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
         iterations=LENGTH,
         script="paced_gpt.py",
-        watch=kill_in_turn([3, 2], slow, apart=2),
+        watch=watch,
     )
     assert "with 4 servers, W1_1 among them again" in survived.output
     assert "W0_1 was killed by signal 9 (SIGKILL)" in survived.output
+    assert "no live server of stage 1 is left: waiting for a replacement" in survived.output, when
+    assert re.search(r"version \d+ of stage 1 is taken from this host's keeper", survived.output), when
     require_same(tmp_path / "survived", whole)
 
 

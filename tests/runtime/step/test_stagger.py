@@ -18,6 +18,7 @@ from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect
+from recycle.runtime.step.checkpoint import give_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import make_optimizer
@@ -70,10 +71,11 @@ def fingerprint(update):
     return content.hexdigest()
 
 
-def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), breaks=False):
+def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), breaks=False, lost=()):
     """Every server's result; before some steps, all enter another view, with whatever is still to be found out.
 
-    If it breaks, the iteration that follows cannot be made.
+    Before some, all servers of stage 1 have lost everything, and others know what it was. If it breaks, the iteration
+    that follows cannot be made.
     """
     view = View.of(plan)
     job = plan.job
@@ -92,23 +94,37 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
             1 / job.micro_batches,
         )
         stage.spoiled = dict(spoiled)
-        update = TorchUpdate(
-            MainParameters(stage.parameters()),
-            lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
-            job.pipelines,
-            [server.stage],
-            job.depth,
-            method,
-        )
+
+        def make_update():
+            return TorchUpdate(
+                MainParameters(stage.parameters()),
+                lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
+                job.pipelines,
+                [server.stage],
+                job.depth,
+                method,
+            )
+
+        update = make_update()
         result = Result([], "", (0, 0, 0), [])
         store = member.store()
         epoch = -1
         for step in range(steps):
-            if step in (0, *changes):
+            if step in (0, *changes, *lost):
                 epoch += 1
                 network = connect(store, view._replace(epoch=epoch), server)
                 update.drop()
-                update.enter(network, step)
+                kept = None
+                if step in lost and server.stage == 1:
+                    update.undo()
+                    named = {str(place): each for place, each in enumerate(update.main)}
+                    kept = {name: each.clone() for name, each in stage_state(named, update.optimizer).items()}
+                    update = make_update()
+                first = update.enter(network, step)
+                if kept is not None:
+                    assert first == step - 1, "what was guessed is not taken back"
+                    give_state(kept, named, update.optimizer)
+                    update.adopt(first)
                 update.connect(network)
                 worker = Worker(plan, [stage], update, network, Recorder(server))
             while update.versions.newest < step:
@@ -233,6 +249,14 @@ def test_what_is_still_to_be_found_out_is_found_out_in_the_next_view():
     guessed = train(plan, 16, Method(0.25, True, addends), spoiled=spoiled, changes=[1, 3, 6, 13])
     assert summary(guessed) == summary(waited)
     assert all(result.versions == [16, 15] for result in guessed.values())
+
+
+def test_what_only_the_dead_knew_is_taken_back_and_made_again():
+    """What all have guessed before step 3 was right, and before step 6 not."""
+    spoiled = {(5, 0): NAN}
+    waited = train(plan_of("W1_1"), 13, Method(1e9), spoiled=spoiled)
+    guessed = train(plan_of("W1_1"), 13, Method(1e9, staggered=True), spoiled=spoiled, lost=[3, 6])
+    assert summary(guessed) == summary(waited)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
