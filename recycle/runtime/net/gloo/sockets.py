@@ -10,16 +10,24 @@ ends there, and what it has opened ends where a partner listens. So groups are t
 connect meanwhile.
 """
 
+import ctypes
 import os
 import socket
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from operator import call
 from typing import NamedTuple
 
 from recycle.runtime.net.gloo.addresses import FAMILIES, Address
 
 SOCKETS = "/proc/self/fd"
+
+# Unlike Python's own functions, these let no other thread go on.
+_LIBRARY = ctypes.PyDLL(None)
+_ROOM = 128
+"""Bytes of a socket address, at most."""
 
 
 class Connection(NamedTuple):
@@ -27,13 +35,13 @@ class Connection(NamedTuple):
 
     Attributes:
         number: its file descriptor.
-        inode: which tells whether the number is another one's by now.
+        peer: the other end as the kernel writes it, which tells whether the number is another one's by now.
         here: this end.
         there: the other end.
     """
 
     number: int
-    inode: int
+    peer: bytes
     here: Address
     there: Address
 
@@ -60,10 +68,16 @@ class Connections:
 
     def cut(self) -> None:
         """Shut them down. What waits for one of them, on either side, raises at once."""
-        for each in self._chosen:
-            with suppress(OSError), _looked_at(each.number) as connection:  # an error is one that is closed
-                if os.fstat(each.number).st_ino == each.inode:
-                    connection.shutdown(socket.SHUT_RDWR)
+        for number, peer, *_ in self._chosen:
+            name, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint32(_ROOM)
+            steps = (
+                partial(_LIBRARY.getpeername, number, name, ctypes.byref(length)),
+                partial(_LIBRARY.memcmp, name, peer, len(peer)),
+                partial(_LIBRARY.shutdown, number, socket.SHUT_RDWR),
+            )
+            # Up to the first that is not 0, and no other thread of Python's between two of them: a number that is
+            # closed is soon another socket's, and gloo ends the process if that is one of those where it listens.
+            any(map(call, steps))
 
 
 def open_connections() -> list[Connection]:
@@ -81,9 +95,10 @@ def open_connections() -> list[Connection]:
                 if family not in FAMILIES or connection.type != socket.SOCK_STREAM:
                     continue
                 ends = connection.getsockname(), connection.getpeername()
+            peer = _peer(number)
             # Else it was closed meanwhile, and the number is another one's.
-            if os.fstat(number).st_ino == status.st_ino:
-                found.append(Connection(number, status.st_ino, *(Address.of_end(family, each) for each in ends)))
+            if peer and os.fstat(number).st_ino == status.st_ino:
+                found.append(Connection(number, peer, *(Address.of_end(family, each) for each in ends)))
     return found
 
 
@@ -91,6 +106,13 @@ def cut_connections(keep: Iterable[int]) -> None:
     """Shut down all TCP connections of this process but those from or to some ports; the other ends see it at once."""
     kept = frozenset(map(socket.htons, keep))
     Connections(each for each in open_connections() if kept.isdisjoint((each.here.port, each.there.port))).cut()
+
+
+def _peer(number: int) -> bytes:
+    """The other end of what is at a file descriptor, as the kernel writes it; empty where there is none."""
+    name, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint32(_ROOM)
+    failed = _LIBRARY.getpeername(number, name, ctypes.byref(length))
+    return b"" if failed else name.raw[: length.value]
 
 
 @contextmanager

@@ -2,10 +2,14 @@
 
 import os
 import signal
+import socket
+import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import count
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +20,7 @@ from recycle.job import Server
 from recycle.runtime.errors import Interrupted, RunError, ViewBroken
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect
-from recycle.runtime.net.gloo.sockets import cut_connections
+from recycle.runtime.net.gloo.sockets import Connections, cut_connections, open_connections
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
@@ -209,3 +213,66 @@ def test_no_send_is_forgotten_that_was_about_to_begin_when_its_connection_was_cu
 
     launch(2, body, lambda rank, content: heard.update({rank: content}))
     assert heard == {0: b"freed", 1: b"freed"}
+
+
+@contextmanager
+def between_calls(act):
+    """Do something wherever Python may let another thread go on: before and after every function of C's."""
+    sys.setprofile(lambda _, event, __: act() if event.startswith("c_") else None)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@contextmanager
+def connected():
+    """A connection of this process to itself, by its file descriptor."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        here = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        with here, accepted:
+            yield here
+
+
+def open_numbers():
+    """What each file descriptor of this process is of."""
+    found = {}
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing's own
+            found[int(number.name)] = str(number.readlink())
+    return found
+
+
+def test_whoever_listens_at_the_number_of_a_closed_connection_is_not_cut():
+    for moment in count():
+        calls = count()
+        with connected() as here, socket.create_server(("127.0.0.1", 0)) as later:
+            mine = Connections(each for each in open_connections() if each.number == here.fileno())
+
+            def replace(here=here, later=later, moment=moment, calls=calls):
+                if next(calls) == moment:
+                    os.dup2(later.fileno(), here.fileno())
+
+            with between_calls(replace):
+                mine.cut()
+            assert later.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if next(calls) <= moment:
+            break
+    assert moment > 0, "it was closed at no moment"
+
+
+def test_a_connection_is_looked_at_and_cut_without_a_second_number():
+    def look():
+        sockets = [each for each in open_numbers().values() if each.startswith("socket:")]
+        looks.append(len(sockets) - len(set(sockets)))
+
+    looks = []
+    with connected() as here:
+        before = len(open_numbers())
+        with between_calls(look):
+            Connections(each for each in open_connections() if each.number == here.fileno()).cut()
+        assert here.recv(1) == b""
+        assert len(open_numbers()) == before
+    assert looks
+    assert not any(looks), "gloo's loop would go on hearing of what is closed meanwhile"
