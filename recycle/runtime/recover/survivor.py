@@ -209,12 +209,9 @@ class Survivor:
         """Between two iterations: look after the store, and say what all should know; gives what all said."""
         self._store_loss.look()
         notices = self._rebuilding.notices
-        job = self._recovery.job
-        mine = units_of(job, self._member.server)
         self._told_to_leave = self._told_to_leave or self._alarm_watch.told_to_end
-        leaving = (*(int(unit in mine) for unit in units(job)), int(not mine)) if self._told_to_leave else ()
         asks = self._admission.is_asked_for or self._wish is not None
-        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), leaving)
+        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), self._leaving)
         return notices.heard
 
     def tell_to_leave(self, cause: str) -> None:
@@ -280,9 +277,20 @@ class Survivor:
         """A view has begun, unless this process has to end."""
         verdict, plan = self._rebuilding.verdict, self._rebuilding.plan
         if self.end is None and verdict is not None and plan is not None:
+            # Whom the end of the last view has kept from leaving need not wait for the second post of this one.
+            self._rebuilding.notices.say = Notices(leaving=self._leaving)
             self._moving.begin(verdict, plan)
             if self._pacing is not None:
                 self._pacing.begin(verdict)
+
+    @property
+    def _leaving(self) -> tuple[int, ...]:
+        """What this server holds, as notices say it, if it was told to leave."""
+        if not self._told_to_leave:
+            return ()
+        job = self._recovery.job
+        mine = units_of(job, self._member.server)
+        return (*(int(unit in mine) for unit in units(job)), int(not mine))
 
     @property
     def _order(self) -> MoveOrder | None:
