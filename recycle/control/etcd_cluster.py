@@ -1,7 +1,9 @@
 """Where an etcd cluster is, as a user says it."""
 
+import re
+from ipaddress import AddressValueError, IPv6Address
 from typing import Self
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
 
@@ -18,6 +20,11 @@ MARK = "open"
 """The name, below a start of a run, of the key that says that it counts."""
 
 _SCHEMES = {"etcd": False, "etcds": True}
+# As RFC 3986 has it, but for several hosts, which urllib refuses where a bracketed one is not the first.
+_TEXT = re.compile(
+    r"(?P<scheme>\w+)://(?:(?P<who>[^/?#\[\]]*)@)?(?P<where>[^@/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?"
+)
+_MEMBER = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
 _OPTIONS = {"ca": "authorities", "cert": "certificate", "key": "key"}
 
 
@@ -60,24 +67,21 @@ class EtcdCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "first host where etcd asks for it (other characters than letters and digits as %XX), and "
             "etcds://...?ca=FILE&cert=FILE&key=FILE for TLS"
         )
-        try:
-            parts = urlsplit(text)
-        except ValueError as error:
-            raise refusal from error
-        who, _, where = parts.netloc.rpartition("@")
-        members = tuple(_member(each) for each in where.split(",") if each)
-        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        if parts.scheme not in _SCHEMES or None in members or not members or not options.keys() <= _OPTIONS.keys():
+        if (parts := _TEXT.fullmatch(text)) is None or (scheme := parts["scheme"].lower()) not in _SCHEMES:
             raise refusal
-        if options and not _SCHEMES[parts.scheme]:
+        members = tuple(_member(each) for each in parts["where"].split(",") if each)
+        options = {name: values[-1] for name, values in parse_qs(parts["query"] or "").items()}
+        if None in members or not members or not options.keys() <= _OPTIONS.keys():
+            raise refusal
+        if options and not _SCHEMES[scheme]:
             raise ControlError(f"store {_without_password(text)!r}: files of TLS are given; begin with etcds://")
-        user, _, password = who.partition(":")
+        user, _, password = (parts["who"] or "").partition(":")
         return cls(
             members=tuple(each for each in members if each is not None),
-            run=unquote(parts.path.strip("/")),
+            run=unquote(parts["path"].strip("/")),
             user=unquote(user),
             password=unquote(password),
-            tls=_SCHEMES[parts.scheme],
+            tls=_SCHEMES[scheme],
             **{_OPTIONS[name]: value for name, value in options.items()},
         )
 
@@ -98,11 +102,14 @@ class EtcdCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _member(text: str) -> tuple[str, int] | None:
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(PORT)
-    usable = host and port.isdecimal() and 0 < int(port) < 1 << 16
-    return (host.strip("[]"), int(port)) if usable else None
+    if (parts := _MEMBER.fullmatch(text)) is None:
+        return None
+    port = PORT if parts["port"] is None else int(parts["port"])
+    try:
+        host = parts["name"] or str(IPv6Address(parts["address"]))
+    except AddressValueError:
+        return None
+    return (host, port) if 0 < port < 1 << 16 else None
 
 
 def _without_password(text: str) -> str:
