@@ -56,11 +56,10 @@ class PageServer(ThreadingHTTPServer):
 
     def is_meant(self, host: str) -> bool:
         """Whether a request names this server: a page of somebody else's, whose name leads here, must read nothing."""
-        name = urlsplit(f"//{host}").hostname or ""
-        if name == "localhost" or name == self.address:
-            return True
         try:
-            ipaddress.ip_address(name)
+            name = urlsplit(f"//{host}").hostname or ""
+            if name not in ("localhost", self.address):
+                ipaddress.ip_address(name)
         except ValueError:
             return False
         return True

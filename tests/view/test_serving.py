@@ -50,7 +50,7 @@ def test_what_a_user_should_know_is_an_answer(server):
     assert json.loads(content) == {"error": "there is none"}
 
 
-@pytest.mark.parametrize("host", ["example.org", "example.org:80", "", "127.0.0.1.example.org"])
+@pytest.mark.parametrize("host", ["example.org", "example.org:80", "", "127.0.0.1.example.org", "[example"])
 def test_a_page_of_somebody_else_reads_nothing(server, host):
     assert get(server, "/", host)[0] == 403
 
