@@ -153,16 +153,28 @@ def printed(output: str) -> Printed:
 
 
 def kill(moments: Sequence[tuple[int, int, float]]) -> Watch:
-    """Kill workers: each with the iteration after which, and how many seconds after that was printed."""
+    """Kill workers: each with the iteration after which, and how many seconds after that was printed.
+
+    Those of the same moment are killed in one step: with a few hundredths of a second between them, the first one's
+    peers may have done without it before the second one dies.
+    """
     left = list(moments)
+
+    def kill_all(workers: Sequence[int]) -> None:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
 
     def watch(launcher: Job, output: str) -> None:
         done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
-        for moment in [each for each in left if each[1] <= done]:
+        due = [each for each in left if each[1] <= done]
+        together: dict[float, list[int]] = {}
+        for moment in due:
             left.remove(moment)
             rank, _, delay = moment
             (worker,) = children(agents(launcher.pid)[rank])
-            threading.Timer(delay, os.kill, (worker, signal.SIGKILL)).start()
+            together.setdefault(delay, []).append(worker)
+        for delay, workers in together.items():
+            threading.Timer(delay, kill_all, (workers,)).start()
 
     return watch
 
