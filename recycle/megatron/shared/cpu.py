@@ -21,6 +21,8 @@ def run_on_cpu() -> tuple[str, ...]:
     _import_uncompiled()
     from megatron.core.tensor_parallel import random
 
+    # A GPU that is there all the same is left alone: torch saves checkpoints with its help, once it finds one.
+    replace(torch.cuda, "is_available", lambda: False)
     # Buffers are made on "the current device".
     replace(torch.cuda, "current_device", _current_device)
     # Counters and scales are made with device="cuda".
@@ -38,6 +40,7 @@ def run_on_cpu() -> tuple[str, ...]:
     replace(torch.Tensor, "cuda", _stay)
     applied.extend(
         [
+            "torch.cuda.is_available says no",
             "torch.cuda.current_device gives the CPU",
             f"{', '.join(FACTORIES)} take device='cuda' for the CPU",
             "CUDA random states are the CPU generator's",

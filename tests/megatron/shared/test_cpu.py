@@ -6,6 +6,7 @@ from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.patching import replace
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.local import launch
+from recycle.runtime.step.checkpoint import write_shard
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is replaced where there is CUDA")
@@ -26,6 +27,18 @@ def test_what_is_done_for_the_cpu_is_said_and_done_once():
 
     launch(1, body, lambda rank, content: seen.append(content.decode()))
     assert "torch.cuda.current_device gives the CPU" in seen[0].splitlines()
+
+
+def test_a_gpu_that_is_there_is_left_alone(tmp_path, monkeypatch):
+    """With a GPU in sight, torch saves by its streams; without CUDA in torch, as here, that raises."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def body(member):
+        run_on_cpu()
+        write_shard(tmp_path / "shard", {"weight": torch.ones(2)})
+
+    launch(1, body, lambda rank, content: None)
+    assert list((tmp_path / "shard").iterdir())
 
 
 def test_a_name_that_is_gone_is_named():
