@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from recycle.errors import EndedBySignal, UserError
 from recycle.megatron.flag.command_line import require_command_line
+from recycle.megatron.flag.data_helpers import require_data_helpers, use_data_helpers
 from recycle.megatron.flag.flags import REFUSED, find_flags
 from recycle.megatron.flag.left_out import LEFT_OUT, leave_out
-from recycle.megatron.flag.on_cpu import ON_CPU, require_data_helpers, require_without_cuda, settings_for_cpu
+from recycle.megatron.flag.on_cpu import ON_CPU, require_without_cuda, settings_for_cpu
 from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.missing import stand_in_for_python
 from recycle.megatron.shared.release import find_release, require_listed
@@ -115,6 +116,8 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
 
         for line in train_on_cpu():
             say(f"no CUDA here: {line}")
+    elif taken := use_data_helpers(Path(script)):
+        say(taken)
     leave: Callable[[], None] = lambda: None  # noqa: E731
     if on:
         from recycle.megatron.flag.dropin import switch_on

@@ -2,10 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from recycle.errors import UserError
-from recycle.megatron.shared.release import find_in_megatron
 
 ON_CPU = "--on-cpu"
 
@@ -55,25 +53,6 @@ def require_without_cuda(arguments: Sequence[str]) -> None:
         given = f"{option} nccl" if found else f"{option}, Megatron's default is nccl"
         raise UserError(
             f"{given}: this machine has no CUDA; put {ON_CPU} before the script, which sets what training on CPUs needs"
-        )
-
-
-def require_data_helpers(script: Path) -> None:
-    """Refuse a source tree of Megatron-LM whose data helpers nobody has built; a package has them.
-
-    Megatron builds them where it sets up its kernels, which is left out without CUDA.
-
-    Args:
-        script: which will be run; Megatron may lie beside it.
-
-    Raises:
-        UserError: they are missing.
-    """
-    folder = find_in_megatron(script, "core/datasets")
-    if folder is not None and not any(folder.glob("helpers_cpp*")):
-        raise UserError(
-            f"{folder}: its data helpers are not built; run make -C {folder}, which needs a C++ compiler and "
-            "pybind11, or copy helpers_cpp*.so from the package of the same release"
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 from harness.flag_runs import needs_training
 from recycle.errors import UserError
 from recycle.megatron.flag.cpu_training import COLLECTORS
-from recycle.megatron.flag.on_cpu import SWITCHES, VALUES, require_data_helpers, require_without_cuda, settings_for_cpu
+from recycle.megatron.flag.on_cpu import SWITCHES, VALUES, require_without_cuda, settings_for_cpu
 
 
 def test_what_is_missing_is_set():
@@ -67,13 +67,3 @@ def test_what_collects_a_checkpoint_begins_without_the_script(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == str(script)
     assert "Traceback" not in ended.stderr
-
-
-def test_a_tree_without_data_helpers_is_refused(tmp_path):
-    folder = tmp_path / "megatron" / "core" / "datasets"
-    folder.mkdir(parents=True)
-    (tmp_path / "megatron" / "__init__.py").touch()
-    with pytest.raises(UserError, match=f"{folder}: its data helpers are not built; run make -C {folder}"):
-        require_data_helpers(tmp_path / "pretrain_gpt.py")
-    (folder / "helpers_cpp.cpython-311-x86_64-linux-gnu.so").touch()
-    require_data_helpers(tmp_path / "pretrain_gpt.py")
