@@ -68,7 +68,7 @@ def test_on_a_cpu_megatrons_training_code_is_run_under_the_flag_and_beside_it(mo
     monkeypatch.setattr(gpu_flag, "subprocess", SimpleNamespace(Popen=fork, run=subprocess.run))
     (flag_status, flag), (stock_status, stock) = (gpu_check.run_inside(each, ARGUMENTS) for each in ("flag", "stock"))
     assert (flag_status, stock_status) == ("passed", "passed"), (flag, stock)
-    assert flag.startswith("4 ranks on cpu, one killed, against one pipeline: over gloo losses differ by ")
+    assert flag.startswith("4 ranks on cpu, one killed, against one pipeline on the cpu: over gloo losses differ by ")
     assert re.search(r", a fused plan \d\.\d+ of it, a split one \d\.\d+; losses differ by at most ", stock)
     # Nobody waits for what the first stage's backward pass gives, so that only the last one's is split.
     assert re.search(r"in the runs B0 .* B1 .*, and .* I1 .* W1 ", stock)
