@@ -67,7 +67,9 @@ def require(*packages: str) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise Skipped(f"{name} cannot be imported: {error}") from error
+            raise Skipped(
+                f"{name} cannot be imported ({error}): install it, or name its folder in PYTHONPATH"
+            ) from error
 
 
 def find(_: argparse.Namespace) -> str:
@@ -176,8 +178,13 @@ def stock(_: argparse.Namespace) -> str:
     require("megatron.training", "yaml", "six", "regex", "pydantic", "click", "rich")
     from scripts.gpu_flag import time_against_stock
 
-    # Stages that shared a GPU would time each other.
-    return time_against_stock(2 if device() == "cpu" else min(4, gpus()), device())
+    if device() == "cpu":
+        return time_against_stock(2, "cpu")
+    stages = max(2, min(4, gpus()))
+    if (missing := share_gpus(stages)) is not None:
+        raise Skipped(missing)
+    found = time_against_stock(stages, "cuda")
+    return found if gpus() >= stages else f"{found}; they share {gpus()} GPU, and wait for each other there"
 
 
 def gpus() -> int:
@@ -195,7 +202,10 @@ def share_gpus(ranks: int) -> str | None:
     if gpus() >= ranks:
         return None
     if release < SHARED:
-        return f"{ranks} ranks on {gpus()} GPUs, and NCCL of release {release}: several ranks on one take 2.30.3"
+        return (
+            f"{ranks} ranks on {gpus()} GPUs, and NCCL of release {release}: several ranks on one take 2.30.3, whose "
+            "libnccl.so.2 can go before torch's by LD_PRELOAD"
+        )
     os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
     # Kernels of all of them have to be on the GPU together.
     os.environ.setdefault("NCCL_MAX_CTAS", "2")
