@@ -7,6 +7,7 @@ import numpy
 import pytest
 import torch
 
+from recycle.megatron.flag import training_code
 from recycle.megatron.flag.auxiliary_losses import reported, take_over
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.training_code import TrainingCode
@@ -99,6 +100,24 @@ def test_all_that_is_known_is_taken_over():
     seen = {}
     back.log(lambda losses, totals, **given: seen.update(totals, **given))(None, {}, is_first_iteration=True)
     assert seen == {"lm loss": torch.tensor([1.5]), "advanced iterations": 3, "is_first_iteration": False}
+
+
+def test_sums_that_came_through_host_memory_go_on_where_the_losses_are(monkeypatch):
+    """A device without memory is in the place of a GPU: it does not mix with the CPU either."""
+    run_on_cpu()
+    peer, _ = code()
+    peer.begin()
+    peer.log(lambda _, totals, **__: totals.update({"lm loss": torch.tensor([1.5])}))(None, {})
+    take_over({"load_balancing_loss": torch.tensor([0.0, 2.5])})
+    received = come_over(25, peer.state(25))
+    monkeypatch.setattr(training_code, "own_device", lambda: torch.device("meta"))
+    back, _ = code()
+    back.adopt(25, received)
+    kept = {}
+    back.log(lambda losses, totals, **_: kept.update(total=totals["lm loss"] + losses))(
+        torch.ones(1, device="meta"), {}
+    )
+    assert kept["total"].device.type == "meta"
 
 
 def test_what_is_no_such_state_is_an_error():
