@@ -7,6 +7,7 @@ import numpy
 import pytest
 import torch
 
+from harness.group_counting_adam import GroupCountingAdam
 from recycle.megatron.flag import training_code
 from recycle.megatron.flag.auxiliary_losses import reported, take_over
 from recycle.megatron.flag.script_data import ScriptData
@@ -126,12 +127,13 @@ def test_what_is_no_such_state_is_an_error():
         back.adopt(3, {"progress": torch.zeros(3, dtype=torch.uint8)})
 
 
-def test_model_and_moments_are_taken_over():
+@pytest.mark.parametrize("kind", [torch.optim.Adam, GroupCountingAdam])
+def test_model_and_moments_are_taken_over(kind):
     def made(seed):
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
         model[0].bias.requires_grad_(False)
-        inner = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.1)
+        inner = kind([each for each in model.parameters() if each.requires_grad], lr=0.1)
         return model, inner, WholeStage(model, SimpleNamespace(optimizer=inner))
 
     def step(model, inner):
