@@ -1,5 +1,7 @@
 """An optimizer that counts as those do that need CUDA."""
 
+from typing import Any
+
 import torch
 
 
@@ -15,11 +17,19 @@ class GroupCountingAdam(torch.optim.Optimizer):
         others: what the others take as well.
     """
 
-    def __init__(self, params, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **others):
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        **others: Any,
+    ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         """Step all that have a gradient."""
         for group in self.param_groups:
             if group["params"]:
@@ -28,7 +38,8 @@ class GroupCountingAdam(torch.optim.Optimizer):
                 if each.grad is not None:
                     self._step(each, group)
 
-    def _step(self, parameter, group):
+    def _step(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        assert parameter.grad is not None
         state, (first, second) = self.state[parameter], group["betas"]
         if not state:
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)

@@ -34,6 +34,7 @@ from recycle.megatron.flag.server_answers import meet_own_ranks
 from recycle.megatron.flag.server_ranks import ServerRanks
 from recycle.megatron.flag.shard_optimizers import keep_what_optimizers_are_made_of
 from recycle.megatron.flag.stage_steps import StageSteps, Stepping
+from recycle.megatron.flag.torch_optimizers import take_torch_optimizers
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.flag.unprotected import UnprotectedExecution
 from recycle.megatron.flag.vote import Vote
@@ -187,6 +188,7 @@ class DropIn:
     def _take_over_steps(self, training: Any) -> None:
         from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
 
+        take_torch_optimizers()
         # A schedule that has stepped cannot be run again to see whether its result is the same.
         get_rerun_state_machine().set_mode(RerunMode.DISABLED)
         # All servers know the same already, and would wait for each other.
