@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,9 +51,7 @@ class Part(NamedTuple):
 
 def device() -> str:
     """What stages are computed on here."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if gpus() else "cpu"
 
 
 def require_gpu(why: str) -> None:
@@ -187,11 +186,12 @@ def stock(_: argparse.Namespace) -> str:
     return found if gpus() >= stages else f"{found}; they share {gpus()} GPU, and wait for each other there"
 
 
+@cache
 def gpus() -> int:
-    """How many there are."""
-    import torch
+    """How many there are; this process does not ask itself, because parts fork others that use them."""
+    from recycle.runtime.device import count_gpus
 
-    return torch.cuda.device_count()
+    return count_gpus()
 
 
 def share_gpus(ranks: int) -> str | None:

@@ -74,6 +74,14 @@ def test_on_a_cpu_megatrons_training_code_is_run_under_the_flag_and_beside_it(mo
     assert re.search(r"in the runs B0 .* B1 .*, and .* I1 .* W1 ", stock)
 
 
+def test_a_process_that_forks_others_does_not_ask_for_gpus_itself(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append("whether") or True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: asked.append("how many") or 2)
+    monkeypatch.setattr(gpu_check, "gpus", gpu_check.gpus.__wrapped__)
+    assert (gpu_check.device(), gpu_check.gpus(), asked) == ("cuda", 2, [])
+
+
 def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):
     monkeypatch.setattr(gpu_check, "gpus", lambda: 1)
     monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)

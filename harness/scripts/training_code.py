@@ -4,13 +4,13 @@ import argparse
 import warnings
 from functools import cache
 
-import torch
-
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.missing import make_importable
+from recycle.runtime.device import count_gpus
 
 warnings.simplefilter("ignore")
-if not torch.cuda.is_available():
+# Ranks that are forked from here could not use a GPU for which this process itself had asked.
+if not count_gpus():
     make_importable()
     run_on_cpu()
 

@@ -75,7 +75,6 @@ def main(arguments: list[str]) -> int:
         say(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
-        os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
     if ASYNC_SAVE in rest:
         # A rank that dies while training goes on would take its part of the checkpoint along.
         say(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
@@ -116,8 +115,13 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
 
         for line in train_on_cpu():
             say(f"no CUDA here: {line}")
-    elif taken := use_data_helpers(Path(script)):
-        say(taken)
+    else:
+        if taken := use_data_helpers(Path(script)):
+            say(taken)
+        if on:
+            from recycle.megatron.flag.accelerator import tell_which_gpu
+
+            tell_which_gpu()
     leave: Callable[[], None] = lambda: None  # noqa: E731
     if on:
         from recycle.megatron.flag.dropin import switch_on

@@ -80,10 +80,19 @@ def take_device(kind: DeviceKind, number: int) -> torch.device:
     """
     if kind == "cpu":
         return torch.device("cpu")
-    said = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
-    device = torch.device("cuda", (number if said is None else int(said)) % torch.cuda.device_count())
+    device = torch.device("cuda", place_among_gpus(number))
     torch.cuda.set_device(device)
     return device
+
+
+def place_among_gpus(number: int) -> int:
+    """Which of the GPUs that this process sees is its; it may see that one only.
+
+    Args:
+        number: see ``take_device``.
+    """
+    said = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
+    return (number if said is None else int(said)) % torch.cuda.device_count()
 
 
 def state_of_generators() -> Sequence[torch.Tensor]:

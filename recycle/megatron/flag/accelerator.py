@@ -6,6 +6,7 @@ memory. From the first schedule on, whatever is called in them goes over the net
 its own communicators up.
 """
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from recycle.megatron.shared.patching import replace
+from recycle.runtime.device import place_among_gpus
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.nccl.bindings import Nccl
 from recycle.runtime.net.network import TransportKind
@@ -27,6 +29,11 @@ def transport_of(backend: str) -> TransportKind:
     if backend == "nccl":
         return "nccl"
     return "staged" if torch.cuda.is_available() else "gloo"
+
+
+def tell_which_gpu() -> None:
+    """Tell Megatron which GPU to take: it knows one launcher's variable, and that each rank of a host sees all GPUs."""
+    os.environ["LOCAL_RANK"] = str(place_among_gpus(0))
 
 
 def lacks_nccl() -> str:

@@ -1,5 +1,6 @@
 """What of NCCL is accepted, and what of torch's is not begun: as far as a machine without a GPU can tell."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from recycle.megatron.flag import accelerator
-from recycle.megatron.flag.accelerator import keep_groups_on_host, lacks_nccl, transport_of
+from recycle.megatron.flag.accelerator import keep_groups_on_host, lacks_nccl, tell_which_gpu, transport_of
 from recycle.megatron.flag.refusals import refusals
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.local import launch
@@ -61,6 +62,21 @@ def test_with_a_gpu_the_library_decides_and_gloo_is_staged(monkeypatch):
     assert lacks_nccl() == "transport is nccl: there is no library"
     monkeypatch.setattr(accelerator, "Nccl", lambda: SimpleNamespace(release=22703))
     assert lacks_nccl() == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "said", "seen", "told"),
+    [("SLURM_LOCALID", "3", 1, "0"), ("LOCAL_RANK", "3", 8, "3"), (None, "", 8, "0")],
+)
+def test_megatron_is_told_of_a_gpu_that_the_process_sees(monkeypatch, variable, said, seen, told):
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    if variable is not None:
+        monkeypatch.setenv(variable, said)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    tell_which_gpu()
+    assert os.environ["LOCAL_RANK"] == told
 
 
 def test_groups_that_are_asked_of_nccl_are_gloos():
