@@ -6,9 +6,12 @@
 import ctypes
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
 
 OPERATORS = os.environ.get("PRETENDED_OPERATORS", "")
 
@@ -16,23 +19,28 @@ OPERATORS = os.environ.get("PRETENDED_OPERATORS", "")
 class Finder(MetaPathFinder):
     """Finds torch, once, and has ``take_over`` follow its import."""
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """See MetaPathFinder."""
-        if name != "torch":
+        if fullname != "torch":
             return None
         sys.meta_path.remove(self)
-        found = PathFinder.find_spec(name, path, target)
-        load = found.loader.exec_module
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is None:
+            return None
+        loader: Any = found.loader
+        load = loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: ModuleType) -> None:
             load(module)
             take_over(module)
 
-        found.loader.exec_module = exec_module
+        loader.exec_module = exec_module
         return found
 
 
-def take_over(torch):
+def take_over(torch: Any) -> None:
     """Have the CPU compute, and turn off what would compile kernels, or choose those that only GPUs have."""
     with _quiet():
         ctypes.CDLL(OPERATORS).pretended_operators()
@@ -41,7 +49,7 @@ def take_over(torch):
 
 
 @contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """Torch warns of each kernel that is taken over."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
