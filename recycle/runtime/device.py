@@ -19,6 +19,11 @@ def uses_gpu() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
+def own_device() -> torch.device:
+    """What this process computes on: where tensors belong that came through host memory."""
+    return torch.device("cuda", torch.cuda.current_device()) if uses_gpu() else torch.device("cpu")
+
+
 def settle() -> None:
     """Wait until all that this thread has started on its GPU is done; on a CPU, it is."""
     if uses_gpu():

@@ -12,6 +12,7 @@ import torch
 from megatron.core.transformer.moe import moe_utils
 
 from recycle.megatron.shared.release import module_with
+from recycle.runtime.device import own_device
 from recycle.runtime.net.network import Group
 
 TRACKER = "get_moe_metrics_tracker"
@@ -45,12 +46,12 @@ def take_over(losses: Mapping[str, torch.Tensor]) -> None:
 
 
 def _make_place(name: str, like: torch.Tensor) -> None:
-    logging = module_with(TRACKER)
+    logging, device = module_with(TRACKER), own_device()
     if logging is not None:
-        logging.get_moe_metrics_tracker().ensure_initialized(name, len(like), like.device)
+        logging.get_moe_metrics_tracker().ensure_initialized(name, len(like), device)
     else:
         place = {
-            "values": torch.zeros_like(like),
+            "values": torch.zeros_like(like, device=device),
             "reduce_group": None,
             "avg_group": None,
             "reduce_group_has_dp": False,

@@ -18,9 +18,10 @@ import torch
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
+from recycle.megatron.flag.group_steps import COUNT, read_group_steps, write_group_steps
 from recycle.megatron.shared.patching import replace
 
-ROUND, PARAMETER, INNER = "round", "parameter", "optimizer/"
+ROUND, STEPS, PARAMETER, INNER = "round", "steps", "parameter", "optimizer/"
 """How the parts of a shard are called under which it travels."""
 
 WRITTEN = ("param", "exp_avg", "exp_avg_sq")
@@ -95,9 +96,9 @@ class ShardOptimizers:
 
     @torch.no_grad()
     def give(self, shard: int) -> dict[str, torch.Tensor]:
-        """A shard, by name: its main parameters, their moments, and its last round."""
-        state = {ROUND: torch.tensor(self._rounds[shard])}
+        """A shard, by name: its main parameters, their moments, its last round, and what its groups have counted."""
         parts, inner = _parts(self._made[shard]), self._made[shard].optimizer
+        state = {ROUND: torch.tensor(self._rounds[shard]), STEPS: read_group_steps(inner)}
         if not parts:
             return state
         states = [inner.state.get(part, {}) for part in parts]
@@ -115,7 +116,11 @@ class ShardOptimizers:
             for place in self._elements(number, shard)
             for start, end, _ in buffer.param_index_map.values()
         )
-        found = {ROUND: torch.empty((), dtype=torch.int64, device="meta")}
+        groups = len(self._own.optimizer.param_groups)
+        found = {
+            ROUND: torch.empty((), dtype=torch.int64, device="meta"),
+            STEPS: torch.empty(groups, dtype=torch.int64, device="meta"),
+        }
         if length:
             found[PARAMETER] = torch.empty(length, dtype=torch.float32, device="meta")
             for name, value in _kept_of_a_part(self._made[each] for each in sorted(self.held)).items():
@@ -132,13 +137,18 @@ class ShardOptimizers:
         lengths = [part.numel() for part in parts]
         for part in parts:
             inner.state[part] = {}
+        write_group_steps(inner, state[STEPS])
         for key, value in state.items():
+            if key in (ROUND, STEPS):
+                continue
             pieces = torch.split(value, lengths) if value.dim() else [value] * len(parts)
             for part, piece in zip(parts, pieces, strict=True):
                 if key == PARAMETER:
                     part.copy_(piece)
-                elif key != ROUND:
-                    inner.state[part][key.removeprefix(INNER)] = piece.clone()
+                else:
+                    # It has come through host memory, where counters stay: optimizers look at them there.
+                    place = part.device if value.dim() else value.device
+                    inner.state[part][key.removeprefix(INNER)] = piece.to(place, copy=True)
         optimizer._copy_main_params_to_model_params()  # noqa: SLF001 - Megatron has no other way to do it alone
         self._rounds[shard] = int(state[ROUND])
 
@@ -250,7 +260,7 @@ class ShardOptimizers:
         """The optimizer of a shard, with the settings that the training code has given this server's own."""
         optimizer = self._made[shard]
         for group, own in zip(optimizer.optimizer.param_groups, self._own.optimizer.param_groups, strict=True):
-            group.update({name: value for name, value in own.items() if name != "params"})
+            group.update({name: value for name, value in own.items() if name not in ("params", COUNT)})
         return optimizer
 
     def _make(self, shard: int) -> Any:

@@ -15,6 +15,7 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
 from recycle.megatron.flag.auxiliary_losses import reported, take_over
 from recycle.megatron.flag.script_data import Bookmark, ScriptData
+from recycle.runtime.device import own_device
 from recycle.runtime.errors import ConnectionLost
 
 COUNTERS = ("consumed_train_samples", "consumed_valid_samples", "skipped_train_samples")
@@ -131,7 +132,8 @@ class TrainingCode:
         self.scheduler.load_state_dict(progress.scheduler)
         self.scheduler.step(0)
         self._data.open_at(progress.bookmarks)
-        self._brought = {**progress.counts, **_named(state, TOTAL)}
+        totals = {name: each.to(own_device()) for name, each in _named(state, TOTAL).items()}
+        self._brought = {**progress.counts, **totals}
         take_over(_named(state, REPORTED))
         for number, scaler in enumerate(self._scalers):
             if (found := state.get(f"{SCALE}{number}")) is not None:

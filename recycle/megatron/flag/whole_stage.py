@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from recycle.megatron.flag.ddp_parameters import DdpParameters
+from recycle.megatron.flag.group_steps import read_group_steps, write_group_steps
 from recycle.runtime.step.checkpoint import give_state, stage_state
 
-OTHERS = "others/"
+OTHERS, STEPS = "others/", "steps/"
+"""How the parts are called that are no parameters, nor known of one."""
 
 
 class WholeStage:
@@ -30,15 +32,17 @@ class WholeStage:
     def state(self, _: int) -> dict[str, torch.Tensor]:
         """See TakenOver."""
         found = untrained(self._model)
-        for optimizer, parameters in self._stepped():
+        for number, (optimizer, parameters) in enumerate(self._stepped()):
             found |= stage_state(parameters, optimizer)
+            found[f"{STEPS}{number}"] = read_group_steps(optimizer)
         return found
 
     def adopt(self, _: int, state: Mapping[str, torch.Tensor]) -> None:
         """See TakenOver."""
-        for optimizer, parameters in self._stepped():
+        for number, (optimizer, parameters) in enumerate(self._stepped()):
             names = tuple(f"/{name}" for name in parameters)
             give_state({key: each for key, each in state.items() if key.endswith(names)}, parameters, optimizer)
+            write_group_steps(optimizer, state[f"{STEPS}{number}"])
         self._parameters.copy_back()
         adopt_untrained(self._model, state)
 

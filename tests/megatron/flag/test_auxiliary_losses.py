@@ -4,6 +4,7 @@ import pytest
 import torch
 from megatron.core.transformer.moe import moe_utils
 
+from recycle.megatron.flag import auxiliary_losses
 from recycle.megatron.flag.auxiliary_losses import TRACKER, AuxiliaryLosses, reported, take_over
 from recycle.megatron.shared.release import module_with
 from recycle.runtime.net.network import Alone
@@ -115,3 +116,12 @@ def test_who_comes_back_adds_to_what_its_peer_has_handed_over():
     assert values() == [3.0, 6.0]
     assert reported()["z_loss"].tolist() == [5.0, 0.0]
     assert handed_over["load_balancing_loss"].tolist() == [3.0, 4.0]
+
+
+def test_a_place_for_what_came_through_host_memory_is_where_layers_add_up(monkeypatch):
+    """A device without memory is in the place of a GPU: it does not mix with the CPU either."""
+    monkeypatch.setattr(auxiliary_losses, "own_device", lambda: torch.device("meta"))
+    take_over({"load_balancing_loss": torch.tensor([3.0, 4.0])})
+    add_up = moe_utils.save_to_aux_losses_tracker if tracker() is None else tracker().record
+    add_up("load_balancing_loss", torch.ones([], device="meta"), 1, LAYERS)
+    assert reported()["load_balancing_loss"].device.type == "meta"

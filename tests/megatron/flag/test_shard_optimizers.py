@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from megatron.core import optimizer as megatron_optimizers
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from harness.gpt_runs import OPTIONS
+from harness.group_counting_adam import GroupCountingAdam
 from recycle.job import Server
 from recycle.megatron.flag.shard_optimizers import (
     ShardOptimizers,
@@ -136,13 +138,17 @@ def train(dtype, of_each):
         assert state.count_nonzero() > 0
 
 
+@pytest.mark.parametrize("counts_in_groups", [False, True])
 @pytest.mark.parametrize("of_each", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_whoever_holds_which_shard_all_bits_are_those_of_an_optimizer_that_is_whole(dtype, of_each):
+def test_whoever_holds_which_shard_all_bits_are_those_of_an_optimizer_that_is_whole(dtype, of_each, counts_in_groups):
     found = []
 
     def body(member):
         run_on_cpu()
+        if counts_in_groups:
+            megatron_optimizers.USING_PYTORCH_OPTIMIZER = False
+            megatron_optimizers.Adam = megatron_optimizers.distrib_optimizer.Adam = GroupCountingAdam
         join_server(Server(0, 0), 1)
         train(dtype, of_each)
         member.report(b"done")

@@ -7,6 +7,8 @@ import numpy
 import pytest
 import torch
 
+from harness.group_counting_adam import GroupCountingAdam
+from recycle.megatron.flag import training_code
 from recycle.megatron.flag.auxiliary_losses import reported, take_over
 from recycle.megatron.flag.script_data import ScriptData
 from recycle.megatron.flag.training_code import TrainingCode
@@ -101,18 +103,37 @@ def test_all_that_is_known_is_taken_over():
     assert seen == {"lm loss": torch.tensor([1.5]), "advanced iterations": 3, "is_first_iteration": False}
 
 
+def test_sums_that_came_through_host_memory_go_on_where_the_losses_are(monkeypatch):
+    """A device without memory is in the place of a GPU: it does not mix with the CPU either."""
+    run_on_cpu()
+    peer, _ = code()
+    peer.begin()
+    peer.log(lambda _, totals, **__: totals.update({"lm loss": torch.tensor([1.5])}))(None, {})
+    take_over({"load_balancing_loss": torch.tensor([0.0, 2.5])})
+    received = come_over(25, peer.state(25))
+    monkeypatch.setattr(training_code, "own_device", lambda: torch.device("meta"))
+    back, _ = code()
+    back.adopt(25, received)
+    kept = {}
+    back.log(lambda losses, totals, **_: kept.update(total=totals["lm loss"] + losses))(
+        torch.ones(1, device="meta"), {}
+    )
+    assert kept["total"].device.type == "meta"
+
+
 def test_what_is_no_such_state_is_an_error():
     back, _ = code()
     with pytest.raises(ConnectionLost, match="does not say how far its training is"):
         back.adopt(3, {"progress": torch.zeros(3, dtype=torch.uint8)})
 
 
-def test_model_and_moments_are_taken_over():
+@pytest.mark.parametrize("kind", [torch.optim.Adam, GroupCountingAdam])
+def test_model_and_moments_are_taken_over(kind):
     def made(seed):
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
         model[0].bias.requires_grad_(False)
-        inner = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.1)
+        inner = kind([each for each in model.parameters() if each.requires_grad], lr=0.1)
         return model, inner, WholeStage(model, SimpleNamespace(optimizer=inner))
 
     def step(model, inner):
