@@ -28,6 +28,7 @@ from recycle.runtime.net.ordered.communicators import Communicators
 from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
 
 SOURCE = Path(__file__).parent / "stand_in_nccl" / "nccl.c"
+FOLDER = "STAND_IN_NCCL_FOLDER"
 ONE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS"
 CPU = torch.device("cpu")
 _NUMBERS = count(1)
@@ -43,8 +44,11 @@ def lacking() -> str:
 @cache
 def built() -> Path:
     """The library, compiled; it is there as long as this process is."""
-    folder = Path(tempfile.mkdtemp(prefix="stand-in-nccl-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder, shared = (Path(tempfile.mkdtemp(prefix="stand-in-nccl-", dir=each)) for each in (None, "/dev/shm"))
+    for each in (folder, shared):
+        atexit.register(shutil.rmtree, each, ignore_errors=True)
+    # Where all of a communicator's ranks are killed while it is made, nobody takes its file away.
+    os.environ[FOLDER] = str(shared)
     path = folder / "libnccl.so.2"
     command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", f"-Wl,-soname,{path.name}"]
     subprocess.run([*command, "-o", str(path), str(SOURCE)], check=True)
