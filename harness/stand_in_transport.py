@@ -1,6 +1,6 @@
 """The transport over NCCL, as it is, over the stand-in for NCCL's own functions."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from itertools import count
 from uuid import uuid4
 
@@ -44,9 +44,8 @@ class StandInFunctions:
         made = self._made[communicator]
         self.latest = made, made.start(kind, tensor)
 
-    def abort(self, communicators: Iterable[int]) -> None:
-        for each in communicators:
-            self._made.pop(each).abort()
+    def abort(self, communicator: int) -> None:
+        self._made.pop(communicator).abort()
 
 
 class StandInMark:

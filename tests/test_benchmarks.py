@@ -73,6 +73,7 @@ SMALL = {
     "steady": Small("--members 16 --beats 1", r" +16 \| +[\d.]+ \| [\d.]+"),
     "second_death": Small("--trials 1 --shape 2x2", r" +2 dead \| +1 \| +\d+"),
     "stand_in": Small("--deaths 4", r"\| one \| 2 \| "),
+    "stand_in_kills": Small("--kills 4", r"\| one \| 2 \| "),
     "scale": Small("--shapes 2x2 --kills 1", r" +2x2 \| +1 \| +\d+"),
     "moves": Small("--rounds 1 --shape 3x2 --layers 4", r"every parameter and moment is equal to the bit: True"),
     "returns": Small("--crashes 1 --shape 2x1", r"\d+ iterations, all there: True; losses at most"),

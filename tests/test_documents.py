@@ -61,6 +61,7 @@ LOOKED_AT = {
     "scripts/demo": "minutes: tests/survival/test_kills.py has its kills and its rejoin",
     "scripts/develop": "it installs what scripts/test does",
     "scripts/gpu-check": "tests/test_gpu_check.py runs what goes without a GPU",
+    "scripts/pretend-gpu": "tests/test_pretended_gpu.py runs it where its gigabytes are installed",
     "scripts/test": "it runs this",
     "source": "of the shell",
 }

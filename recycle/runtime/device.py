@@ -1,7 +1,7 @@
 """What the runtime does with a GPU where there is one. Nothing here touches CUDA before a worker's own process does."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -42,16 +42,29 @@ def host_copy(tensor: torch.Tensor) -> torch.Tensor:
     return room_in_host_memory(tensor).copy_(tensor.detach())
 
 
+def spare_cuda() -> None:
+    """Have torch ask the driver's management library for GPUs, and not CUDA, in this process and those that it forks.
+
+    Megatron and parts of torch ask when they are imported, and who has asked CUDA forks processes that cannot use it.
+    """
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
+
 def count_gpus() -> int:
     """How many GPUs torch finds.
 
     A process that is forked for it asks: whoever has touched CUDA cannot fork others that use it.
     """
+    return _ask_forked(lambda: torch.cuda.device_count() if torch.cuda.is_available() else 0)
+
+
+def _ask_forked(question: Callable[[], int]) -> int:
+    """What a process answers that is forked for it; 0 if it does not."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(writer, str(torch.cuda.device_count() if torch.cuda.is_available() else 0).encode())
+            os.write(writer, str(int(question())).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -62,16 +75,23 @@ def count_gpus() -> int:
 
 
 def require_device(kind: DeviceKind) -> None:
-    """Refuse a device that this machine has not got; for a process that will fork those that use it.
+    """Refuse a device that this machine has not got, or that processes forked from here could not use.
 
     Raises:
-        RunError: there is none.
+        RunError: it is such a one.
     """
-    if kind == "cuda" and not count_gpus():
+    if kind != "cuda":
+        return
+    if not count_gpus():
         built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
         raise RunError(
             f"device is cuda: torch {torch.__version__} finds no GPU here, and {built}; use --device cpu, or see "
             "what nvidia-smi says"
+        )
+    if _ask_forked(torch.cuda._is_in_bad_fork):  # noqa: SLF001
+        raise RunError(
+            "device is cuda: torch had to ask CUDA for GPUs, because the driver's libnvidia-ml.so.1 did not answer, "
+            "and processes that are forked after that cannot use them; see what nvidia-smi says, or use --device cpu"
         )
 
 

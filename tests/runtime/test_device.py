@@ -21,6 +21,34 @@ def test_a_gpu_that_is_not_there_is_refused_in_a_line():
     require_device("cpu")
 
 
+def test_a_gpu_that_forked_processes_could_not_use_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    require_device("cuda")
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    with pytest.raises(RunError, match=r"^device is cuda: .*libnvidia-ml.so.1 did not answer.* --device cpu"):
+        require_device("cuda")
+    require_device("cpu")
+
+
+def test_what_is_imported_asks_for_gpus_without_cuda():
+    """Torch forks processes that cannot use a GPU once it has asked CUDA for one."""
+    script = """
+import os
+import torch
+own, asked = torch.cuda.is_available, []
+def is_available():
+    asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"))
+    return own()
+torch.cuda.is_available = is_available
+import recycle.megatron.gpt.training, recycle.megatron.gpt.profile
+torch.cuda.is_available()
+assert set(asked) == {"1"}, asked
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTORCH_NVML_BASED_CUDA_CHECK"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, env=environment)
+
+
 def test_who_asks_for_gpus_does_not_touch_cuda_itself():
     script = """
 import torch

@@ -8,6 +8,7 @@ import torch
 
 from recycle.megatron.shared.missing import stand_in_for_triton
 from recycle.megatron.shared.patching import replace
+from recycle.runtime.device import spare_cuda
 
 FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "zeros_like", "ones_like", "empty_like", "rand")
 
@@ -54,10 +55,11 @@ def run_on_cpu() -> tuple[str, ...]:
 
 
 def import_megatron() -> None:
-    """Import Megatron for processes that will compute on a CPU because torch is built for nothing else.
+    """Import Megatron for processes that will fork those that compute.
 
-    Who imports Megatron after this finds its functions as they are written.
+    Where torch is built for the CPU only, who imports Megatron after this finds its functions as they are written.
     """
+    spare_cuda()
     if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         _import_uncompiled()
 

@@ -52,12 +52,18 @@ def delay_weight_gradients(config: Any) -> None:
         config: Megatron's, checked already; no layer was made of it yet.
 
     Raises:
-        RunError: it has a setting with which that does not work.
+        RunError: it has a setting with which that does not work, or gives wrong gradients.
     """
     if config.tp_comm_overlap:
         raise RunError(
             "tp_comm_overlap is on: Transformer Engine computes weight gradients while it communicates then, and "
             "cannot leave them for later; turn it off, or make the plan with --backward fused"
+        )
+    if config.num_moe_experts and config.moe_grouped_gemm and not config.gradient_accumulation_fusion:
+        raise RunError(
+            "gradient_accumulation_fusion is off: Transformer Engine gives memory that nobody has filled as gradients "
+            "of experts that are left for later; turn it on, leave moe_grouped_gemm out, or make the plan with "
+            "--backward fused"
         )
     config.delay_wgrad_compute = True
 
@@ -96,8 +102,8 @@ class DelayedModules:
         """
         with torch.no_grad():
             for module, entries in reversed(left):
-                for each in entries:
-                    module.wgrad_store.context.put(each)
+                for tensors, product in entries:
+                    module.wgrad_store.context.put([tensors, _for_all_biases(module, product)])
                 with _adding(module):
                     module.backward_dw()
                 assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
@@ -112,6 +118,9 @@ def delays(module: torch.nn.Module) -> bool:
 
 
 def _parts(kept: Any) -> Iterator[torch.Tensor]:
+    """The tensors of what is kept: modules of several products keep lists of them."""
+    if isinstance(kept, list | tuple):
+        return (part for each in kept for part in _parts(each))
     rounded = getattr(kept, "get_data_tensors", None)
     return (each for each in ((kept,) if rounded is None else rounded()) if isinstance(each, torch.Tensor))
 
@@ -121,6 +130,25 @@ def _emptied(context: Any) -> list[Any]:
     while not context.empty():
         entries.append(context.get())
     return entries
+
+
+def _for_all_biases(module: Any, product: Callable[..., Any]) -> Callable[..., Any]:
+    """A product after which every bias has a gradient.
+
+    The backward pass computes those of rounded products itself, and of biases that others add. Some releases take what
+    the product has for them, which is nothing, unless they find a gradient.
+    """
+    biases = [each for name, each in module.named_parameters(recurse=False) if name.startswith("bias")]
+
+    def compute(*tensors: Any) -> Any:
+        results = product(*tensors)
+        found = results[1] if isinstance(results[1], list | tuple) else [results[1]]
+        for bias, gradient in zip(biases, found, strict=False):
+            if gradient is None or gradient.numel() != bias.numel():
+                bias.grad = torch.zeros_like(bias)
+        return results
+
+    return compute
 
 
 @contextmanager

@@ -167,7 +167,8 @@ class LonelyBackend(dist.ProcessGroupGloo):
 
     Args:
         timeout: of its calls.
+        others: what some releases of torch add, for backends that will be called.
     """
 
-    def __init__(self, _: dist.Store, __: int, ___: int, timeout: timedelta) -> None:
+    def __init__(self, _: dist.Store, __: int, ___: int, timeout: timedelta, **others: Any) -> None:
         super().__init__(dist.HashStore(), 0, 1, timeout=timeout)

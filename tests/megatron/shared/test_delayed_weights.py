@@ -154,6 +154,51 @@ def test_of_a_rounded_tensor_its_parts_are_held():
     assert [each.nbytes for each in left.tensors] == [12, 2, 4]
 
 
+class BiasOfBackward(torch.autograd.Function):
+    """The backward pass computes the bias's gradient, as it does where products are rounded."""
+
+    @staticmethod
+    def forward(ctx, source, weight, bias, store):
+        ctx.save_for_backward(source, weight)
+        ctx.store = store
+        return source @ weight.t() + bias
+
+    @staticmethod
+    def backward(ctx, gradient):
+        source, weight = ctx.saved_tensors
+        ctx.store.context.put([[source, gradient], lambda source, gradient: (gradient.t() @ source, ctx.store.nothing)])
+        return gradient @ weight, None, gradient.sum(0), None
+
+
+class RoundingLinear(DelayingLinear):
+    """It stands in for Transformer Engine's Linear in fp8: W takes a bias without gradient for one that it owes."""
+
+    def forward(self, source):
+        return BiasOfBackward.apply(source, self.weight, self.bias, self.wgrad_store)
+
+    def backward_dw(self):
+        tensors, compute = self.wgrad_store.context.get()
+        self.weight.grad, bias = compute(*tensors)
+        if self.bias.grad is None:
+            self.bias.grad = bias.to(self.bias.dtype)
+
+
+@pytest.mark.parametrize("nothing", [None, torch.empty(0)])
+def test_biases_keep_the_gradient_of_the_backward_pass(nothing):
+    model = make(RoundingLinear)
+    for each in (model[0], model[2]):
+        each.wgrad_store.nothing = nothing
+    modules, left = leave(model)
+    for each in reversed(left):
+        modules.compute(each, nobody)
+    torch.testing.assert_close([each.grad for each in model.parameters()], expected())
+
+
+def test_of_several_products_all_tensors_are_held():
+    left = Delayed(None, [([[torch.zeros(3), torch.zeros(2)], [torch.zeros(1)], [None]], None)])
+    assert [each.nbytes for each in left.tensors] == [12, 8, 4]
+
+
 def test_weights_that_two_modules_use_are_refused():
     model = torch.nn.Sequential(DelayingLinear(4, 4), DelayingLinear(4, 4))
     model[1].weight = model[0].weight
@@ -163,9 +208,20 @@ def test_weights_that_two_modules_use_are_refused():
 
 
 def test_overlapped_communication_is_refused():
-    config = SimpleNamespace(tp_comm_overlap=True, delay_wgrad_compute=False)
+    config = SimpleNamespace(tp_comm_overlap=True, delay_wgrad_compute=False, num_moe_experts=None)
     with pytest.raises(RunError, match=r"^tp_comm_overlap is on"):
         delay_weight_gradients(config)
     config.tp_comm_overlap = False
     delay_weight_gradients(config)
     assert config.delay_wgrad_compute
+
+
+def test_experts_whose_gradients_are_not_added_up_by_their_layers_are_refused():
+    """Transformer Engine's GroupedLinear gives what is in fresh memory as their gradients, before W writes there."""
+    config = SimpleNamespace(
+        tp_comm_overlap=False, num_moe_experts=2, moe_grouped_gemm=True, gradient_accumulation_fusion=False
+    )
+    with pytest.raises(RunError, match=r"^gradient_accumulation_fusion is off: .* --backward fused"):
+        delay_weight_gradients(config)
+    for name, value in (("gradient_accumulation_fusion", True), ("moe_grouped_gemm", False), ("num_moe_experts", None)):
+        delay_weight_gradients(SimpleNamespace(**vars(config) | {name: value}))

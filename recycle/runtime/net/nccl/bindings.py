@@ -5,9 +5,7 @@ ends the process, and know no call that gives up all communicators of a process 
 """
 
 import ctypes
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -17,11 +15,6 @@ from recycle.runtime.net.ordered.library import Kind
 
 LIBRARY = "libnccl.so.2"
 SUCCESS, IN_PROGRESS = 0, 7
-GROUP_ABORT, REVOKE = 22200, 22807
-"""Releases from which several communicators can be aborted in a group, and those that have ``ncclCommRevoke``."""
-
-QUIET, LOOK = 1.0, 0.001
-"""Seconds in which what was revoked has to come to rest before it is aborted, and between two looks at it."""
 
 TYPES = {
     torch.int8: 0,
@@ -67,7 +60,10 @@ Handle = int
 
 
 class Functions(Protocol):
-    """What the transport needs of NCCL; every method of it returns at once, but for ``abort``."""
+    """What the transport needs of NCCL; every method of it returns at once, but for ``abort``.
+
+    No two of a communicator's are called at the same time.
+    """
 
     release: int
 
@@ -75,7 +71,7 @@ class Functions(Protocol):
         """Make what the ranks of a communicator find each other by."""
 
     def join(self, unique_id: bytes, rank: int, size: int) -> Handle:
-        """Begin to make a communicator."""
+        """Begin to make a communicator, of the device that is this thread's."""
 
     def in_progress(self, communicator: Handle) -> bool:
         """Whether what was begun in a communicator is not yet on its way.
@@ -87,25 +83,32 @@ class Functions(Protocol):
     def start(self, kind: Kind, tensor: torch.Tensor, communicator: Handle, rank: int, stream: int) -> None:
         """Put an operation into a stream; with a communicator of two where it has another end."""
 
-    def abort(self, communicators: Iterable[Handle]) -> None:
-        """End all that is under way in some communicators; they are no more."""
+    def abort(self, communicator: Handle) -> None:
+        """End all that is under way in a communicator; it is no more.
+
+        It waits for what is being launched, and for the device to be done with it. That can be behind what is under way
+        in other communicators, so those of a process are given up beside each other and not in turn.
+        """
 
 
 class Nccl:
     """NCCL in this process; it is Functions. Errors are RuntimeErrors.
 
+    Args:
+        library: what the loader finds it by.
+
     Raises:
         RunError: torch has none, or one too old.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, library: str = LIBRARY) -> None:
         try:
-            self._library: Any = ctypes.CDLL(LIBRARY)
+            self._library: Any = ctypes.CDLL(library)
             version = ctypes.c_int()
             self._library.ncclGetVersion(ctypes.byref(version))
         except (OSError, AttributeError) as error:
             raise RunError(
-                f"transport is nccl: {LIBRARY} cannot be loaded ({error}): use a torch that is built for CUDA, or "
+                f"transport is nccl: {library} cannot be loaded ({error}): use a torch that is built for CUDA, or "
                 "leave the transport to gloo"
             ) from error
         self.release = version.value
@@ -115,6 +118,7 @@ class Nccl:
                 "given up here: use a newer torch, or leave the transport to gloo"
             )
         self._library.ncclGetErrorString.restype = ctypes.c_char_p
+        self._library.ncclGetLastError.restype = ctypes.c_char_p
         self._library.ncclCommInitRankConfig.argtypes = (
             ctypes.POINTER(ctypes.c_void_p),
             ctypes.c_int,
@@ -164,32 +168,14 @@ class Nccl:
             name = "ncclSend" if kind == "send" else "ncclRecv"
             self._call(name, place, count, kind_of_number, 1 - rank, *ends)
 
-    def abort(self, communicators: Iterable[Handle]) -> None:
-        """See Functions."""
-        handles = [ctypes.c_void_p(each) for each in communicators]
-        if self.release >= REVOKE:
-            # What is under way ends by this, and aborting only frees the rest.
-            for each in handles:
-                self._library.ncclCommRevoke(each, 0)
-            end = time.monotonic() + QUIET
-            while any(map(self._is_busy, handles)) and time.monotonic() < end:
-                time.sleep(LOOK)
-        with self._group() if self.release >= GROUP_ABORT else _nothing():
-            for each in handles:
-                self._library.ncclCommAbort(each)
+    def abort(self, communicator: Handle) -> None:
+        """See Functions.
 
-    def _is_busy(self, handle: ctypes.c_void_p) -> bool:
-        state = ctypes.c_int()
-        self._library.ncclCommGetAsyncError(handle, ctypes.byref(state))
-        return state.value == IN_PROGRESS
-
-    @contextmanager
-    def _group(self) -> Iterator[None]:
-        self._library.ncclGroupStart()
-        try:
-            yield
-        finally:
-            self._library.ncclGroupEnd()
+        It is not revoked before: where a communicator is in progress, releases up to 2.30.7 at least then go on with
+        memory that they have freed. Nor are several aborted in a group, where one whose launch waits for the device
+        would keep the others from being told.
+        """
+        self._library.ncclCommAbort(ctypes.c_void_p(communicator))
 
     def _call(self, name: str, *arguments: Any) -> None:
         function: Callable[..., int] = getattr(self._library, name)
@@ -197,12 +183,9 @@ class Nccl:
 
     def _require(self, result: int) -> None:
         if result not in (SUCCESS, IN_PROGRESS):
-            raise RuntimeError(f"NCCL: {self._library.ncclGetErrorString(result).decode()}")
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+            last = self._library.ncclGetLastError(None).decode()
+            error = self._library.ncclGetErrorString(result).decode()
+            raise RuntimeError(f"NCCL: {error}" + (f": {last}" if last else ""))
 
 
 def _type(tensor: torch.Tensor) -> int:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Protocol
 
@@ -63,7 +64,7 @@ class CudaLane:
 
     def follow(self, tensor: torch.Tensor) -> None:
         """See DeviceLane."""
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
         tensor.record_stream(self._stream)
 
     def mark(self) -> DeviceMark:
@@ -97,6 +98,7 @@ class NcclCommunicator:
         self._lane = lane
         self._settle = settle
         self._under_way: dict[int, DeviceMark] = {}
+        self._entering: torch.Tensor | None = None
         self._given = 0
         # Nobody may use a communicator while it is aborted, nor afterwards.
         self.in_use = threading.Lock()
@@ -109,12 +111,17 @@ class NcclCommunicator:
     def start(self, kind: Kind, tensor: torch.Tensor) -> int:
         """See Communicator."""
         self._lane.follow(tensor)
+        # Another thread puts it into the stream. Until then, its memory is not known to be in use there; so where this
+        # one does not wait for that, the tensor stays with the communicator.
+        self._entering = tensor
         with self.in_use:
             if self.aborted:
                 raise RuntimeError("the communicator was aborted")
             self._functions.start(kind, tensor.detach(), self.handle, self._rank, self._lane.number)
-        # Before that, it may not be in the stream. After the first operation, it takes no time.
+        # After the first operation, it takes no time.
         self._settle(self._is_still)
+        if not self.aborted:
+            self._entering = None
         place = self._given
         self._given += 1
         self._under_way[place] = self._lane.mark()
@@ -180,7 +187,8 @@ class NcclLibrary:
         else:
             self._settle(lambda: store.check([NAME]))
             name = bytes.fromhex(store.get(NAME).decode())
-        handle = functions.join(name, rank, size)
+        with _on(self.device):
+            handle = functions.join(name, rank, size)
         return NcclCommunicator(functions, handle, rank, self._make_lane(self.device), self._settle)
 
     def rest(self, over: Callable[[], bool]) -> None:
@@ -200,16 +208,28 @@ class NcclLibrary:
             for each in given_up:
                 # From here on whoever waits is free.
                 each.aborted = True
-        thread = threading.Thread(target=self._abort, args=(given_up,), name="abort of communicators", daemon=True)
-        thread.start()
-        thread.join(ABORT)
+        # The end of one can wait for that of another, so all are told at once.
+        threads = [
+            threading.Thread(target=self._abort, args=(each,), name="abort of a communicator", daemon=True)
+            for each in given_up
+        ]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + ABORT
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
-    def _abort(self, communicators: Sequence[NcclCommunicator]) -> None:
-        for each in communicators:
-            # Calls return at once, and whoever comes later finds it aborted.
-            with each.in_use:
-                pass
-        self._functions.abort([each.handle for each in communicators])
+    def _abort(self, communicator: NcclCommunicator) -> None:
+        # Calls return at once, and whoever comes later finds it aborted.
+        with communicator.in_use:
+            pass
+        with _on(self.device):
+            self._functions.abort(communicator.handle)
 
     def _settle(self, over: Callable[[], bool]) -> None:
         watch(self, over, self._patience, "somebody did not come", self._check)
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Make a device this thread's: CUDA begins with the first one in each, and would set that up."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

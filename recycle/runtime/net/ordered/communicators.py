@@ -134,13 +134,18 @@ class Communicators:
             rank: of this one in it.
             size: how many there are.
             first: what is carried out in it first.
+
+        Raises:
+            ViewBroken: it cannot be made. Then all is given up.
         """
         try:
             self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
-        except ViewBroken:
+        except Exception as error:
+            # What was made before waits for others, who may never come.
+            self.abort()
+            if isinstance(error, RuntimeError) and not isinstance(error, ViewBroken):
+                raise ConnectionLost(str(error)) from error
             raise
-        except RuntimeError as error:
-            raise ConnectionLost(str(error)) from error
         group = OrderedGroup(self._library, self._joined[-1], self._options.transfer_timeout)
         self._cold.append((group, first))
         return group

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from recycle.runtime.errors import RunError
-from recycle.runtime.net.nccl import bindings
 from recycle.runtime.net.nccl.bindings import Nccl
 
 SOURCE = r"""
@@ -24,6 +23,7 @@ static int state;
 const char *take(int next) { static char told[4096]; strcpy(told, said); said[0] = 0; state = next; return told; }
 int ncclGetVersion(int *version) { *version = RELEASE; return 0; }
 const char *ncclGetErrorString(int result) { return result == 6 ? "remote process exited" : "other"; }
+const char *ncclGetLastError(void *comm) { return state == 6 ? "" : "no driver"; }
 int ncclGetUniqueId(Id *id) { for (int k = 0; k < 128; k++) id->internal[k] = (char)k; return 0; }
 int ncclCommInitRankConfig(void **comm, int size, Id id, int rank, Config *config) {
   *comm = (void *)0x7f1234567890;
@@ -44,10 +44,7 @@ int ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *strea
   SAY("receive %zu %d from %d;", count, type, peer);
   return 0;
 }
-int ncclGroupStart(void) { SAY("("); return 0; }
-int ncclGroupEnd(void) { SAY(")"); return 0; }
 int ncclCommAbort(void *comm) { SAY("abort %p;", comm); return 0; }
-int ncclCommRevoke(void *comm, int flags) { SAY("revoke %p %d;", comm, flags); return 0; }
 """
 HANDLE = 0x7F1234567890
 
@@ -55,15 +52,14 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no
 
 
 @pytest.fixture
-def library(tmp_path, monkeypatch):
+def library(tmp_path):
     def make(release):
         path = tmp_path / f"nccl{release}.so"
         command = ["gcc", "-shared", "-fPIC", f"-DRELEASE={release}", "-x", "c", "-", "-o", str(path)]
         subprocess.run(command, input=SOURCE, text=True, check=True)
-        monkeypatch.setattr(bindings, "LIBRARY", str(path))
         take = ctypes.CDLL(str(path)).take
         take.restype = ctypes.c_char_p
-        return Nccl(), lambda state=0: take(state).decode()
+        return Nccl(str(path)), lambda state=0: take(state).decode()
 
     return make
 
@@ -92,18 +88,19 @@ def test_operations_are_what_they_are_called(library):
     assert said() == f"reduce 1 3 7 0 {ends};reduce 1 2 8 2 {ends};send 5 9 to 1;receive 6 4 from 0;"
 
 
-@pytest.mark.parametrize(
-    ("release", "expected"),
-    [
-        (22105, "abort 0x7f1234567890;abort 0x1;"),
-        (22703, "(abort 0x7f1234567890;abort 0x1;)"),
-        (22907, "revoke 0x7f1234567890 0;revoke 0x1 0;(abort 0x7f1234567890;abort 0x1;)"),
-    ],
-)
-def test_all_communicators_are_given_up_together_as_a_release_can(library, release, expected):
+@pytest.mark.parametrize("result", [1, 2, 3, 4, 5, 8, 99])
+def test_whatever_is_neither_success_nor_progress_is_an_error_with_its_cause(library, result):
+    nccl, said = library(22703)
+    said(result)
+    with pytest.raises(RuntimeError, match=r"^NCCL: other: no driver$"):
+        nccl.in_progress(HANDLE)
+
+
+@pytest.mark.parametrize("release", [21805, 22703, 22907, 23203])
+def test_a_communicator_is_given_up_by_abort_alone(library, release):
     nccl, said = library(release)
-    nccl.abort([HANDLE, 1])
-    assert said() == expected
+    nccl.abort(HANDLE)
+    assert said() == "abort 0x7f1234567890;"
 
 
 def test_a_release_that_is_too_old_is_refused(library):
@@ -111,7 +108,6 @@ def test_a_release_that_is_too_old_is_refused(library):
         library(21706)
 
 
-def test_who_has_none_is_told_so(monkeypatch):
-    monkeypatch.setattr(bindings, "LIBRARY", "libnone.so.2")
+def test_who_has_none_is_told_so():
     with pytest.raises(RunError, match=r"^transport is nccl: libnone\.so\.2 cannot be loaded"):
-        Nccl()
+        Nccl("libnone.so.2")

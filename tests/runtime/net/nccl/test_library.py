@@ -1,6 +1,9 @@
 """What the library for NCCL does when NCCL itself does not come back, and which tensors it is given."""
 
 import threading
+import weakref
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 
 import pytest
@@ -11,6 +14,7 @@ from harness.stand_in import Library
 from harness.stand_in_transport import StandInNccl
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.net.nccl import library as module
+from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink
 from recycle.runtime.net.network import Done, NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
@@ -64,6 +68,57 @@ def test_nothing_is_asked_of_what_was_given_up(monkeypatch):
     made.abort([communicator])
     monkeypatch.setattr(made._functions, "in_progress", lambda _: pytest.fail("it is no more"))
     assert communicator.complete
+
+
+class OneRank:
+    """NCCL's functions that say which device is the calling thread's."""
+
+    release = 0
+
+    def __init__(self, present, said):
+        self._present, self._said = present, said
+
+    def unique_id(self):
+        return b"name"
+
+    def join(self, *_):
+        self._said.append(("join", self._present.get()))
+        return 1
+
+    def abort(self, _):
+        self._said.append(("abort", self._present.get()))
+
+
+def test_nccl_makes_and_ends_communicators_on_the_rank_s_device_whatever_thread_asks(monkeypatch):
+    present, said = ContextVar("device", default=0), []
+
+    @contextmanager
+    def device(taken):
+        token = present.set(taken.index)
+        yield
+        present.reset(token)
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    functions = OneRank(present, said)
+    made = NcclLibrary(torch.device("cuda", 3), timedelta(seconds=60), nothing, functions, lambda _: None)
+    communicators = []
+    thread = threading.Thread(target=lambda: communicators.append(made.join(HashStore(), 0, 1)))
+    thread.start()
+    thread.join()
+    made.abort(communicators)
+    assert said == [("join", 3), ("abort", 3)]
+
+
+def test_a_tensor_that_is_not_yet_launched_stays_as_long_as_its_communicator(monkeypatch):
+    made, communicator = join(patience=timedelta(milliseconds=50))
+    monkeypatch.setattr(made._functions, "in_progress", lambda _: True)
+    monkeypatch.setattr(made._functions, "start", lambda *_: None)
+    tensor = torch.ones(1)
+    held = weakref.ref(tensor)
+    with pytest.raises(ConnectionLost):
+        communicator.start("sum", tensor)
+    del tensor
+    assert held() is not None
 
 
 class Named:

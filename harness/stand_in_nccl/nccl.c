@@ -1,0 +1,506 @@
+/* A stand-in for NCCL as a library: its names and its way to call them, over host memory and processes of one host.
+ *
+ * It is not NCCL. What it keeps of it is what recovery has to live with:
+ *   - A communicator that does not block is there at once, and is in progress until all its ranks have come.
+ *   - An operation is in progress until it is launched; a communicator's first one until all ranks have come to it,
+ *     because connections are made then. Who is in progress takes no other operation.
+ *   - Making connections waits for all that runs on the device, whatever communicator it is of, and no abort of the own
+ *     communicator ends that: CUDA does so where it loads a kernel or gives memory back.
+ *   - Operations of a communicator are carried out in order; with CUDA_DEVICE_MAX_CONNECTIONS=1 those of a process are.
+ *   - Nothing that a dead rank takes part in ever ends. An abort ends it on the own side, and nobody else is told.
+ *   - An abort waits for the launch that is under way, and until all that was given to its communicator has left the
+ *     device. So where that is behind another communicator's operation, it waits for the other one's abort.
+ * What is stricter: operations that differ between ranks are an error, and what was aborted is remembered and refused.
+ *
+ * Ranks share a file per communicator in the folder STAND_IN_NCCL_FOLDER (/dev/shm), and wait for each other by a
+ * futex in it. STAND_IN_NCCL_VERSION is the release that it says it is.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT };
+enum { SUM, MAXIMUM = 2, SEND = 100, RECEIVE };
+enum { MOST_RANKS = 256, CHUNK = 1 << 18, MOST_STREAMS = 1 << 16, RELEASE = 22907 };
+
+static const size_t widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+
+typedef struct {
+  char content[128];
+} Id;
+
+typedef struct {
+  size_t size;
+  unsigned magic, version;
+  int blocking, cluster, least, most;
+  const char *network;
+  int split;
+} Configuration;
+
+/* What a rank shows to the others: how far it is, and in which operation. */
+typedef struct {
+  _Atomic uint64_t written, taken;
+  uint64_t kind, type, count;
+} Place;
+
+typedef struct {
+  _Atomic uint32_t bell, come, connected;
+  Place places[MOST_RANKS];
+  char chunks[][CHUNK];
+} Shared;
+
+typedef struct Operation {
+  struct Operation *next;
+  struct Communicator *communicator;
+  const void *from;
+  void *to;
+  size_t count;
+  int kind, type;
+  void *stream;
+} Operation;
+
+/* Where operations run, one after the other. */
+typedef struct {
+  Operation *first, **last;
+  int closed;
+} Queue;
+
+typedef struct Communicator {
+  Shared *shared;
+  char path[PATH_MAX];
+  int rank, size;
+  uint64_t step;
+  _Atomic int state, aborted, gone;
+  int pending, connected;
+  Operation *launching;
+  Queue *queue;
+  pthread_t launcher;
+} Communicator;
+
+typedef struct {
+  void *stream;
+  long given, over;
+} Stream;
+
+/* Guards all that is not shared with other processes; `changed` tells of every change of it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static Queue *only_queue;
+static Stream streams[MOST_STREAMS];
+static long pending, running;
+static char last_error[256];
+
+static int fail(int result, const char *why) {
+  snprintf(last_error, sizeof last_error, "%s", why);
+  return result;
+}
+
+static Stream *stream_of(void *stream) {
+  uintptr_t first = (uintptr_t)stream ^ (uintptr_t)stream >> 16;
+  for (uintptr_t k = 0; k < MOST_STREAMS; k++) {
+    Stream *found = &streams[(first + k) % MOST_STREAMS];
+    if (found->stream == stream || !found->given) {
+      found->stream = stream;
+      return found;
+    }
+  }
+  abort();
+}
+
+/* ---- Waiting for other processes ---- */
+
+static void ring(Shared *shared) {
+  atomic_fetch_add(&shared->bell, 1);
+  syscall(SYS_futex, &shared->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+typedef int (*Condition)(Communicator *);
+
+/* Wait for what other ranks do; says whether it came before this side gave up. */
+static int await(Communicator *it, Condition come) {
+  struct timespec most = {.tv_nsec = 20 * 1000 * 1000};
+  for (;;) {
+    uint32_t seen = atomic_load(&it->shared->bell);
+    if (atomic_load(&it->aborted)) return 0;
+    if (come(it)) return 1;
+    syscall(SYS_futex, &it->shared->bell, FUTEX_WAIT, seen, &most, NULL, 0);
+  }
+}
+
+static int all_came(Communicator *it) { return (int)atomic_load(&it->shared->come) == it->size; }
+
+static int all_connected(Communicator *it) { return (int)atomic_load(&it->shared->connected) == it->size; }
+
+static int all_wrote(Communicator *it) {
+  for (int k = 0; k < it->size; k++)
+    if (atomic_load(&it->shared->places[k].written) <= it->step) return 0;
+  return 1;
+}
+
+static int all_took(Communicator *it) {
+  for (int k = 0; k < it->size; k++)
+    if (atomic_load(&it->shared->places[k].taken) < it->step) return 0;
+  return 1;
+}
+
+/* ---- Numbers ---- */
+
+static float of_bits(uint32_t bits) {
+  float number;
+  memcpy(&number, &bits, 4);
+  return number;
+}
+
+static uint32_t bits_of(float number) {
+  uint32_t bits;
+  memcpy(&bits, &number, 4);
+  return bits;
+}
+
+static float from_bfloat(uint16_t bits) { return of_bits((uint32_t)bits << 16); }
+
+static uint16_t to_bfloat(float number) {
+  uint32_t bits = bits_of(number);
+  if (number != number) return 0x7FC0;
+  return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+static float from_half(uint16_t half) {
+  uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31, rest = half & 0x3FF;
+  if (exponent == 31) return of_bits(sign | 0x7F800000 | rest << 13);
+  if (exponent) return of_bits(sign | (exponent + 112) << 23 | rest << 13);
+  float small = (float)rest / 16777216.0f;
+  return sign ? -small : small;
+}
+
+static uint16_t to_half(float number) {
+  uint32_t bits = bits_of(number), sign = (bits >> 16) & 0x8000, rest = bits & 0x7FFFFFFF;
+  if (rest > 0x7F800000) return (uint16_t)(sign | 0x7E00);
+  if (rest >= 0x477FF000) return (uint16_t)(sign | 0x7C00);
+  if (rest < 0x38800000) return (uint16_t)(sign | (bits_of(of_bits(rest) + 0.5f) - 0x3F000000));
+  return (uint16_t)(sign | ((rest - 0x38000000 + 0xFFF + ((rest >> 13) & 1)) >> 13));
+}
+
+#define SAME(number) (number)
+#define REDUCE(TYPE, NUMBER, FROM, TO)                                     \
+  for (size_t k = 0; k < count; k++) {                                     \
+    NUMBER total = FROM(((TYPE *)it->shared->chunks[0])[k]);               \
+    for (int rank = 1; rank < it->size; rank++) {                          \
+      NUMBER other = FROM(((TYPE *)it->shared->chunks[rank])[k]);          \
+      total = kind == SUM ? (NUMBER)(total + other) : total > other ? total : other; \
+    }                                                                      \
+    ((TYPE *)to)[k] = TO(total);                                           \
+  }                                                                        \
+  break;
+
+/* Put together what all ranks have written, in the order of ranks. */
+static void reduce(Communicator *it, void *to, size_t count, int type, int kind) {
+  switch (type) {
+    case INT8: REDUCE(int8_t, int8_t, SAME, SAME)
+    case UINT8: REDUCE(uint8_t, uint8_t, SAME, SAME)
+    case INT32: REDUCE(int32_t, int64_t, SAME, (int32_t))
+    case UINT32: REDUCE(uint32_t, uint32_t, SAME, SAME)
+    case INT64: REDUCE(int64_t, int64_t, SAME, SAME)
+    case UINT64: REDUCE(uint64_t, uint64_t, SAME, SAME)
+    case HALF: REDUCE(uint16_t, float, from_half, to_half)
+    case FLOAT: REDUCE(float, float, SAME, SAME)
+    case DOUBLE: REDUCE(double, double, SAME, SAME)
+    case BFLOAT: REDUCE(uint16_t, float, from_bfloat, to_bfloat)
+  }
+}
+
+/* ---- Operations ---- */
+
+static int agree(Communicator *it, const Operation *operation) {
+  for (int k = 0; k < it->size; k++) {
+    Place *place = &it->shared->places[k];
+    int expected = operation->kind;
+    if (k != it->rank && expected == SEND) expected = RECEIVE;
+    else if (k != it->rank && expected == RECEIVE) expected = SEND;
+    if ((int)place->kind != expected || place->count != operation->count || (int)place->type != operation->type) return 0;
+  }
+  return 1;
+}
+
+/* Carry out an operation, a chunk after the other. It is over for this rank when it has what it needs. */
+static void carry_out(const Operation *operation) {
+  Communicator *it = operation->communicator;
+  size_t width = widths[operation->type], most = CHUNK / width, done = 0;
+  Place *mine = &it->shared->places[it->rank];
+  do {
+    size_t count = operation->count - done < most ? operation->count - done : most;
+    if (!await(it, all_took)) return;
+    mine->kind = (uint64_t)operation->kind, mine->type = (uint64_t)operation->type, mine->count = operation->count;
+    if (operation->kind != RECEIVE)
+      memcpy(it->shared->chunks[it->rank], (const char *)operation->from + done * width, count * width);
+    atomic_store(&mine->written, it->step + 1);
+    ring(it->shared);
+    if (!await(it, all_wrote)) return;
+    if (!agree(it, operation)) {
+      atomic_store(&it->state, INVALID_USAGE);
+      return;
+    }
+    char *to = (char *)operation->to + done * width;
+    if (operation->kind == RECEIVE) memcpy(to, it->shared->chunks[1 - it->rank], count * width);
+    else if (operation->kind != SEND) reduce(it, to, count, operation->type, operation->kind);
+    atomic_store(&mine->taken, ++it->step);
+    ring(it->shared);
+    done += count;
+  } while (done < operation->count);
+}
+
+static void *run_queue(void *given) {
+  Queue *queue = given;
+  for (;;) {
+    pthread_mutex_lock(&lock);
+    while (!queue->first && !queue->closed) pthread_cond_wait(&changed, &lock);
+    Operation *operation = queue->first;
+    pthread_mutex_unlock(&lock);
+    if (!operation) break;
+    Communicator *it = operation->communicator;
+    if (!atomic_load(&it->aborted) && atomic_load(&it->state) != INVALID_USAGE) carry_out(operation);
+    /* What went wrong stays on the device until it is given up. */
+    pthread_mutex_lock(&lock);
+    while (atomic_load(&it->state) == INVALID_USAGE && !atomic_load(&it->aborted)) pthread_cond_wait(&changed, &lock);
+    if (!(queue->first = operation->next)) queue->last = &queue->first;
+    it->pending--, pending--, running--;
+    stream_of(operation->stream)->over++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    free(operation);
+  }
+  free(queue);
+  return NULL;
+}
+
+static Queue *new_queue(void) {
+  Queue *queue = calloc(1, sizeof *queue);
+  queue->last = &queue->first;
+  pthread_t thread;
+  pthread_create(&thread, NULL, run_queue, queue);
+  pthread_detach(thread);
+  return queue;
+}
+
+static int one_queue(void) {
+  const char *said = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return said && !strcmp(said, "1");
+}
+
+/* Begin a communicator, and put into its queue what it is given. */
+static void *run_launcher(void *given) {
+  Communicator *it = given;
+  atomic_fetch_add(&it->shared->come, 1);
+  ring(it->shared);
+  int whole = await(it, all_came);
+  if (whole) unlink(it->path);
+  pthread_mutex_lock(&lock);
+  if (whole) atomic_store(&it->state, SUCCESS);
+  while (!atomic_load(&it->aborted)) {
+    Operation *operation = it->launching;
+    if (!operation) {
+      pthread_cond_wait(&changed, &lock);
+      continue;
+    }
+    while (!it->connected && running) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    if (!it->connected) {
+      atomic_fetch_add(&it->shared->connected, 1);
+      ring(it->shared);
+      it->connected = await(it, all_connected);
+    }
+    pthread_mutex_lock(&lock);
+    if (atomic_load(&it->aborted)) break;
+    it->launching = NULL;
+    running++;
+    *it->queue->last = operation;
+    it->queue->last = &operation->next;
+    int before = IN_PROGRESS;
+    atomic_compare_exchange_strong(&it->state, &before, SUCCESS);
+    pthread_cond_broadcast(&changed);
+  }
+  if (it->launching) {
+    /* It was never launched. */
+    it->pending--, pending--;
+    stream_of(it->launching->stream)->over++;
+    free(it->launching);
+    it->launching = NULL;
+  }
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+static int launch(Communicator *it, int kind, const void *from, void *to, size_t count, int type, void *stream) {
+  if (!it || atomic_load(&it->gone)) return fail(INVALID_ARGUMENT, "the communicator is no more");
+  if (type < 0 || type > BFLOAT) return fail(INVALID_ARGUMENT, "there is no such type");
+  if (!from || !to) return fail(INVALID_ARGUMENT, "there is no tensor");
+  int state = atomic_load(&it->state);
+  if (state == IN_PROGRESS)
+    return fail(INVALID_ARGUMENT, "Attempt to use communicator before the previous operation returned ncclSuccess");
+  if (state != SUCCESS) return fail(state, "the communicator has failed");
+  Operation *operation = calloc(1, sizeof *operation);
+  *operation = (Operation){NULL, it, from, to, count, kind, type, stream};
+  pthread_mutex_lock(&lock);
+  it->pending++, pending++;
+  stream_of(stream)->given++;
+  atomic_store(&it->state, IN_PROGRESS);
+  it->launching = operation;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+  return IN_PROGRESS;
+}
+
+/* ---- What NCCL offers ---- */
+
+int ncclGetVersion(int *version) {
+  const char *said = getenv("STAND_IN_NCCL_VERSION");
+  *version = said ? atoi(said) : RELEASE;
+  return SUCCESS;
+}
+
+const char *ncclGetErrorString(int result) {
+  static const char *const names[] = {
+      "no error",         "unhandled cuda error", "unhandled system error", "internal error",
+      "invalid argument", "invalid usage",        "remote process exited",  "NCCL operation in progress",
+  };
+  return result >= 0 && result <= IN_PROGRESS ? names[result] : "unknown result code";
+}
+
+const char *ncclGetLastError(Communicator *it) {
+  (void)it;
+  return last_error;
+}
+
+int ncclGetUniqueId(Id *id) {
+  unsigned char name[16];
+  if (getrandom(name, sizeof name, 0) != sizeof name) return fail(SYSTEM_ERROR, "there are no random numbers");
+  memset(id, 0, sizeof *id);
+  for (size_t k = 0; k < sizeof name; k++) snprintf(id->content + 2 * k, 3, "%02x", name[k]);
+  return SUCCESS;
+}
+
+int ncclCommInitRankConfig(Communicator **made, int size, Id id, int rank, Configuration *configuration) {
+  *made = NULL;
+  if (configuration->magic != 0xCAFEBEEF) return fail(INVALID_ARGUMENT, "the configuration is not one");
+  if (configuration->size < sizeof(Configuration) || configuration->blocking != 0)
+    return fail(INVALID_USAGE, "communicators that block are not known here");
+  if (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size)
+    return fail(INVALID_ARGUMENT, "Invalid rank requested");
+  const char *folder = getenv("STAND_IN_NCCL_FOLDER");
+  Communicator *it = calloc(1, sizeof *it);
+  snprintf(it->path, sizeof it->path, "%s/stand-in-nccl-%.32s", folder ? folder : "/dev/shm", id.content);
+  int file = open(it->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  size_t length = sizeof(Shared) + (size_t)size * CHUNK;
+  it->shared = MAP_FAILED;
+  if (file >= 0 && !ftruncate(file, (off_t)length))
+    it->shared = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (file >= 0) close(file);
+  if (it->shared == MAP_FAILED) {
+    free(it);
+    return fail(SYSTEM_ERROR, "no memory can be shared");
+  }
+  it->rank = rank, it->size = size;
+  atomic_store(&it->state, IN_PROGRESS);
+  pthread_mutex_lock(&lock);
+  if (one_queue() && !only_queue) only_queue = new_queue();
+  it->queue = only_queue ? only_queue : new_queue();
+  pthread_mutex_unlock(&lock);
+  pthread_create(&it->launcher, NULL, run_launcher, it);
+  *made = it;
+  return IN_PROGRESS;
+}
+
+int ncclCommGetAsyncError(Communicator *it, int *state) {
+  if (!it || atomic_load(&it->gone)) return fail(INVALID_ARGUMENT, "the communicator is no more");
+  *state = atomic_load(&it->state);
+  return SUCCESS;
+}
+
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int how, Communicator *it, void *stream) {
+  if (how != SUM && how != MAXIMUM) return fail(INVALID_ARGUMENT, "there is no such reduction here");
+  return launch(it, how, from, to, count, type, stream);
+}
+
+static int transfer(Communicator *it, int kind, void *tensor, size_t count, int type, int peer, void *stream) {
+  if (it && !atomic_load(&it->gone) && (it->size != 2 || peer != 1 - it->rank))
+    return fail(INVALID_ARGUMENT, "transfers are between the two of a communicator here");
+  return launch(it, kind, tensor, tensor, count, type, stream);
+}
+
+int ncclSend(const void *from, size_t count, int type, int peer, Communicator *it, void *stream) {
+  return transfer(it, SEND, (void *)from, count, type, peer, stream);
+}
+
+int ncclRecv(void *to, size_t count, int type, int peer, Communicator *it, void *stream) {
+  return transfer(it, RECEIVE, to, count, type, peer, stream);
+}
+
+/* All that was given to it has left the device: then it is no more. */
+static void reclaim(Communicator *it) {
+  pthread_mutex_lock(&lock);
+  while (it->pending) pthread_cond_wait(&changed, &lock);
+  if (it->queue != only_queue) it->queue->closed = 1;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+  munmap(it->shared, sizeof(Shared) + (size_t)it->size * CHUNK);
+  it->shared = NULL;
+}
+
+int ncclCommAbort(Communicator *it) {
+  if (!it || atomic_exchange(&it->gone, 1)) return fail(INVALID_ARGUMENT, "the communicator is no more");
+  pthread_mutex_lock(&lock);
+  atomic_store(&it->aborted, 1);
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+  ring(it->shared);
+  pthread_join(it->launcher, NULL);
+  if (!all_came(it)) unlink(it->path);
+  reclaim(it);
+  return SUCCESS;
+}
+
+/* ---- What only the stand-in offers ---- */
+
+static long count(void *stream, int what) {
+  pthread_mutex_lock(&lock);
+  Stream *found = stream_of(stream);
+  long number = what ? found->over : found->given;
+  pthread_mutex_unlock(&lock);
+  return number;
+}
+
+/* How many operations this process has given with a stream, and how many of them are over, in that order. */
+long stand_in_given(void *stream) { return count(stream, 0); }
+
+long stand_in_over(void *stream) { return count(stream, 1); }
+
+/* Whether an operation that was given with a stream is not over. */
+int stand_in_busy(void *stream) {
+  pthread_mutex_lock(&lock);
+  Stream *found = stream_of(stream);
+  int busy = found->given != found->over;
+  pthread_mutex_unlock(&lock);
+  return busy;
+}
+
+/* How many operations of this process are not over. */
+long stand_in_pending(void) {
+  pthread_mutex_lock(&lock);
+  long number = pending;
+  pthread_mutex_unlock(&lock);
+  return number;
+}

@@ -1,0 +1,259 @@
+"""NCCL's own functions as they are called, and the library above them, in processes over the stand-in for NCCL."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import FileStore
+
+from harness.stand_in_library import ONE_QUEUE, HostLane, built, lacking, nccl_library
+from recycle.runtime.net.nccl.bindings import REDUCTIONS, TYPES, Nccl
+from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.ordered.communicators import Communicators
+
+pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
+FORK = multiprocessing.get_context("fork")
+LONG = 300_001
+"""Numbers of a tensor that goes in several pieces."""
+
+
+def until(over):
+    """Wait; who waits for ever is killed by its test."""
+    while not over():
+        time.sleep(0.001)
+
+
+class End:
+    """A rank's end of a communicator that is made and used by the functions themselves."""
+
+    def __init__(self, name, rank, size):
+        self.nccl = Nccl(str(built()))
+        self.lane = HostLane(built())
+        self.rank = rank
+        self.handle = self.nccl.join(name, rank, size)
+
+    def is_ready(self):
+        return not self.nccl.in_progress(self.handle)
+
+    def start(self, kind, tensor):
+        self.lane.follow(tensor)
+        self.nccl.start(kind, tensor, self.handle, self.rank, self.lane.number)
+        return self.lane.mark()
+
+    def carry(self, kind, tensor):
+        until(self.is_ready)
+        mark = self.start(kind, tensor)
+        until(mark.query)
+        return tensor
+
+    def abort(self):
+        self.nccl.abort(self.handle)
+
+
+def live(rank, number, pipe):
+    torch.set_num_threads(1)
+    try:
+        rank(number)
+    except BaseException as error:
+        pipe.send(f"rank {number}: {type(error).__name__}: {error}")
+        os._exit(1)
+    os._exit(0)
+
+
+def run(rank, count, killed=()):
+    """Fork some ranks, and see that they end, by SIGKILL where that is meant."""
+    pipes = [FORK.Pipe(duplex=False) for _ in range(count)]
+    processes = [FORK.Process(target=live, args=(rank, number, pipes[number][1])) for number in range(count)]
+    for each in processes:
+        each.start()
+    end = time.monotonic() + 60
+    try:
+        for each in processes:
+            each.join(max(0, end - time.monotonic()))
+        codes = [each.exitcode for each in processes]
+        said = [reader.recv() for reader, _ in pipes if reader.poll()]
+        assert codes == [-signal.SIGKILL if number in killed else 0 for number in range(count)], said
+    finally:
+        for each in processes:
+            each.kill()
+            each.join()
+
+
+def name():
+    return Nccl(str(built())).unique_id()
+
+
+def values(kind_of_number, rank):
+    return (torch.arange(LONG) % 13 + rank).to(kind_of_number)
+
+
+def test_sums_and_maxima_of_all_types_are_right():
+    unique = name()
+
+    def rank(number):
+        end = End(unique, number, 3)
+        for kind_of_number in TYPES:
+            for kind in REDUCTIONS:
+                given = torch.stack([values(kind_of_number, each) for each in range(3)])
+                expected = (given.sum(0) if kind == "sum" else given.amax(0)).to(kind_of_number)
+                assert torch.equal(end.carry(kind, values(kind_of_number, number)), expected), kind_of_number
+        end.abort()
+
+    run(rank, 3)
+
+
+def test_transfers_are_right():
+    unique = name()
+
+    def rank(number):
+        end = End(unique, number, 2)
+        for kind_of_number in TYPES:
+            sent = values(kind_of_number, 5)
+            if number == 0:
+                end.carry("send", sent)
+            else:
+                assert torch.equal(end.carry("receive", torch.zeros_like(sent)), sent)
+        end.abort()
+
+    run(rank, 2)
+
+
+def test_misuse_is_an_error_that_says_why():
+    unique = name()
+
+    def rank(number):
+        with pytest.raises(RuntimeError, match=r"^NCCL: invalid argument: Invalid rank requested$"):
+            End(unique, 2, 2)
+        if number == 1:
+            time.sleep(0.05)
+        end = End(unique, number, 2)
+        if number == 0:
+            with pytest.raises(RuntimeError, match="before the previous operation returned"):
+                end.start("sum", torch.ones(1))
+        end.carry("sum", torch.ones(1))
+        # What ranks do not agree on is found out.
+        end.start("sum" if number == 0 else "maximum", torch.ones(1))
+        with pytest.raises(RuntimeError, match=r"^NCCL: invalid usage"):
+            until(lambda: end.is_ready() and False)
+        end.abort()
+        for use in (end.is_ready, lambda: end.start("sum", torch.ones(1))):
+            with pytest.raises(RuntimeError, match="no more"):
+                use()
+
+    run(rank, 2)
+
+
+def test_nothing_of_a_killed_rank_ever_ends_but_by_abort():
+    unique, dead = name(), FORK.Event()
+
+    def rank(number):
+        end = End(unique, number, 3)
+        end.carry("sum", torch.ones(4))
+        if number == 2:
+            dead.set()
+            os.kill(os.getpid(), signal.SIGKILL)
+        dead.wait()
+        mark = end.start("sum", torch.ones(LONG))
+        until(end.is_ready)  # it is launched though nobody will answer
+        time.sleep(0.2)
+        assert not mark.query()
+        end.abort()
+        assert mark.query()
+
+    run(rank, 3, killed=[2])
+
+
+def test_a_rank_that_is_killed_before_it_came_keeps_nobody():
+    unique = name()
+
+    def rank(number):
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        end = End(unique, number, 3)
+        time.sleep(0.2)
+        assert not end.is_ready()
+        end.abort()
+
+    run(rank, 3, killed=[2])
+
+
+def test_who_aborts_tells_nobody():
+    unique, aborted, seen = name(), FORK.Event(), FORK.Event()
+
+    def rank(number):
+        end = End(unique, number, 2)
+        end.carry("sum", torch.ones(4))
+        if number == 0:
+            end.abort()
+            aborted.set()
+            seen.wait()
+            return
+        aborted.wait()
+        mark = end.start("sum", torch.ones(4))
+        time.sleep(0.2)
+        assert not mark.query()
+        assert end.is_ready()  # nor does it look like a failure
+        seen.set()
+        end.abort()
+
+    run(rank, 2)
+
+
+def join(library, folder, number, names):
+    """Communicators of two, made by the library."""
+    stores = [FileStore(f"{folder}/{each}", 2) for each in names]
+    joined = [library.join(store, number, 2) for store in stores]
+    until(lambda: all(each.complete for each in joined))
+    return joined
+
+
+@pytest.mark.parametrize("first", ["launched", "not launched"])
+def test_communicators_that_are_in_each_others_way_are_given_up_all_the_same(tmp_path, first):
+    """The one that is told first can end only when the other one has."""
+    over = FORK.Event()
+
+    def rank(number):
+        os.environ[ONE_QUEUE] = "1"
+        library = nccl_library(built(), NetworkOptions(rebuild_timeout=timedelta(seconds=30)))
+        stuck, behind = join(library, tmp_path, number, ["stuck", "behind"])
+        ready = [stuck, behind] if first == "launched" else [stuck]
+        for each in ready:
+            place = each.start("sum", torch.ones(1))
+            until(lambda each=each, place=place: each.is_over(place))
+        if number == 1:
+            over.wait()
+            return
+        stuck.start("sum", torch.ones(1))
+        if first == "launched":
+            behind.start("sum", torch.ones(1))
+        else:
+            # It waits for the device, which is never free: nobody waits for it here.
+            library._functions.start("sum", torch.ones(1), behind.handle, number, 0)
+        library.abort([behind, stuck])
+        assert ctypes.CDLL(str(built())).stand_in_pending() == 0, "they were left alone"
+        over.set()
+
+    run(rank, 2)
+
+
+def test_who_cannot_make_a_communicator_gives_up_those_it_has_made(tmp_path, monkeypatch):
+    def rank(_):
+        library = nccl_library(built(), NetworkOptions(rebuild_timeout=timedelta(seconds=30)))
+        communicators = Communicators(library, FileStore(f"{tmp_path}/store", 1), NetworkOptions(), lambda: None)
+        communicators.group("one", 0, 2)
+        made = communicators._joined[0]
+
+        def fail(*_):
+            raise RuntimeError("no more memory")
+
+        library._functions.join = fail
+        with pytest.raises(RuntimeError, match="no more memory"):
+            communicators.group("other", 0, 2)
+        assert made.aborted
+
+    run(rank, 1)

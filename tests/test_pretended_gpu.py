@@ -1,0 +1,76 @@
+"""What runs on GPUs, on pretended ones: where somebody has installed torch's build for CUDA for them."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MADE = ROOT / ".pretended-gpu" / "built"
+
+TINY = "layers = 2\nhidden = 16\nheads = 2\nsequence = 8\n"
+
+pytestmark = [
+    pytest.mark.skipif(not MADE.exists(), reason="scripts/pretend-gpu was never run here: it installs some 6 GB"),
+    pytest.mark.timeout(600),
+]
+
+
+def pretend(*words, **variables):
+    """What a command prints, and says beside it, that is run as if there were GPUs."""
+    own = {"PATH": os.defpath, "HOME": os.environ["HOME"], "STAND_IN_NCCL_VERSION": "23007"}
+    command = [ROOT / "scripts" / "pretend-gpu", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=own | variables, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "that nothing computes" not in ended.stderr
+    return ended.stdout, ended.stderr
+
+
+def test_the_check_of_gpus_finds_nothing_wrong():
+    said, _ = pretend("scripts/gpu-check", "find", "stages", "profile", "staged", "kills", "nccl", "--kills", "4")
+    rows = [line.split(" | ") for line in said.splitlines()[2:]]
+    assert [row[1] for row in rows] == ["passed"] * 6, said
+    assert "1 x pretended GPU" in rows[0][2]
+
+
+def test_what_is_read_before_it_was_copied_is_something_else():
+    """So that a wait that is missing shows."""
+    script = """
+import torch
+device = torch.arange(4.0).cuda()
+host = torch.zeros(4, pin_memory=True)
+host.copy_(device, non_blocking=True)
+assert host.tolist() != device.tolist()
+torch.cuda.current_stream().synchronize()
+assert host.tolist() == [0.0, 1.0, 2.0, 3.0]
+"""
+    pretend("python", "-c", script)
+
+
+def test_tensors_of_several_devices_are_refused():
+    script = """
+import torch
+for other in ("cpu", "cuda:1"):
+    try:
+        torch.ones(2, device="cuda:0") + torch.ones(2, device=other)
+    except RuntimeError as error:
+        print(error)
+"""
+    said, _ = pretend("python", "-c", script, PRETENDED_GPUS="2")
+    assert said.count("Expected all tensors to be on the same device") == 2
+
+
+@pytest.mark.parametrize("transport", [(), ("--nccl",)])
+def test_a_run_with_a_kill_has_the_losses_of_one_on_a_cpu(tmp_path, transport):
+    (tmp_path / "model.toml").write_text(TINY)
+    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nserver = "W1_1"\nstep = 3\n')
+    shape = ["-D", "2", "-P", "2", "-M", "4", "--model", f"{tmp_path}/model.toml", "--iterations", "6", "--exact"]
+    faults = ["--faults", f"{tmp_path}/faults.toml", "--device", "cuda", *transport]
+    losses = []
+    for name, more in (("cpu", []), ("cuda", faults)):
+        _, said = pretend("recycle", "train", *shape, *more, "-o", f"{tmp_path}/{name}")
+        losses.append(sorted(set(re.findall(r"iteration (\d+)/6: loss (\S+),", said))))
+    assert len(losses[0]) == 6
+    assert losses[0] == losses[1]
