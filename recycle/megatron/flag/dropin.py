@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from recycle.control.view import Member
 from recycle.errors import UserError
-from recycle.megatron.flag.accelerator import keep_groups_on_host, lacks_nccl, transport_of
+from recycle.megatron.flag.accelerator import cannot_sum, keep_groups_on_host, lacks_nccl, transport_of
 from recycle.megatron.flag.alone import make_lonely_groups
 from recycle.megatron.flag.comeback import Comeback
 from recycle.megatron.flag.ending import Ending
@@ -329,6 +329,8 @@ def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) ->
     def settings(name: str) -> Any:
         return getattr(arguments, name, None)
 
+    if not survives and settings("distributed_backend") == "gloo" and (reason := cannot_sum(settings)):
+        raise RunError(reason)
     own = not_own(settings, flags.exact) if owns_steps(flags) else ()
     kept = () if flags.redundancy is None or owns_steps(flags) else not_kept(settings)
     for problem in chain(refusals(settings, lacks_nccl()), own, kept):

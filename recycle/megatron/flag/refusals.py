@@ -56,6 +56,7 @@ BALANCE = Advice("what it counts is summed over pipelines, whose orders differ",
 DISPATCH = Advice("tokens travel around torch.distributed, where no failure is seen", "use alltoall")
 LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
 MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", "leave it out")
+COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
 
 RULES = (
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
@@ -111,6 +112,11 @@ RULES = (
         (),
         Advice("ranks send to each other in it, and dead ones do not answer", "leave it out"),
     ),
+    Rule(("pipeline_model_parallel_comm_backend",), (), COMMUNICATORS),
+    _off(
+        "te_rng_tracker",
+        Advice("its random states are objects on a GPU, and who comes back is given tensors", "leave it out"),
+    ),
     Rule(("logits_save_dir", "logits_load_dir", "moe_routing_trace_path"), (), MOVED),
     Rule(
         ("num_microbatches_with_partial_activation_checkpoints",),
@@ -152,8 +158,6 @@ AS_ANOTHER = (
 )
 """Settings that need the value of another one, which is what Megatron gives them."""
 
-COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
-
 OVER_NCCL = (
     Rule(
         ("timing_log_level",),
@@ -163,7 +167,7 @@ OVER_NCCL = (
             "use --timing-log-level 1",
         ),
     ),
-    Rule(("pipeline_model_parallel_comm_backend", "nccl_communicator_config_path"), (), COMMUNICATORS),
+    Rule(("nccl_communicator_config_path",), (), COMMUNICATORS),
     Rule(("high_priority_stream_groups",), ([],), COMMUNICATORS),
     _off("use_sharp", COMMUNICATORS),
     _off("nccl_ub", COMMUNICATORS),

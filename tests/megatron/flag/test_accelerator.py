@@ -31,7 +31,6 @@ def test_nccl_is_refused_with_the_reason_where_it_cannot_be_had():
     ("name", "value"),
     [
         ("timing_log_level", 2),
-        ("pipeline_model_parallel_comm_backend", "nccl"),
         ("nccl_communicator_config_path", "communicators.yaml"),
         ("high_priority_stream_groups", ["dp_cp"]),
         ("use_sharp", True),
@@ -42,6 +41,15 @@ def test_over_nccl_what_needs_torchs_communicators_or_waits_for_the_whole_gpu_is
     (line,) = said(distributed_backend="nccl", **{name: value})
     assert line.startswith(f"{name} is ")
     assert said(distributed_backend="gloo", **{name: value}) == []
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("pipeline_model_parallel_comm_backend", "nccl"), ("te_rng_tracker", True)]
+)
+def test_what_no_view_gives_up_and_nobody_can_hand_over_is_refused_over_both(name, value, backend):
+    (line,) = said(distributed_backend=backend, **{name: value})
+    assert line.startswith(f"{name} is ")
 
 
 @NO_GPU

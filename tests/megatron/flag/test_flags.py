@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from harness.examples import QUICK, paper_job
 from recycle.errors import UserError
@@ -187,3 +188,11 @@ def test_what_cannot_be_planned_is_refused_before_training_starts():
         chosen(arguments(recycle_exact=True), survives=False)
     with pytest.raises(UserError, match="its last server is W2_3"):
         chosen(arguments(recycle_dead="W5_0"), survives=False)
+
+
+def test_on_gpus_torchs_own_groups_are_not_asked_over_gloo_for_what_they_cannot_do(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=r"do not sum gradients that lie on GPUs; use --distributed-backend nccl"):
+        chosen(arguments(), survives=False)
+    chosen(arguments(), survives=True)
+    chosen(arguments(use_distributed_optimizer=True), survives=False)
