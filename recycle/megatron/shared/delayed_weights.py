@@ -6,7 +6,11 @@ communication, so it is set once the configuration is checked, and before layers
 
 What is left is taken out of the stores right after the backward pass, and is its micro-batch's from then on: weight
 gradients can be computed in any order, and dropped. Until then it holds the inputs of the products and the gradients of
-their outputs, while all else of the graph is free.
+their outputs, as they were gathered over ranks and rounded, while all else of the graph is free. So nothing is
+communicated when it is computed.
+
+Gradients of biases come with the products, or in the backward pass already: where they are rounded, where the bias is
+added outside of the module, or where an activation's gradient has it. Only the product shows which.
 """
 
 from collections import Counter
@@ -96,9 +100,9 @@ class DelayedModules:
         """
         with torch.no_grad():
             for module, entries in reversed(left):
-                for each in entries:
-                    module.wgrad_store.context.put(each)
-                with _adding(module):
+                with _adding(module) as elsewhere:
+                    for (tensors, product), biases in zip(entries, _biases(module, len(entries)), strict=True):
+                        module.wgrad_store.context.put([tensors, _noting(elsewhere, biases, product)])
                     module.backward_dw()
                 assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
                 for parameter in module.parameters(recurse=False):
@@ -113,7 +117,14 @@ def delays(module: torch.nn.Module) -> bool:
 
 def _parts(kept: Any) -> Iterator[torch.Tensor]:
     rounded = getattr(kept, "get_data_tensors", None)
-    return (each for each in ((kept,) if rounded is None else rounded()) if isinstance(each, torch.Tensor))
+    if rounded is not None:
+        kept = rounded()
+    if isinstance(kept, torch.Tensor):
+        yield kept
+    elif isinstance(kept, (list, tuple)):
+        # Those of several experts, or of both ways in which a tensor was rounded.
+        for each in kept:
+            yield from _parts(each)
 
 
 def _emptied(context: Any) -> list[Any]:
@@ -123,18 +134,51 @@ def _emptied(context: Any) -> list[Any]:
     return entries
 
 
+def _biases(module: Any, products: int) -> Iterator[Sequence[torch.nn.Parameter]]:
+    """The biases of a module by the products that it leaves, the last layer first: their gradients may come with these."""
+    named = module.named_parameters(recurse=False)
+    biases = [each for name, each in named if "bias" in name and not name.startswith("layer_norm")]
+    size = len(biases) // products
+    return (biases[size * place : size * (place + 1)] for place in reversed(range(products)))
+
+
+def _noting(
+    elsewhere: set[torch.nn.Parameter], biases: Sequence[torch.nn.Parameter], product: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A product that adds those biases to a set whose gradients do not come with it.
+
+    Modules write the gradient of a bias that has none, whether it came with the product or not.
+    """
+
+    def computed(*tensors: Any) -> Any:
+        found = product(*tensors)
+        gradients = found[1] if isinstance(found[1], list) else [found[1]]
+        for bias, gradient in zip(biases, gradients, strict=False):
+            if gradient is None or not gradient.numel():
+                bias.grad = bias.detach()
+                elsewhere.add(bias)
+        return found
+
+    return computed
+
+
 @contextmanager
-def _adding(module: Any) -> Iterator[None]:
-    """What is written to ``grad`` within the block is added to what was there; modules write over it."""
+def _adding(module: Any) -> Iterator[set[torch.nn.Parameter]]:
+    """What is written to ``grad`` within the block is added to what was there; modules write over it.
+
+    It gives a set for the parameters of which nothing is to be added.
+    """
+    elsewhere: set[torch.nn.Parameter] = set()
     own = list(module.parameters(recurse=False))
     before = [each.grad for each in own]
     for each in own:
         each.grad = None
-    yield
+    yield elsewhere
     # Fused products add to main_grad themselves, and leave nothing of use in grad.
-    fused = bool(getattr(module, "fuse_wgrad_accumulation", False))
+    if getattr(module, "fuse_wgrad_accumulation", False):
+        elsewhere.update(each for each in own if each.dim() > 1)
     for parameter, gradient in zip(own, before, strict=True):
-        added = None if fused and parameter.dim() > 1 else parameter.grad
+        added = None if parameter in elsewhere else parameter.grad
         main = getattr(parameter, "main_grad", None)
         target = gradient if main is None else main
         if added is not None and target is not None:

@@ -21,29 +21,38 @@ class Store:
 
 
 class Product(torch.autograd.Function):
+    """It leaves its weight's gradient, and its bias's with it unless that comes from elsewhere."""
+
     @staticmethod
-    def forward(ctx, source, weight, bias, store):
+    def forward(ctx, source, weight, bias, store, elsewhere):
         ctx.save_for_backward(source, weight)
-        ctx.store = store
+        ctx.store, ctx.elsewhere = store, elsewhere
         return source @ weight.t() + bias
 
     @staticmethod
     def backward(ctx, gradient):
         source, weight = ctx.saved_tensors
-        ctx.store.context.put([[source, gradient], lambda source, gradient: (gradient.t() @ source, gradient.sum(0))])
-        return gradient @ weight, None, None, None
+        own = None if ctx.elsewhere else (lambda gradient: gradient.sum(0))
+        ctx.store.context.put(
+            [[source, gradient], lambda source, gradient: (gradient.t() @ source, own and own(gradient))]
+        )
+        return gradient @ weight, None, gradient.sum(0) if ctx.elsewhere else None, None, None
 
 
 class DelayingLinear(torch.nn.Linear):
-    """It stands in for Transformer Engine's Linear: it writes over ``grad``, and leaves a bias that has one alone."""
+    """It stands in for Transformer Engine's Linear, which needs a GPU.
 
-    def __init__(self, *sizes, fused=False):
+    It writes over ``grad``, leaves a bias that has one alone, and takes for granted that the product has one otherwise.
+    """
+
+    def __init__(self, *sizes, fused=False, elsewhere=False):
         super().__init__(*sizes)
         self.wgrad_store = Store()
         self.fuse_wgrad_accumulation = fused
+        self.elsewhere = elsewhere
 
     def forward(self, source):
-        return Product.apply(source, self.weight, self.bias, self.wgrad_store)
+        return Product.apply(source, self.weight, self.bias, self.wgrad_store, self.elsewhere)
 
     def backward_dw(self):
         tensors, compute = self.wgrad_store.context.get()
@@ -54,7 +63,32 @@ class DelayingLinear(torch.nn.Linear):
         else:
             self.weight.grad = weight
         if self.bias.grad is None:
-            self.bias.grad = bias
+            self.bias.grad = bias.to(self.bias.dtype)
+
+
+class DelayingLayers(torch.nn.Module):
+    """It stands in for Transformer Engine's LayerNormMLP: two products, of which the last layer's is left first."""
+
+    def __init__(self, elsewhere=False):
+        super().__init__()
+        self.layer_norm_bias = torch.nn.Parameter(torch.zeros(4))
+        self.fc1_weight, self.fc1_bias = torch.nn.Linear(4, 3).parameters()
+        self.fc2_weight, self.fc2_bias = torch.nn.Linear(3, 3).parameters()
+        self.wgrad_store = Store()
+        self.elsewhere = elsewhere
+
+    def forward(self, source):
+        source = source + self.layer_norm_bias
+        source = Product.apply(source, self.fc1_weight, self.fc1_bias, self.wgrad_store, self.elsewhere).tanh()
+        return Product.apply(source, self.fc2_weight, self.fc2_bias, self.wgrad_store, False)
+
+    def backward_dw(self):
+        for name in ("fc2", "fc1"):
+            tensors, compute = self.wgrad_store.context.get()
+            weight, bias = compute(*tensors)
+            getattr(self, f"{name}_weight").grad = weight
+            if getattr(self, f"{name}_bias").grad is None:
+                getattr(self, f"{name}_bias").grad = bias.to(weight.dtype)
 
 
 def make(kind, **more):
@@ -95,6 +129,30 @@ def test_weight_gradients_add_up_in_any_order(order):
     for place in order:
         modules.compute(left[place], nobody)
     torch.testing.assert_close([each.grad for each in model.parameters()], expected())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_bias_gets_its_gradient_once_wherever_that_comes_from(elsewhere):
+    model = make(DelayingLinear, elsewhere=elsewhere)
+    modules, left = leave(model)
+    assert all((each.grad is not None) == elsewhere for each in (model[0].bias, model[2].bias))
+    for each in left:
+        modules.compute(each, nobody)
+    torch.testing.assert_close([each.grad for each in model.parameters()], expected())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_each_of_several_products_in_a_module_has_its_own_bias(elsewhere):
+    torch.manual_seed(0)
+    model = DelayingLayers(elsewhere)
+    whole = {name: each.detach().requires_grad_() for name, each in model.named_parameters()}
+    for each in sources():
+        hidden = (each + whole["layer_norm_bias"]) @ whole["fc1_weight"].t() + whole["fc1_bias"]
+        (hidden.tanh() @ whole["fc2_weight"].t() + whole["fc2_bias"]).square().sum().backward()
+    modules, left = leave(model)
+    for each in reversed(left):
+        modules.compute(each, nobody)
+    torch.testing.assert_close([each.grad for each in model.parameters()], [each.grad for each in whole.values()])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -152,6 +210,12 @@ def test_of_a_rounded_tensor_its_parts_are_held():
     whole = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None, torch.zeros(2, dtype=torch.uint8)))
     left = Delayed(None, [([whole, torch.zeros(1), None], None)])
     assert [each.nbytes for each in left.tensors] == [12, 2, 4]
+
+
+def test_what_experts_leave_is_held_by_expert():
+    rounded = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None))
+    left = Delayed(None, [([[torch.zeros(1), rounded], [torch.zeros(2), torch.zeros(4)], [None]], None)])
+    assert [each.nbytes for each in left.tensors] == [4, 12, 8, 16]
 
 
 def test_weights_that_two_modules_use_are_refused():
