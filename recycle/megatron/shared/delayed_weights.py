@@ -25,6 +25,9 @@ from recycle.runtime.errors import RunError
 CACHE = "disable_parameter_transpose_cache"
 """The attribute with which Megatron's wrappers do not tell Transformer Engine of the first micro-batch."""
 
+FACTORS = 2
+"""Of a product: its input and the gradient of its output, which come before all else that is kept for it."""
+
 
 class Delayed(NamedTuple):
     """What one module has left of one backward pass: for each product its tensors, and what computes it."""
@@ -34,8 +37,11 @@ class Delayed(NamedTuple):
 
     @property
     def tensors(self) -> Iterator[torch.Tensor]:
-        """What it holds; of a rounded tensor, what that is made of."""
-        return (each for kept, _ in self.entries for whole in kept for each in _parts(whole))
+        """What it holds: inputs and gradients of outputs, and of a rounded tensor what that is made of.
+
+        Where experts say as well where their products go, that is ``main_grad``, which is there anyway.
+        """
+        return (each for kept, _ in self.entries for whole in kept[:FACTORS] for each in _parts(whole))
 
 
 def add_up_always(model: torch.nn.Module) -> None:
@@ -73,13 +79,21 @@ class DelayedModules:
         model: of the stage.
 
     Raises:
-        RunError: they cannot leave those of a weight that several modules use.
+        RunError: they cannot leave those of a weight that several modules use, nor those of experts apart from
+            ``main_grad``.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules: list[Any] = [each for each in model.modules() if delays(each)]
         users = Counter(id(own) for each in model.modules() for own in each.parameters(recurse=False))
         for module in self._modules:
+            if hasattr(module, "num_gemms") and not module.fuse_wgrad_accumulation:
+                # Since 2.8 the backward pass gives autograd the memory for the products, before they are computed.
+                raise RunError(
+                    f"gradient_accumulation_fusion is off: a {type(module).__name__} of Transformer Engine can leave "
+                    "weight gradients of experts only if it adds them up itself; turn it on, or make the plan with "
+                    "--backward fused"
+                )
             if any(users[id(each)] > 1 for each in module.parameters(recurse=False)):
                 raise RunError(
                     f"a weight of a {type(module).__name__} is tied to another module's: Transformer Engine loses a "
@@ -135,7 +149,7 @@ def _emptied(context: Any) -> list[Any]:
 
 
 def _biases(module: Any, products: int) -> Iterator[Sequence[torch.nn.Parameter]]:
-    """The biases of a module by the products that it leaves, the last layer first: their gradients may come with these."""
+    """The biases of a module by the products with which their gradients may come; the last layer's is the first."""
     named = module.named_parameters(recurse=False)
     biases = [each for name, each in named if "bias" in name and not name.startswith("layer_norm")]
     size = len(biases) // products

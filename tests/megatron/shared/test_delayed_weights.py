@@ -208,14 +208,24 @@ def test_no_layer_that_adds_up_itself_is_told_of_the_first_micro_batch():
 
 def test_of_a_rounded_tensor_its_parts_are_held():
     whole = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None, torch.zeros(2, dtype=torch.uint8)))
-    left = Delayed(None, [([whole, torch.zeros(1), None], None)])
+    left = Delayed(None, [([whole, torch.zeros(1)], None)])
     assert [each.nbytes for each in left.tensors] == [12, 2, 4]
 
 
 def test_what_experts_leave_is_held_by_expert():
     rounded = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None))
-    left = Delayed(None, [([[torch.zeros(1), rounded], [torch.zeros(2), torch.zeros(4)], [None]], None)])
+    main_grads = [torch.zeros(7), torch.zeros(7)]
+    left = Delayed(None, [([[torch.zeros(1), rounded], [torch.zeros(2), torch.zeros(4)], main_grads], None)])
     assert [each.nbytes for each in left.tensors] == [4, 12, 8, 16]
+
+
+def test_experts_that_do_not_add_up_themselves_are_refused():
+    class DelayingExperts(DelayingLinear):
+        num_gemms = 2
+
+    with pytest.raises(RunError, match=r"^gradient_accumulation_fusion is off: a DelayingExperts .* --backward fused"):
+        DelayedModules(DelayingExperts(4, 4))
+    assert DelayedModules(DelayingExperts(4, 4, fused=True)).take() == []
 
 
 def test_weights_that_two_modules_use_are_refused():
