@@ -13,6 +13,7 @@ Gradients of biases come with the products, or in the backward pass already: whe
 added outside of the module, or where an activation's gradient has it. Only the product shows which.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from recycle.runtime.errors import RunError
 
 CACHE = "disable_parameter_transpose_cache"
 """The attribute with which Megatron's wrappers do not tell Transformer Engine of the first micro-batch."""
+
+DEBUG_STATE = "transformer_engine.debug.pytorch.debug_state"
+"""Where Transformer Engine keeps whether its layers are debugged, from when the first of them is made."""
 
 FACTORS = 2
 """Of a product: its input and the gradient of its output, which come before all else that is kept for it."""
@@ -69,6 +73,11 @@ def delay_weight_gradients(config: Any) -> None:
             "tp_comm_overlap is on: Transformer Engine computes weight gradients while it communicates then, and "
             "cannot leave them for later; turn it off, or make the plan with --backward fused"
         )
+    if getattr(config, "use_transformer_engine_op_fuser", False):
+        raise RunError(
+            "use_transformer_engine_op_fuser is on: what Transformer Engine fuses of operations computes weight "
+            "gradients at once; turn it off, or make the plan with --backward fused"
+        )
     config.delay_wgrad_compute = True
 
 
@@ -80,11 +89,16 @@ class DelayedModules:
 
     Raises:
         RunError: they cannot leave those of a weight that several modules use, nor those of experts apart from
-            ``main_grad``.
+            ``main_grad``, nor any while they are debugged.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules: list[Any] = [each for each in model.modules() if delays(each)]
+        if self._modules and _debugged():
+            raise RunError(
+                "nvdlfw_inspect is initialized: Transformer Engine leaves no weight gradients while it debugs; leave "
+                "it out, or make the plan with --backward fused"
+            )
         users = Counter(id(own) for each in model.modules() for own in each.parameters(recurse=False))
         for module in self._modules:
             if hasattr(module, "num_gemms") and not module.fuse_wgrad_accumulation:
@@ -127,6 +141,11 @@ def delays(module: torch.nn.Module) -> bool:
     """Whether a module leaves its weight gradients for ``backward_dw``."""
     store = getattr(module, "wgrad_store", None)
     return store is not None and hasattr(module, "backward_dw") and store.delay_wgrad_compute()
+
+
+def _debugged() -> bool:
+    state = sys.modules.get(DEBUG_STATE)
+    return state is not None and bool(state.TEDebugState.debug_enabled)
 
 
 def _parts(kept: Any) -> Iterator[torch.Tensor]:

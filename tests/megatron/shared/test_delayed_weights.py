@@ -1,12 +1,19 @@
 """The split of modules that leave their weight gradients themselves, as Transformer Engine's do."""
 
 import queue
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add_up_always, delay_weight_gradients
+from recycle.megatron.shared.delayed_weights import (
+    DEBUG_STATE,
+    Delayed,
+    DelayedModules,
+    add_up_always,
+    delay_weight_gradients,
+)
 from recycle.runtime.errors import RunError
 
 
@@ -243,3 +250,20 @@ def test_overlapped_communication_is_refused():
     config.tp_comm_overlap = False
     delay_weight_gradients(config)
     assert config.delay_wgrad_compute
+
+
+def test_fused_operations_are_refused():
+    config = SimpleNamespace(tp_comm_overlap=False, use_transformer_engine_op_fuser=True)
+    with pytest.raises(RunError, match=r"^use_transformer_engine_op_fuser is on"):
+        delay_weight_gradients(config)
+    assert not hasattr(config, "delay_wgrad_compute")
+
+
+def test_layers_that_are_debugged_are_refused(monkeypatch):
+    state = SimpleNamespace(debug_enabled=True)
+    monkeypatch.setitem(sys.modules, DEBUG_STATE, SimpleNamespace(TEDebugState=state))
+    with pytest.raises(RunError, match=r"^nvdlfw_inspect is initialized"):
+        DelayedModules(DelayingLinear(4, 4))
+    assert DelayedModules(torch.nn.Linear(4, 4)).take() == []
+    state.debug_enabled = False
+    assert DelayedModules(DelayingLinear(4, 4)).take() == []
