@@ -190,7 +190,7 @@ def _in_order(
     for place in order:
         modules.compute(left[place], lambda _: None)
     for (name, expected), (_, found) in zip(whole.named(), parts.named(), strict=True):
-        worst = max(worst, _apart(f"{name}, W in the order {order}", found, expected, parts))
+        worst = max(worst, _apart(f"{name}, W in the order {order},", found, expected, parts))
     return worst
 
 

@@ -1,12 +1,12 @@
 """The split of modules that leave their weight gradients themselves, as Transformer Engine's do."""
 
-import queue
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from harness.delaying_layers import DelayingLayers, DelayingLinear
 from recycle.megatron.shared.delayed_weights import (
     DEBUG_STATE,
     Delayed,
@@ -15,87 +15,6 @@ from recycle.megatron.shared.delayed_weights import (
     delay_weight_gradients,
 )
 from recycle.runtime.errors import RunError
-
-
-class Store:
-    """What WeightGradStore is."""
-
-    def __init__(self):
-        self.context = queue.Queue()
-
-    def delay_wgrad_compute(self):
-        return True
-
-
-class Product(torch.autograd.Function):
-    """It leaves its weight's gradient, and its bias's with it unless that comes from elsewhere."""
-
-    @staticmethod
-    def forward(ctx, source, weight, bias, store, elsewhere):
-        ctx.save_for_backward(source, weight)
-        ctx.store, ctx.elsewhere = store, elsewhere
-        return source @ weight.t() + bias
-
-    @staticmethod
-    def backward(ctx, gradient):
-        source, weight = ctx.saved_tensors
-        own = None if ctx.elsewhere else (lambda gradient: gradient.sum(0))
-        ctx.store.context.put(
-            [[source, gradient], lambda source, gradient: (gradient.t() @ source, own and own(gradient))]
-        )
-        return gradient @ weight, None, gradient.sum(0) if ctx.elsewhere else None, None, None
-
-
-class DelayingLinear(torch.nn.Linear):
-    """It stands in for Transformer Engine's Linear, which needs a GPU.
-
-    It writes over ``grad``, leaves a bias that has one alone, and takes for granted that the product has one otherwise.
-    """
-
-    def __init__(self, *sizes, fused=False, elsewhere=False):
-        super().__init__(*sizes)
-        self.wgrad_store = Store()
-        self.fuse_wgrad_accumulation = fused
-        self.elsewhere = elsewhere
-
-    def forward(self, source):
-        return Product.apply(source, self.weight, self.bias, self.wgrad_store, self.elsewhere)
-
-    def backward_dw(self):
-        tensors, compute = self.wgrad_store.context.get()
-        weight, bias = compute(*tensors)
-        if self.fuse_wgrad_accumulation:
-            self.weight.main_grad += weight
-            self.weight.grad = torch.full_like(weight, 1e9)
-        else:
-            self.weight.grad = weight
-        if self.bias.grad is None:
-            self.bias.grad = bias.to(self.bias.dtype)
-
-
-class DelayingLayers(torch.nn.Module):
-    """It stands in for Transformer Engine's LayerNormMLP: two products, of which the last layer's is left first."""
-
-    def __init__(self, elsewhere=False):
-        super().__init__()
-        self.layer_norm_bias = torch.nn.Parameter(torch.zeros(4))
-        self.fc1_weight, self.fc1_bias = torch.nn.Linear(4, 3).parameters()
-        self.fc2_weight, self.fc2_bias = torch.nn.Linear(3, 3).parameters()
-        self.wgrad_store = Store()
-        self.elsewhere = elsewhere
-
-    def forward(self, source):
-        source = source + self.layer_norm_bias
-        source = Product.apply(source, self.fc1_weight, self.fc1_bias, self.wgrad_store, self.elsewhere).tanh()
-        return Product.apply(source, self.fc2_weight, self.fc2_bias, self.wgrad_store, False)
-
-    def backward_dw(self):
-        for name in ("fc2", "fc1"):
-            tensors, compute = self.wgrad_store.context.get()
-            weight, bias = compute(*tensors)
-            getattr(self, f"{name}_weight").grad = weight
-            if getattr(self, f"{name}_bias").grad is None:
-                getattr(self, f"{name}_bias").grad = bias.to(weight.dtype)
 
 
 def make(kind, **more):
