@@ -26,6 +26,9 @@ from recycle.runtime.errors import RunError
 CACHE = "disable_parameter_transpose_cache"
 """The attribute with which Megatron's wrappers do not tell Transformer Engine of the first micro-batch."""
 
+DELAYS = "2.3.0"
+"""The release from which layers leave weight gradients."""
+
 DEBUG_STATE = "transformer_engine.debug.pytorch.debug_state"
 """Where Transformer Engine keeps whether its layers are debugged, from when the first of them is made."""
 
@@ -66,8 +69,17 @@ def delay_weight_gradients(config: Any) -> None:
         config: Megatron's, checked already; no layer was made of it yet.
 
     Raises:
-        RunError: it has a setting with which that does not work.
+        RunError: it has a setting with which that does not work, or the release that is installed is too old.
     """
+    # Not before there is a configuration, because who imports Megatron decides whether its functions are compiled.
+    from megatron.core import utils
+
+    release = utils.get_te_version()
+    if release is not None and not utils.is_te_min_version(DELAYS):
+        raise RunError(
+            f"Transformer Engine is {release}: its layers leave weight gradients from {DELAYS} on; install that or use "
+            "Megatron's own layers"
+        )
     if config.tp_comm_overlap:
         raise RunError(
             "tp_comm_overlap is on: Transformer Engine computes weight gradients while it communicates then, and "

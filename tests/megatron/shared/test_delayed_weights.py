@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from megatron.core import utils
+from packaging.version import Version
 
 from harness.delaying_layers import DelayingLayers, DelayingLinear
 from recycle.megatron.shared.delayed_weights import (
@@ -167,6 +169,16 @@ def test_overlapped_communication_is_refused():
     with pytest.raises(RunError, match=r"^tp_comm_overlap is on"):
         delay_weight_gradients(config)
     config.tp_comm_overlap = False
+    delay_weight_gradients(config)
+    assert config.delay_wgrad_compute
+
+
+def test_releases_whose_layers_leave_nothing_are_refused(monkeypatch):
+    config = SimpleNamespace(tp_comm_overlap=False)
+    monkeypatch.setattr(utils, "get_te_version", lambda: Version("2.2.0"))
+    with pytest.raises(RunError, match=r"^Transformer Engine is 2\.2\.0: .* from 2\.3\.0 on"):
+        delay_weight_gradients(config)
+    monkeypatch.setattr(utils, "get_te_version", lambda: Version("2.10.0"))
     delay_weight_gradients(config)
     assert config.delay_wgrad_compute
 
