@@ -106,7 +106,7 @@ def delayed(_: argparse.Namespace) -> str:
     """Transformer Engine's split backward pass against its own fused one."""
     require_gpu("Transformer Engine computes on GPUs only; tests/megatron/shared has a stand-in for it")
     require("transformer_engine.pytorch", "megatron.core")
-    from scripts.gpu_parts import compare_delayed
+    from scripts.gpu_delayed import compare_delayed
 
     return compare_delayed()
 

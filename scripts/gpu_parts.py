@@ -6,7 +6,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing import get_context
 from typing import Any, NamedTuple, cast
@@ -109,64 +109,6 @@ def compare_stages(kind: DeviceKind) -> str:
 def _difference(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], relative: float = 1e-4) -> float:
     torch.testing.assert_close(list(first), list(second), rtol=relative, atol=relative / 10)
     return max(float((one - other).abs().max()) for one, other in zip(first, second, strict=True))
-
-
-def compare_delayed() -> str:
-    """Transformer Engine's linear layers: weight gradients that were left, in another order, against those at once.
-
-    Those that are added up in ``grad``, those that layers add to ``main_grad`` themselves, and those of fp8.
-    """
-    found = [f"{name} {_delayed_difference(fused, rounded):.1e}" for name, fused, rounded in _delayed_ways()]
-    return f"split at most so far from fused: {', '.join(found)}"
-
-
-def _delayed_ways() -> Iterator[tuple[str, bool, bool]]:
-    yield from (("plain", False, False), ("added up by layers", True, False))
-    if torch.cuda.get_device_capability() >= (8, 9):
-        yield "fp8", True, True
-
-
-def _delayed_difference(fused: bool, rounded: bool) -> float:
-    """Between layers that leave weight gradients and such as do not.
-
-    Args:
-        fused: whether they add them to ``main_grad`` themselves.
-        rounded: whether they compute in fp8.
-    """
-    import transformer_engine.pytorch as engine
-
-    from recycle.megatron.shared.delayed_weights import DelayedModules
-
-    def make(**more: bool) -> torch.nn.Module:
-        torch.manual_seed(0)
-        settings = {"fuse_wgrad_accumulation": fused, "params_dtype": torch.bfloat16 if rounded else torch.float32}
-        kinds = (engine.Linear, engine.LayerNormLinear)
-        made = torch.nn.Sequential(*(kind(WIDTH, WIDTH, **settings, **more) for kind in kinds)).cuda()
-        for each in made.parameters() if fused else ():
-            # Layers add up products themselves, and leave biases and norms to autograd.
-            if each.dim() > 1:
-                each.main_grad = torch.zeros_like(each, dtype=torch.float32)
-        return made
-
-    def gradient(parameter: Any) -> torch.Tensor:
-        return cast("torch.Tensor", getattr(parameter, "main_grad", parameter.grad)).detach().float().cpu()
-
-    whole, parts = make(), make(delay_wgrad_compute=True)
-    parts.load_state_dict(whole.state_dict())
-    modules, left = DelayedModules(parts), []
-    for number in range(3):
-        rows = Samples(torch.device("cuda")).inputs(MicroBatch(0, 0, number))
-        for each in (whole, parts):
-            with engine.fp8_autocast(enabled=rounded):
-                output = each(rows.bfloat16() if rounded else rows)
-            output.float().square().sum().backward()
-        left.append(modules.take())
-    if not all(left):
-        raise RuntimeError("nothing was left for W")
-    for each in reversed(left):
-        modules.compute(each)
-    gradients = [[gradient(each) for each in made.parameters()] for made in (parts, whole)]
-    return _difference(*gradients, relative=1e-2 if rounded else 1e-4)
 
 
 def train_staged(kind: DeviceKind) -> str:

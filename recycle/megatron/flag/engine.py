@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from recycle.megatron.shared.delayed_weights import delay_weight_gradients, delays
+from recycle.megatron.shared.delayed_weights import DELAYS, delay_weight_gradients, delays
 from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.release import module_with
 from recycle.runtime.errors import RunError
 
 ENGINE = "transformer_engine"
-DELAYS, DELAYS_APART = "2.3.0", "2.7.0"
-"""Releases from which layers leave weight gradients: those that they add up themselves, and others."""
+DELAYS_APART = "2.7.0"
+"""The release from which Megatron has layers leave weight gradients that they do not add up themselves."""
 
 
 def engine_layers(model: torch.nn.Module) -> list[torch.nn.Module]:

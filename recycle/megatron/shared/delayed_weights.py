@@ -6,9 +6,14 @@ communication, so it is set once the configuration is checked, and before layers
 
 What is left is taken out of the stores right after the backward pass, and is its micro-batch's from then on: weight
 gradients can be computed in any order, and dropped. Until then it holds the inputs of the products and the gradients of
-their outputs, while all else of the graph is free.
+their outputs, as they were gathered over ranks and rounded, while all else of the graph is free. So nothing is
+communicated when it is computed.
+
+Gradients of biases come with the products, or in the backward pass already: where they are rounded, where the bias is
+added outside of the module, or where an activation's gradient has it. Only the product shows which.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +26,15 @@ from recycle.runtime.errors import RunError
 CACHE = "disable_parameter_transpose_cache"
 """The attribute with which Megatron's wrappers do not tell Transformer Engine of the first micro-batch."""
 
+DELAYS = "2.3.0"
+"""The release from which layers leave weight gradients."""
+
+DEBUG_STATE = "transformer_engine.debug.pytorch.debug_state"
+"""Where Transformer Engine keeps whether its layers are debugged, from when the first of them is made."""
+
+FACTORS = 2
+"""Of a product: its input and the gradient of its output, which come before all else that is kept for it."""
+
 
 class Delayed(NamedTuple):
     """What one module has left of one backward pass: for each product its tensors, and what computes it."""
@@ -30,8 +44,11 @@ class Delayed(NamedTuple):
 
     @property
     def tensors(self) -> Iterator[torch.Tensor]:
-        """What it holds; of a rounded tensor, what that is made of."""
-        return (each for kept, _ in self.entries for whole in kept for each in _parts(whole))
+        """What it holds: inputs and gradients of outputs, and of a rounded tensor what that is made of.
+
+        Where experts say as well where their products go, that is ``main_grad``, which is there anyway.
+        """
+        return (each for kept, _ in self.entries for whole in kept[:FACTORS] for each in _parts(whole))
 
 
 def add_up_always(model: torch.nn.Module) -> None:
@@ -52,18 +69,26 @@ def delay_weight_gradients(config: Any) -> None:
         config: Megatron's, checked already; no layer was made of it yet.
 
     Raises:
-        RunError: it has a setting with which that does not work, or gives wrong gradients.
+        RunError: it has a setting with which that does not work, or the release that is installed is too old.
     """
+    # Not before there is a configuration, because who imports Megatron decides whether its functions are compiled.
+    from megatron.core import utils
+
+    release = utils.get_te_version()
+    if release is not None and not utils.is_te_min_version(DELAYS):
+        raise RunError(
+            f"Transformer Engine is {release}: its layers leave weight gradients from {DELAYS} on; install that or use "
+            "Megatron's own layers"
+        )
     if config.tp_comm_overlap:
         raise RunError(
             "tp_comm_overlap is on: Transformer Engine computes weight gradients while it communicates then, and "
             "cannot leave them for later; turn it off, or make the plan with --backward fused"
         )
-    if config.num_moe_experts and config.moe_grouped_gemm and not config.gradient_accumulation_fusion:
+    if getattr(config, "use_transformer_engine_op_fuser", False):
         raise RunError(
-            "gradient_accumulation_fusion is off: Transformer Engine gives memory that nobody has filled as gradients "
-            "of experts that are left for later; turn it on, leave moe_grouped_gemm out, or make the plan with "
-            "--backward fused"
+            "use_transformer_engine_op_fuser is on: what Transformer Engine fuses of operations computes weight "
+            "gradients at once; turn it off, or make the plan with --backward fused"
         )
     config.delay_wgrad_compute = True
 
@@ -75,13 +100,26 @@ class DelayedModules:
         model: of the stage.
 
     Raises:
-        RunError: they cannot leave those of a weight that several modules use.
+        RunError: they cannot leave those of a weight that several modules use, nor those of experts apart from
+            ``main_grad``, nor any while they are debugged.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules: list[Any] = [each for each in model.modules() if delays(each)]
+        if self._modules and _debugged():
+            raise RunError(
+                "nvdlfw_inspect is initialized: Transformer Engine leaves no weight gradients while it debugs; leave "
+                "it out, or make the plan with --backward fused"
+            )
         users = Counter(id(own) for each in model.modules() for own in each.parameters(recurse=False))
         for module in self._modules:
+            if hasattr(module, "num_gemms") and not module.fuse_wgrad_accumulation:
+                # Since 2.8 the backward pass gives autograd the memory for the products, before they are computed.
+                raise RunError(
+                    f"gradient_accumulation_fusion is off: a {type(module).__name__} of Transformer Engine can leave "
+                    "weight gradients of experts only if it adds them up itself; turn it on, or make the plan with "
+                    "--backward fused"
+                )
             if any(users[id(each)] > 1 for each in module.parameters(recurse=False)):
                 raise RunError(
                     f"a weight of a {type(module).__name__} is tied to another module's: Transformer Engine loses a "
@@ -102,9 +140,9 @@ class DelayedModules:
         """
         with torch.no_grad():
             for module, entries in reversed(left):
-                for tensors, product in entries:
-                    module.wgrad_store.context.put([tensors, _for_all_biases(module, product)])
-                with _adding(module):
+                with _adding(module) as elsewhere:
+                    for (tensors, product), biases in zip(entries, _biases(module, len(entries)), strict=True):
+                        module.wgrad_store.context.put([tensors, _noting(elsewhere, biases, product)])
                     module.backward_dw()
                 assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
                 for parameter in module.parameters(recurse=False):
@@ -117,12 +155,21 @@ def delays(module: torch.nn.Module) -> bool:
     return store is not None and hasattr(module, "backward_dw") and store.delay_wgrad_compute()
 
 
+def _debugged() -> bool:
+    state = sys.modules.get(DEBUG_STATE)
+    return state is not None and bool(state.TEDebugState.debug_enabled)
+
+
 def _parts(kept: Any) -> Iterator[torch.Tensor]:
-    """The tensors of what is kept: modules of several products keep lists of them."""
-    if isinstance(kept, list | tuple):
-        return (part for each in kept for part in _parts(each))
     rounded = getattr(kept, "get_data_tensors", None)
-    return (each for each in ((kept,) if rounded is None else rounded()) if isinstance(each, torch.Tensor))
+    if rounded is not None:
+        kept = rounded()
+    if isinstance(kept, torch.Tensor):
+        yield kept
+    elif isinstance(kept, (list, tuple)):
+        # Those of several experts, or of both ways in which a tensor was rounded.
+        for each in kept:
+            yield from _parts(each)
 
 
 def _emptied(context: Any) -> list[Any]:
@@ -132,37 +179,51 @@ def _emptied(context: Any) -> list[Any]:
     return entries
 
 
-def _for_all_biases(module: Any, product: Callable[..., Any]) -> Callable[..., Any]:
-    """A product after which every bias has a gradient.
+def _biases(module: Any, products: int) -> Iterator[Sequence[torch.nn.Parameter]]:
+    """The biases of a module by the products with which their gradients may come; the last layer's is the first."""
+    named = module.named_parameters(recurse=False)
+    biases = [each for name, each in named if "bias" in name and not name.startswith("layer_norm")]
+    size = len(biases) // products
+    return (biases[size * place : size * (place + 1)] for place in reversed(range(products)))
 
-    The backward pass computes those of rounded products itself, and of biases that others add. Some releases take what
-    the product has for them, which is nothing, unless they find a gradient.
+
+def _noting(
+    elsewhere: set[torch.nn.Parameter], biases: Sequence[torch.nn.Parameter], product: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A product that adds those biases to a set whose gradients do not come with it.
+
+    Modules write the gradient of a bias that has none, whether it came with the product or not.
     """
-    biases = [each for name, each in module.named_parameters(recurse=False) if name.startswith("bias")]
 
-    def compute(*tensors: Any) -> Any:
-        results = product(*tensors)
-        found = results[1] if isinstance(results[1], list | tuple) else [results[1]]
-        for bias, gradient in zip(biases, found, strict=False):
-            if gradient is None or gradient.numel() != bias.numel():
-                bias.grad = torch.zeros_like(bias)
-        return results
+    def computed(*tensors: Any) -> Any:
+        found = product(*tensors)
+        gradients = found[1] if isinstance(found[1], list) else [found[1]]
+        for bias, gradient in zip(biases, gradients, strict=False):
+            if gradient is None or not gradient.numel():
+                bias.grad = bias.detach()
+                elsewhere.add(bias)
+        return found
 
-    return compute
+    return computed
 
 
 @contextmanager
-def _adding(module: Any) -> Iterator[None]:
-    """What is written to ``grad`` within the block is added to what was there; modules write over it."""
+def _adding(module: Any) -> Iterator[set[torch.nn.Parameter]]:
+    """What is written to ``grad`` within the block is added to what was there; modules write over it.
+
+    It gives a set for the parameters of which nothing is to be added.
+    """
+    elsewhere: set[torch.nn.Parameter] = set()
     own = list(module.parameters(recurse=False))
     before = [each.grad for each in own]
     for each in own:
         each.grad = None
-    yield
+    yield elsewhere
     # Fused products add to main_grad themselves, and leave nothing of use in grad.
-    fused = bool(getattr(module, "fuse_wgrad_accumulation", False))
+    if getattr(module, "fuse_wgrad_accumulation", False):
+        elsewhere.update(each for each in own if each.dim() > 1)
     for parameter, gradient in zip(own, before, strict=True):
-        added = None if fused and parameter.dim() > 1 else parameter.grad
+        added = None if parameter in elsewhere else parameter.grad
         main = getattr(parameter, "main_grad", None)
         target = gradient if main is None else main
         if added is not None and target is not None:

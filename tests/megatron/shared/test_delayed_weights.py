@@ -1,60 +1,22 @@
 """The split of modules that leave their weight gradients themselves, as Transformer Engine's do."""
 
-import queue
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from megatron.core import utils
+from packaging.version import Version
 
-from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add_up_always, delay_weight_gradients
+from harness.delaying_layers import DelayingLayers, DelayingLinear
+from recycle.megatron.shared.delayed_weights import (
+    DEBUG_STATE,
+    Delayed,
+    DelayedModules,
+    add_up_always,
+    delay_weight_gradients,
+)
 from recycle.runtime.errors import RunError
-
-
-class Store:
-    """What WeightGradStore is."""
-
-    def __init__(self):
-        self.context = queue.Queue()
-
-    def delay_wgrad_compute(self):
-        return True
-
-
-class Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, source, weight, bias, store):
-        ctx.save_for_backward(source, weight)
-        ctx.store = store
-        return source @ weight.t() + bias
-
-    @staticmethod
-    def backward(ctx, gradient):
-        source, weight = ctx.saved_tensors
-        ctx.store.context.put([[source, gradient], lambda source, gradient: (gradient.t() @ source, gradient.sum(0))])
-        return gradient @ weight, None, None, None
-
-
-class DelayingLinear(torch.nn.Linear):
-    """It stands in for Transformer Engine's Linear: it writes over ``grad``, and leaves a bias that has one alone."""
-
-    def __init__(self, *sizes, fused=False):
-        super().__init__(*sizes)
-        self.wgrad_store = Store()
-        self.fuse_wgrad_accumulation = fused
-
-    def forward(self, source):
-        return Product.apply(source, self.weight, self.bias, self.wgrad_store)
-
-    def backward_dw(self):
-        tensors, compute = self.wgrad_store.context.get()
-        weight, bias = compute(*tensors)
-        if self.fuse_wgrad_accumulation:
-            self.weight.main_grad += weight
-            self.weight.grad = torch.full_like(weight, 1e9)
-        else:
-            self.weight.grad = weight
-        if self.bias.grad is None:
-            self.bias.grad = bias
 
 
 def make(kind, **more):
@@ -95,6 +57,30 @@ def test_weight_gradients_add_up_in_any_order(order):
     for place in order:
         modules.compute(left[place], nobody)
     torch.testing.assert_close([each.grad for each in model.parameters()], expected())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_bias_gets_its_gradient_once_wherever_that_comes_from(elsewhere):
+    model = make(DelayingLinear, elsewhere=elsewhere)
+    modules, left = leave(model)
+    assert all((each.grad is not None) == elsewhere for each in (model[0].bias, model[2].bias))
+    for each in left:
+        modules.compute(each, nobody)
+    torch.testing.assert_close([each.grad for each in model.parameters()], expected())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_each_of_several_products_in_a_module_has_its_own_bias(elsewhere):
+    torch.manual_seed(0)
+    model = DelayingLayers(elsewhere)
+    whole = {name: each.detach().requires_grad_() for name, each in model.named_parameters()}
+    for each in sources():
+        hidden = (each + whole["layer_norm_bias"]) @ whole["fc1_weight"].t() + whole["fc1_bias"]
+        (hidden.tanh() @ whole["fc2_weight"].t() + whole["fc2_bias"]).square().sum().backward()
+    modules, left = leave(model)
+    for each in reversed(left):
+        modules.compute(each, nobody)
+    torch.testing.assert_close([each.grad for each in model.parameters()], [each.grad for each in whole.values()])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -150,53 +136,24 @@ def test_no_layer_that_adds_up_itself_is_told_of_the_first_micro_batch():
 
 def test_of_a_rounded_tensor_its_parts_are_held():
     whole = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None, torch.zeros(2, dtype=torch.uint8)))
-    left = Delayed(None, [([whole, torch.zeros(1), None], None)])
+    left = Delayed(None, [([whole, torch.zeros(1)], None)])
     assert [each.nbytes for each in left.tensors] == [12, 2, 4]
 
 
-class BiasOfBackward(torch.autograd.Function):
-    """The backward pass computes the bias's gradient, as it does where products are rounded."""
-
-    @staticmethod
-    def forward(ctx, source, weight, bias, store):
-        ctx.save_for_backward(source, weight)
-        ctx.store = store
-        return source @ weight.t() + bias
-
-    @staticmethod
-    def backward(ctx, gradient):
-        source, weight = ctx.saved_tensors
-        ctx.store.context.put([[source, gradient], lambda source, gradient: (gradient.t() @ source, ctx.store.nothing)])
-        return gradient @ weight, None, gradient.sum(0), None
+def test_what_experts_leave_is_held_by_expert():
+    rounded = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None))
+    main_grads = [torch.zeros(7), torch.zeros(7)]
+    left = Delayed(None, [([[torch.zeros(1), rounded], [torch.zeros(2), torch.zeros(4)], main_grads], None)])
+    assert [each.nbytes for each in left.tensors] == [4, 12, 8, 16]
 
 
-class RoundingLinear(DelayingLinear):
-    """It stands in for Transformer Engine's Linear in fp8: W takes a bias without gradient for one that it owes."""
+def test_experts_that_do_not_add_up_themselves_are_refused():
+    class DelayingExperts(DelayingLinear):
+        num_gemms = 2
 
-    def forward(self, source):
-        return BiasOfBackward.apply(source, self.weight, self.bias, self.wgrad_store)
-
-    def backward_dw(self):
-        tensors, compute = self.wgrad_store.context.get()
-        self.weight.grad, bias = compute(*tensors)
-        if self.bias.grad is None:
-            self.bias.grad = bias.to(self.bias.dtype)
-
-
-@pytest.mark.parametrize("nothing", [None, torch.empty(0)])
-def test_biases_keep_the_gradient_of_the_backward_pass(nothing):
-    model = make(RoundingLinear)
-    for each in (model[0], model[2]):
-        each.wgrad_store.nothing = nothing
-    modules, left = leave(model)
-    for each in reversed(left):
-        modules.compute(each, nobody)
-    torch.testing.assert_close([each.grad for each in model.parameters()], expected())
-
-
-def test_of_several_products_all_tensors_are_held():
-    left = Delayed(None, [([[torch.zeros(3), torch.zeros(2)], [torch.zeros(1)], [None]], None)])
-    assert [each.nbytes for each in left.tensors] == [12, 8, 4]
+    with pytest.raises(RunError, match=r"^gradient_accumulation_fusion is off: a DelayingExperts .* --backward fused"):
+        DelayedModules(DelayingExperts(4, 4))
+    assert DelayedModules(DelayingExperts(4, 4, fused=True)).take() == []
 
 
 def test_weights_that_two_modules_use_are_refused():
@@ -208,7 +165,7 @@ def test_weights_that_two_modules_use_are_refused():
 
 
 def test_overlapped_communication_is_refused():
-    config = SimpleNamespace(tp_comm_overlap=True, delay_wgrad_compute=False, num_moe_experts=None)
+    config = SimpleNamespace(tp_comm_overlap=True, delay_wgrad_compute=False)
     with pytest.raises(RunError, match=r"^tp_comm_overlap is on"):
         delay_weight_gradients(config)
     config.tp_comm_overlap = False
@@ -216,12 +173,28 @@ def test_overlapped_communication_is_refused():
     assert config.delay_wgrad_compute
 
 
-def test_experts_whose_gradients_are_not_added_up_by_their_layers_are_refused():
-    """Transformer Engine's GroupedLinear gives what is in fresh memory as their gradients, before W writes there."""
-    config = SimpleNamespace(
-        tp_comm_overlap=False, num_moe_experts=2, moe_grouped_gemm=True, gradient_accumulation_fusion=False
-    )
-    with pytest.raises(RunError, match=r"^gradient_accumulation_fusion is off: .* --backward fused"):
+def test_releases_whose_layers_leave_nothing_are_refused(monkeypatch):
+    config = SimpleNamespace(tp_comm_overlap=False)
+    monkeypatch.setattr(utils, "get_te_version", lambda: Version("2.2.0"))
+    with pytest.raises(RunError, match=r"^Transformer Engine is 2\.2\.0: .* from 2\.3\.0 on"):
         delay_weight_gradients(config)
-    for name, value in (("gradient_accumulation_fusion", True), ("moe_grouped_gemm", False), ("num_moe_experts", None)):
-        delay_weight_gradients(SimpleNamespace(**vars(config) | {name: value}))
+    monkeypatch.setattr(utils, "get_te_version", lambda: Version("2.10.0"))
+    delay_weight_gradients(config)
+    assert config.delay_wgrad_compute
+
+
+def test_fused_operations_are_refused():
+    config = SimpleNamespace(tp_comm_overlap=False, use_transformer_engine_op_fuser=True)
+    with pytest.raises(RunError, match=r"^use_transformer_engine_op_fuser is on"):
+        delay_weight_gradients(config)
+    assert not hasattr(config, "delay_wgrad_compute")
+
+
+def test_layers_that_are_debugged_are_refused(monkeypatch):
+    state = SimpleNamespace(debug_enabled=True)
+    monkeypatch.setitem(sys.modules, DEBUG_STATE, SimpleNamespace(TEDebugState=state))
+    with pytest.raises(RunError, match=r"^nvdlfw_inspect is initialized"):
+        DelayedModules(DelayingLinear(4, 4))
+    assert DelayedModules(torch.nn.Linear(4, 4)).take() == []
+    state.debug_enabled = False
+    assert DelayedModules(DelayingLinear(4, 4)).take() == []
