@@ -97,6 +97,7 @@ SWITCHES = (
     "--overlap-moe-expert-parallel-comm",
     "--tp-comm-overlap",
     "--use-sharp",
+    "--te-rng-tracker",
     "--fp8-param-gather",
     "--moe-paged-stash",
     "--overlap-dispatch-backward-with-experts-wgrad",
