@@ -11,26 +11,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
 
 import torch
-from torch.distributed import Store
 
-from recycle.control.view import SOLE, ServerRank, View
-from recycle.job import Server
+from harness.stand_in_transport import CPU, connects_by
 from recycle.runtime.net.nccl.bindings import Nccl
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.ordered.communicators import Communicators
-from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
+from recycle.runtime.net.ordered.network import OrderedNetwork
 
 SOURCE = Path(__file__).parent / "stand_in_nccl" / "nccl.c"
 FOLDER = "STAND_IN_NCCL_FOLDER"
 ONE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS"
-CPU = torch.device("cpu")
 _NUMBERS = count(1)
 
 
@@ -112,19 +108,8 @@ def connect_over(path: Path, one_queue: bool) -> Callable[..., OrderedNetwork]:
         one_queue: whether all that a process starts runs one after the other.
     """
 
-    def connect(
-        store: Store,
-        view: View,
-        server: Server,
-        options: NetworkOptions,
-        rank: ServerRank = SOLE,
-        check: Callable[[], None] | None = None,
-        partners: Collection[Server] | None = None,
-    ) -> OrderedNetwork:
+    def make(options: NetworkOptions, check: Callable[[], None]) -> NcclLibrary:
         os.environ[ONE_QUEUE] = "1" if one_queue else "8"
-        look = check or (lambda: None)
-        others = view.servers if partners is None else partners
-        made = Communicators(nccl_library(path, options, look), store, options, look, plane_of(view, rank))
-        return OrderedNetwork(made, view, server, rank, others)
+        return nccl_library(path, options, check)
 
-    return connect
+    return connects_by(make)

@@ -1,6 +1,7 @@
 """The transport over NCCL, as it is, over the stand-in for NCCL's own functions."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from itertools import count
 from uuid import uuid4
 
@@ -101,11 +102,8 @@ class OrderedPrivateLink:
         self._communicators.abort()
 
 
-def ends_over(library: Library) -> tuple[Callable[..., Network], Callable[..., PrivateLink]]:
-    """What the transport offers, as ``recycle.runtime.net.connect`` does: ``connect`` and ``connect_pair``.
-
-    Private links have queues of their own, as they have where they are gloo's.
-    """
+def connects_by(make: Callable[[NetworkOptions, Callable[[], None]], NcclLibrary]) -> Callable[..., OrderedNetwork]:
+    """What ``recycle.runtime.net.connect.connect`` is, over libraries that are made so, of options and a check."""
 
     def connect(
         store: Store,
@@ -118,8 +116,17 @@ def ends_over(library: Library) -> tuple[Callable[..., Network], Callable[..., P
     ) -> OrderedNetwork:
         look = check or (lambda: None)
         others = view.servers if partners is None else partners
-        made = Communicators(StandInNccl(library, options, look), store, options, look, plane_of(view, rank))
+        made = Communicators(make(options, look), store, options, look, plane_of(view, rank))
         return OrderedNetwork(made, view, server, rank, others)
+
+    return connect
+
+
+def ends_over(library: Library) -> tuple[Callable[..., Network], Callable[..., PrivateLink]]:
+    """What the transport offers, as ``recycle.runtime.net.connect`` does: ``connect`` and ``connect_pair``.
+
+    Private links have queues of their own, as they have where they are gloo's.
+    """
 
     def connect_pair(
         store: Store, first: bool, options: NetworkOptions, check: Callable[[], None] = lambda: None
@@ -127,4 +134,4 @@ def ends_over(library: Library) -> tuple[Callable[..., Network], Callable[..., P
         made = StandInNccl(library.apart(), options, check)
         return OrderedPrivateLink(Communicators(made, store, options, check), first)
 
-    return connect, connect_pair
+    return connects_by(partial(StandInNccl, library)), connect_pair

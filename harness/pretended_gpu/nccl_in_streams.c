@@ -1,5 +1,5 @@
 /* The stand-in for NCCL on pretended GPUs: its operations come after what else is in their stream. The stand-in itself
- * knows streams by number only; build.sh gives these three of its functions other names. */
+ * knows streams by number only; scripts/pretend-gpu gives these three of its functions other names. */
 #include <stddef.h>
 
 void pretended_operation(void *stream);
