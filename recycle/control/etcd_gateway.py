@@ -14,11 +14,13 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from types import MappingProxyType
 from typing import Any
+from weakref import finalize
 
 import msgspec
 
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.hanging_up import close_with
 
 PATIENCE = 8.0
 """Seconds until nobody's answer is the store's loss. A change of etcd's leader takes two."""
@@ -75,6 +77,7 @@ class Gateway:
 
     def __init__(self, cluster: EtcdCluster, patience: float = PATIENCE, near: str = "") -> None:
         self._connection: HTTPConnection | None = None
+        self._hang_up: finalize[[], Gateway] | None = None
         self._cluster = cluster
         self._patience = patience
         members = random.sample(cluster.members, len(cluster.members))
@@ -148,27 +151,26 @@ class Gateway:
             HTTPException: it does not answer as it should.
         """
         connection = self._connect(ANSWER)
+        watch = Watch(connection, self._member)
         connection.request(
             "POST", "/v3/watch", msgspec.json.encode({"create_request": request}), self._headers(_WITH_LEADER)
         )
         for option, value in _PROBES.items():
             connection.sock.setsockopt(socket.IPPROTO_TCP, option, value)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return Watch(connection, self._member)
+        return watch
 
     def close(self) -> None:
         """Close the connection to the present member."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def __del__(self) -> None:
-        self.close()
+        if self._hang_up is not None:
+            self._hang_up()
+            self._connection = self._hang_up = None
 
     def _limit(self, seconds: float) -> None:
         """Wait so long for the next answers."""
         if self._connection is None:
             self._connection = self._connect(seconds)
+            self._hang_up = close_with(self, self._connection)
         elif self._connection.sock is not None and self._connection.timeout != seconds:
             self._connection.timeout = seconds
             self._connection.sock.settimeout(seconds)
@@ -215,7 +217,7 @@ class Watch:
     """What is set in a range of keys from a moment on.
 
     Args:
-        connection: with the request under way.
+        connection: on which it is asked for.
         member: of the cluster that it is at.
     """
 
@@ -223,6 +225,7 @@ class Watch:
         self.member = member
         self._connection = connection
         self._heard = b""
+        close_with(self, connection)
 
     def news(self, timeout: float) -> list[Json]:
         """What was set since this was asked last, after something was or a time in seconds is over.
@@ -262,9 +265,6 @@ class Watch:
     def close(self) -> None:
         """End it."""
         self._connection.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def _tls_context(cluster: EtcdCluster) -> ssl.SSLContext | None:

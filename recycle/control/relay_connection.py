@@ -3,9 +3,11 @@
 import socket
 import time
 from contextlib import suppress
+from weakref import finalize
 
 import msgspec
 
+from recycle.control.hanging_up import close_with
 from recycle.control.relay_requests import HEAD, Answer, Request
 
 AGAIN = 1.0
@@ -25,6 +27,7 @@ class RelayConnection:
     def __init__(self, name: bytes) -> None:
         self._name = name
         self._socket: socket.socket | None = None
+        self._hang_up: finalize[[], RelayConnection] | None = None
         self._looked = float("-inf")
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Answer)
@@ -42,7 +45,9 @@ class RelayConnection:
         if self._socket is None and time.monotonic() - self._looked < AGAIN:
             return None
         try:
-            self._socket = self._socket or self._find()
+            if self._socket is None:
+                self._socket = self._find()
+                self._hang_up = close_with(self, self._socket)
             self._socket.settimeout(timeout + SLOW)
             message = self._encoder.encode(request)
             self._socket.sendall(len(message).to_bytes(HEAD) + message)
@@ -54,10 +59,10 @@ class RelayConnection:
 
     def close(self) -> None:
         """Ask it no more, until somebody does."""
-        if self._socket is not None:
+        if self._hang_up is not None:
             with suppress(OSError):
-                self._socket.close()
-            self._socket = None
+                self._hang_up()
+            self._socket = self._hang_up = None
 
     def _find(self) -> socket.socket:
         found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -131,9 +131,6 @@ class RelayedStore:
         """See Store."""
         return RelayedStore(self._name, self._connect)
 
-    def __del__(self) -> None:
-        self._relay.close()
-
     def _ask(self, request: Request, itself: Callable[[Store], Result], timeout: float = 0.0) -> Result:
         """Ask the relay; where there is none, the store itself."""
         answer = self._relay.ask(request, timeout)

@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from recycle.control.errors import ControlError
+from recycle.control.hanging_up import close_with
 from recycle.control.messages import LARGEST_MESSAGE, seal, unseal
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
@@ -176,10 +177,8 @@ class Channel:
         self._counts = dict.fromkeys((name, other), 0)
         self._name = name
         self._other = other
-
-    def __del__(self) -> None:
         # Another process that has it as well goes on with it.
-        self._connection.close()
+        close_with(self, connection)
 
     @classmethod
     def open(cls, address: Address, token: str) -> Self:
