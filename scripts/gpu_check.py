@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 SHARED = 23003
 """The first release of NCCL that lets several ranks share a GPU."""
@@ -49,7 +49,7 @@ class Part(NamedTuple):
     limit: float
 
 
-def device() -> str:
+def device() -> Literal["cpu", "cuda"]:
     """What stages are computed on here."""
     return "cuda" if gpus() else "cpu"
 

@@ -151,9 +151,12 @@ def _rounding() -> AbstractContextManager[Any]:
     import transformer_engine.pytorch as engine
     from transformer_engine.common.recipe import Float8CurrentScaling
 
+    rounding: AbstractContextManager[Any]
     if hasattr(engine, "autocast"):
-        return engine.autocast(enabled=True, recipe=Float8CurrentScaling())
-    return engine.fp8_autocast(enabled=True, fp8_recipe=Float8CurrentScaling())
+        rounding = engine.autocast(enabled=True, recipe=Float8CurrentScaling())
+    else:
+        rounding = engine.fp8_autocast(enabled=True, fp8_recipe=Float8CurrentScaling())
+    return rounding
 
 
 def _difference(layer: Layer, way: Way, device: torch.device) -> float:

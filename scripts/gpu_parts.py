@@ -33,7 +33,8 @@ from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions, TransportKind
 from recycle.runtime.net.staged.network import StagedNetwork
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.method import Method
+from recycle.runtime.step.update import TorchUpdate
 
 WIDTH, ROWS, STEPS = 64, 8, 5
 LOSS = torch.nn.functional.mse_loss
@@ -153,7 +154,7 @@ def _train_alone(job: Job) -> torch.Tensor:
         for place in range(table.size(1)):
             micro_batch = MicroBatch(step, *divmod(place, job.micro_batches))
             loss = LOSS(whole(samples.inputs(micro_batch)), samples.targets(micro_batch))
-            (loss / table.size(1)).backward()
+            torch.autograd.backward(loss / table.size(1))
             table[step, place] = loss.detach()
         optimizer.step()
     return table

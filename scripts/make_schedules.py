@@ -18,7 +18,7 @@ SCHEDULES = Path(__file__).resolve().parent.parent / "schedules"
 DEAD = (Server(1, 2),)
 
 # The limits are those under which the paper's own drawings are made: 1F1B's, and four activations.
-FORMS = {
+FORMS: dict[str, tuple[tuple[Server, ...], Mode, dict[str, object]]] = {
     "1-fault-free": ((), Mode("fused", "global"), {"limit": [4, 3, 2, 1]}),
     "2-fused": (DEAD, Mode("fused", "global"), {"limit": [4, 3, 2, 1]}),
     "3-split": (DEAD, Mode("split", "global"), {"released_at_input_gradient": 0}),

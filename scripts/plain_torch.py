@@ -25,7 +25,8 @@ from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
-from recycle.runtime.step.update import Method, TorchUpdate
+from recycle.runtime.step.method import Method
+from recycle.runtime.step.update import TorchUpdate
 
 WIDTH, ROWS, LOSS = 32, 8, torch.nn.functional.mse_loss
 JOB = load_job(None, {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3})
