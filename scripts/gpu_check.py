@@ -4,7 +4,7 @@ It needs torch and what can be imported besides; nothing is installed or fetched
 own, with a time limit, and is left out with the reason where something is missing. Without a GPU, parts run on the CPU
 as far as they can. The table at the end is for docs/gpu.md.
 
-Usage: scripts/gpu-check [PART ...] [--kills 100] [--json]
+Usage: scripts/gpu-check [PART ...] [--kills 100] [--small]
 """
 
 import argparse
@@ -172,17 +172,17 @@ def flag(_: argparse.Namespace) -> str:
     return found if missing is None else f"{found}; not over nccl: {missing}"
 
 
-def stock(_: argparse.Namespace) -> str:
+def stock(arguments: argparse.Namespace) -> str:
     """Megatron's own 1F1B against a plan."""
     require("megatron.training", "yaml", "six", "regex", "pydantic", "click", "rich")
     from scripts.gpu_flag import time_against_stock
 
     if device() == "cpu":
-        return time_against_stock(2, "cpu")
+        return time_against_stock(2, "cpu", "small")
     stages = max(2, min(4, gpus()))
     if (missing := share_gpus(stages)) is not None:
         raise Skipped(missing)
-    found = time_against_stock(stages, "cuda")
+    found = time_against_stock(stages, "cuda", "small" if arguments.small else "large")
     return found if gpus() >= stages else f"{found}; they share {gpus()} GPU, and wait for each other there"
 
 
@@ -238,6 +238,7 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
     """Run a part in processes of its own, all of which end with it."""
     part = PARTS[name]
     command = [sys.executable, "-m", "scripts.gpu_check", "--inside", name, "--kills", str(arguments.kills)]
+    command += ["--small"] if arguments.small else []
     start = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -271,6 +272,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is given")
     parser.add_argument("--kills", type=int, default=100, help="how many, over each transport")
+    parser.add_argument(
+        "--small", action="store_true", help="stock: a small model on a GPU as well; its times say little"
+    )
     parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside is not None:

@@ -25,8 +25,8 @@ RANKS, VICTIM, DEATH = 4, 3, 3
 """How many ranks there are under the flag, which of them is killed, and after which iteration."""
 
 ITERATIONS = 10
-TIMED, TURNS = {"cpu": 9, "cuda": 24}, {"cpu": 1, "cuda": 2}
-"""Iterations of each run whose time is of interest, and how often each is run, by the kind of device."""
+TIMED, TURNS = {"small": 9, "large": 24}, {"small": 1, "large": 2}
+"""Iterations of each run whose time is of interest, and how often each is run, by the size of the model."""
 
 APART = {"cpu": 1e-5, "cuda": 1e-3}
 """How far losses may be from those of another order of the same sums."""
@@ -34,10 +34,10 @@ APART = {"cpu": 1e-5, "cuda": 1e-3}
 FLAG = ("--pipeline-schedule", "recycle")
 MODULE, PLANNED = "recycle.megatron", "scripts.gpu_planned"
 SIZES = {
-    "cpu": {"layers": 4, "hidden": 64, "heads": 4, "sequence": 64, "micro_batch_size": 2},
-    "cuda": {"layers": 8, "hidden": 2048, "heads": 16, "sequence": 1024, "micro_batch_size": 2},
+    "small": {"layers": 4, "hidden": 64, "heads": 4, "sequence": 64, "micro_batch_size": 2},
+    "large": {"layers": 8, "hidden": 2048, "heads": 16, "sequence": 1024, "micro_batch_size": 2},
 }
-"""Of the model whose iterations are timed, by the kind of device."""
+"""Of the model whose iterations are timed."""
 
 PRINTED = re.compile(r"iteration +(\d+)/.*elapsed time per iteration \(ms\): (\S+).*?lm loss: (\S+)")
 DATA = """
@@ -149,7 +149,7 @@ def survive_under_flag(backends: Sequence[str], kind: str) -> str:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = _prepare(Path(name))
-        shape = [*_words(folder, "cpu", 16, ITERATIONS), *FLAG]
+        shape = [*_words(folder, "small", 16, ITERATIONS), *FLAG]
         shape += ["--pipeline-model-parallel-size", "2"]
         # Torch's groups do not survive, and those of gloo cannot sum all that Megatron sums on a GPU.
         whole = Job(folder, 2, [*shape, "--distributed-backend", "gloo"], on_cpu=True).run({})
@@ -171,12 +171,13 @@ def survive_under_flag(backends: Sequence[str], kind: str) -> str:
     return f"{RANKS} ranks on {kind}, one killed, against one pipeline on the cpu: {'; '.join(found)}"
 
 
-def time_against_stock(stages: int, kind: str) -> str:
+def time_against_stock(stages: int, kind: str, model: str) -> str:
     """Iterations of stock 1F1B against those of plans that fuse the backward pass and split it, made by one profile.
 
     Args:
         stages: how many, each of a process.
         kind: of device.
+        model: of which size, of SIZES.
 
     Raises:
         RuntimeError: a run failed, its losses are others, or the plan that was to be split was fused.
@@ -184,18 +185,18 @@ def time_against_stock(stages: int, kind: str) -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = _prepare(Path(name))
         shape = ["-D", "1", "-P", str(stages), "-M", "8"]
-        size = SIZES[kind]
+        size = SIZES[model]
         (folder / "model.toml").write_text("".join(f"{key} = {value}\n" for key, value in size.items()))
         _recycle(folder, "profile", *shape, "--model", "model.toml", "--device", kind, "-o", "job.toml")
         plans = ["--backward", "fused", "--optimizer", "global", "--failures", "0"]
         _recycle(folder, "catalogue", "job.toml", *plans, "-o", "plans.zip")
         backend = "gloo" if kind == "cpu" else "nccl"
-        words = [*_words(folder, kind, 8 * size["micro_batch_size"], TIMED[kind]), "--distributed-backend", backend]
+        words = [*_words(folder, model, 8 * size["micro_batch_size"], TIMED[model]), "--distributed-backend", backend]
         words += ["--pipeline-model-parallel-size", str(stages)]
         flag = [*FLAG, "--recycle-catalogue", "plans.zip", "--recycle-budget", "1s", "--recycle-record"]
         runs: dict[str, list[list[Line]]] = {"stock": [], "fused": [], "split": []}
         # In turns, because what else the machine does changes.
-        for turn in range(TURNS[kind]):
+        for turn in range(TURNS[model]):
             for variant, done in runs.items():
                 more = [] if variant == "stock" else [*flag, f"{variant}{turn}"]
                 module = PLANNED if variant == "split" else MODULE
@@ -210,9 +211,9 @@ def time_against_stock(stages: int, kind: str) -> str:
         if "W" not in costs["split"]:
             raise RuntimeError(f"the split plan came out fused: {costs['split']}")
         return (
-            f"{stages} stages on {kind}: stock 1F1B {stock:.1f} ms, a fused plan {fused / stock:.3f} of it, a split "
-            f"one {split / stock:.3f}; losses differ by at most {apart:.1e}; in ms, by the profile "
-            f"{_profiled(folder / 'job.toml')}, in the runs {costs['fused']}, and {costs['split']}"
+            f"{stages} stages of a {model} model on {kind}: stock 1F1B {stock:.1f} ms, a fused plan "
+            f"{fused / stock:.3f} of it, a split one {split / stock:.3f}; losses differ by at most {apart:.1e}; in ms, "
+            f"by the profile {_profiled(folder / 'job.toml')}, in the runs {costs['fused']}, and {costs['split']}"
         )
 
 
@@ -268,9 +269,9 @@ def _recycle(folder: Path, *words: str) -> None:
         raise RuntimeError(f"recycle {words[0]}: {done.stderr.strip()}")
 
 
-def _words(folder: Path, kind: str, batch: int, iterations: int) -> list[str]:
+def _words(folder: Path, model: str, batch: int, iterations: int) -> list[str]:
     """The script's arguments; those of layers that need no kernels but torch's work on GPUs as well."""
-    size = SIZES[kind]
+    size = SIZES[model]
     sizes = {
         "--num-layers": size["layers"],
         "--hidden-size": size["hidden"],

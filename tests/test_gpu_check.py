@@ -20,7 +20,7 @@ from scripts import gpu_check, gpu_flag
 
 ROOT = Path(__file__).parents[1]
 NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-ARGUMENTS = argparse.Namespace(kills=1)
+ARGUMENTS = argparse.Namespace(kills=1, small=False)
 
 
 @NONE

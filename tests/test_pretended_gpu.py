@@ -3,9 +3,13 @@
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from harness.flag_runs import needs_training
+from harness.paths import python_path
 
 ROOT = Path(__file__).parents[1]
 MADE = ROOT / ".pretended-gpu" / "built"
@@ -60,6 +64,25 @@ for other in ("cpu", "cuda:1"):
 """
     said, _ = pretend("python", "-c", script, PRETENDED_GPUS="2")
     assert said.count("Expected all tensors to be on the same device") == 2
+
+
+@pytest.mark.parametrize("eager", [(), ("eager",)])
+def test_torchs_own_groups_of_nccl_do_what_they_should(tmp_path, eager):
+    """Eager ones are split, others made one by one."""
+    program = ("python", "-m", "harness.scripts.torch_groups")
+    with ThreadPoolExecutor(3) as ranks:
+        started = [
+            ranks.submit(pretend, *program, str(rank), f"file://{tmp_path}/store", *eager, PRETENDED_GPUS="3")
+            for rank in range(3)
+        ]
+        for each in started:
+            each.result()
+
+
+@needs_training
+def test_a_plan_has_the_losses_of_stock_megatron_over_nccl():
+    said, _ = pretend("scripts/gpu-check", "stock", "--small", PYTHONPATH=python_path())
+    assert "| passed | 2 stages of a small model on cuda: stock 1F1B" in said
 
 
 @pytest.mark.parametrize("transport", [(), ("--nccl",)])

@@ -65,7 +65,8 @@ class Call {
     for (auto& each : pairs_)
       if (each.device.is_same(tensor)) return each.host;
     // What is empty may be resized, which borrowed memory cannot be.
-    auto host = written && tensor.numel() == 0 ? at::empty({0}, tensor.options().device(at::kCPU)) : in_host_memory(tensor);
+    auto host = written && tensor.numel() == 0 ? at::empty(tensor.sizes(), tensor.options().device(at::kCPU))
+                                               : in_host_memory(tensor);
     pairs_.push_back({tensor, host, written});
     return host;
   }

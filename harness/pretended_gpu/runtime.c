@@ -111,6 +111,8 @@ static void append(struct stream *stream, struct item *item) {
 static void put(cudaStream_t stream, struct item content) {
     struct item *item = malloc(sizeof *item);
     *item = content;
+    find_nccl();
+    if (given && item->kind != WAIT) item->operations = given(queue_of(stream));
     append(queue_of(stream), item);
 }
 
@@ -130,11 +132,11 @@ static int carry_on(struct stream *stream, int depth) {
         struct item *item = stream->first;
         struct event *event = item->event;
         long number = item->number;
+        if (item->operations && over(stream) < item->operations) return 0;
         switch (item->kind) {
         case COPY: memmove(item->to, item->from, item->size); break;
         case FILL: memset(item->to, item->value, item->size); break;
         case RECORD:
-            if (item->operations && over && over(stream) < item->operations) return 0;
             if (event->done < number) {
                 event->done = number;
                 event->at = milliseconds();
@@ -193,7 +195,7 @@ void pretended_launch(cudaStream_t stream) {
     if (queues && !strcmp(queues, "1")) wait_for_device();
     for (;;) {
         pthread_mutex_lock(&lock);
-        int still = carry_on(queue, 0);
+        int still = is_still(queue);
         pthread_mutex_unlock(&lock);
         if (still) return;
         usleep(PAUSE_US);
@@ -201,8 +203,8 @@ void pretended_launch(cudaStream_t stream) {
 }
 
 /* For nccl_in_streams.c: an operation of NCCL's comes next. All but the marks of those before it has to be over; its
- * own kind the stand-in keeps in order, without having the caller wait. */
-void pretended_operation(cudaStream_t stream) {
+ * own kind the stand-ins keep in order, without having the caller wait. Gives the name of the stream for them. */
+void *pretended_operation(cudaStream_t stream) {
     struct stream *queue = queue_of(stream);
     for (;;) {
         pthread_mutex_lock(&lock);
@@ -219,7 +221,7 @@ void pretended_operation(cudaStream_t stream) {
             for (struct item *item = marks.first, *next; item; item = next) next = item->next, append(queue, item);
         }
         pthread_mutex_unlock(&lock);
-        if (still) return;
+        if (still) return queue;
         usleep(PAUSE_US);
     }
 }
@@ -544,9 +546,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     BEGIN;
     struct event *recorded = (struct event *)event;
     pthread_mutex_lock(&lock);
-    find_nccl();
-    long operations = given ? given(queue_of(stream)) : 0;
-    put(stream, (struct item){.kind = RECORD, .event = recorded, .number = ++recorded->asked, .operations = operations});
+    put(stream, (struct item){.kind = RECORD, .event = recorded, .number = ++recorded->asked});
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }

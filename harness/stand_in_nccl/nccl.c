@@ -31,12 +31,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
-enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT };
-enum { SUM, MAXIMUM = 2, SEND = 100, RECEIVE };
-enum { MOST_RANKS = 256, CHUNK = 1 << 18, MOST_STREAMS = 1 << 16, RELEASE = 22907 };
+#include "numbers.h"
 
-static const size_t widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
+enum { SEND = 100, RECEIVE };
+enum { MOST_RANKS = 256, CHUNK = 1 << 18, MOST_STREAMS = 1 << 16, RELEASE = 22907 };
 
 typedef struct {
   char content[128];
@@ -156,72 +155,6 @@ static int all_took(Communicator *it) {
   return 1;
 }
 
-/* ---- Numbers ---- */
-
-static float of_bits(uint32_t bits) {
-  float number;
-  memcpy(&number, &bits, 4);
-  return number;
-}
-
-static uint32_t bits_of(float number) {
-  uint32_t bits;
-  memcpy(&bits, &number, 4);
-  return bits;
-}
-
-static float from_bfloat(uint16_t bits) { return of_bits((uint32_t)bits << 16); }
-
-static uint16_t to_bfloat(float number) {
-  uint32_t bits = bits_of(number);
-  if (number != number) return 0x7FC0;
-  return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-static float from_half(uint16_t half) {
-  uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31, rest = half & 0x3FF;
-  if (exponent == 31) return of_bits(sign | 0x7F800000 | rest << 13);
-  if (exponent) return of_bits(sign | (exponent + 112) << 23 | rest << 13);
-  float small = (float)rest / 16777216.0f;
-  return sign ? -small : small;
-}
-
-static uint16_t to_half(float number) {
-  uint32_t bits = bits_of(number), sign = (bits >> 16) & 0x8000, rest = bits & 0x7FFFFFFF;
-  if (rest > 0x7F800000) return (uint16_t)(sign | 0x7E00);
-  if (rest >= 0x477FF000) return (uint16_t)(sign | 0x7C00);
-  if (rest < 0x38800000) return (uint16_t)(sign | (bits_of(of_bits(rest) + 0.5f) - 0x3F000000));
-  return (uint16_t)(sign | ((rest - 0x38000000 + 0xFFF + ((rest >> 13) & 1)) >> 13));
-}
-
-#define SAME(number) (number)
-#define REDUCE(TYPE, NUMBER, FROM, TO)                                     \
-  for (size_t k = 0; k < count; k++) {                                     \
-    NUMBER total = FROM(((TYPE *)it->shared->chunks[0])[k]);               \
-    for (int rank = 1; rank < it->size; rank++) {                          \
-      NUMBER other = FROM(((TYPE *)it->shared->chunks[rank])[k]);          \
-      total = kind == SUM ? (NUMBER)(total + other) : total > other ? total : other; \
-    }                                                                      \
-    ((TYPE *)to)[k] = TO(total);                                           \
-  }                                                                        \
-  break;
-
-/* Put together what all ranks have written, in the order of ranks. */
-static void reduce(Communicator *it, void *to, size_t count, int type, int kind) {
-  switch (type) {
-    case INT8: REDUCE(int8_t, int8_t, SAME, SAME)
-    case UINT8: REDUCE(uint8_t, uint8_t, SAME, SAME)
-    case INT32: REDUCE(int32_t, int64_t, SAME, (int32_t))
-    case UINT32: REDUCE(uint32_t, uint32_t, SAME, SAME)
-    case INT64: REDUCE(int64_t, int64_t, SAME, SAME)
-    case UINT64: REDUCE(uint64_t, uint64_t, SAME, SAME)
-    case HALF: REDUCE(uint16_t, float, from_half, to_half)
-    case FLOAT: REDUCE(float, float, SAME, SAME)
-    case DOUBLE: REDUCE(double, double, SAME, SAME)
-    case BFLOAT: REDUCE(uint16_t, float, from_bfloat, to_bfloat)
-  }
-}
-
 /* ---- Operations ---- */
 
 static int agree(Communicator *it, const Operation *operation) {
@@ -255,7 +188,7 @@ static void carry_out(const Operation *operation) {
     }
     char *to = (char *)operation->to + done * width;
     if (operation->kind == RECEIVE) memcpy(to, it->shared->chunks[1 - it->rank], count * width);
-    else if (operation->kind != SEND) reduce(it, to, count, operation->type, operation->kind);
+    else if (operation->kind != SEND) combine(to, it->shared->chunks[0], CHUNK, it->size, count, operation->type, operation->kind);
     atomic_store(&mine->taken, ++it->step);
     ring(it->shared);
     done += count;
@@ -495,6 +428,31 @@ int stand_in_busy(void *stream) {
   int busy = found->given != found->over;
   pthread_mutex_unlock(&lock);
   return busy;
+}
+
+/* An operation that is carried out elsewhere is given with a stream; says how many were before it. */
+long stand_in_give(void *stream) {
+  pthread_mutex_lock(&lock);
+  pending++;
+  long before = stream_of(stream)->given++;
+  pthread_mutex_unlock(&lock);
+  return before;
+}
+
+/* It is over. */
+void stand_in_end(void *stream) {
+  pthread_mutex_lock(&lock);
+  pending--;
+  stream_of(stream)->over++;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Wait until so many operations that were given with a stream are over. */
+void stand_in_await(void *stream, long number) {
+  pthread_mutex_lock(&lock);
+  while (stream_of(stream)->over < number) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
 }
 
 /* How many operations of this process are not over. */
