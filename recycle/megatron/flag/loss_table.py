@@ -93,14 +93,17 @@ class LossTable:
             self.totals.setdefault(content_of(mine), []).append(total)
 
     def _rows(self, server: Server, peers: tuple[Server, ...], table: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-        return [self._row(each) for home in _homes(server, peers, self._job) for each in table[home]]
-
-    def _row(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
-        parts = torch.split(values, [each.numel() for each in self._like.values()])
-        return {
-            name: part.to(each.dtype).reshape(each.shape).to(each.device)
-            for part, (name, each) in zip(parts, self._like.items(), strict=True)
+        # All at once, because on a GPU each copy costs a wait.
+        widths = [each.numel() for each in self._like.values()]
+        columns = {
+            name: column.to(like.device).to(like.dtype).reshape(*table.shape[:2], *like.shape)
+            for column, (name, like) in zip(torch.split(table, widths, dim=2), self._like.items(), strict=True)
         }
+        return [
+            {name: column[home, number] for name, column in columns.items()}
+            for home in _homes(server, peers, self._job)
+            for number in range(table.size(1))
+        ]
 
 
 def _homes(server: Server, peers: tuple[Server, ...], job: Job) -> list[int]:
