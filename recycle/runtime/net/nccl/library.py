@@ -110,6 +110,15 @@ class NcclCommunicator:
 
     def start(self, kind: Kind, tensor: torch.Tensor) -> int:
         """See Communicator."""
+        # What is empty may have no address, which NCCL can be told to refuse.
+        if tensor.numel():
+            self._enter(kind, tensor)
+        place = self._given
+        self._given += 1
+        self._under_way[place] = self._lane.mark()
+        return place
+
+    def _enter(self, kind: Kind, tensor: torch.Tensor) -> None:
         self._lane.follow(tensor)
         # Another thread puts it into the stream. Until then, its memory is not known to be in use there; so where this
         # one does not wait for that, the tensor stays with the communicator.
@@ -122,10 +131,6 @@ class NcclCommunicator:
         self._settle(self._is_still)
         if not self.aborted:
             self._entering = None
-        place = self._given
-        self._given += 1
-        self._under_way[place] = self._lane.mark()
-        return place
 
     def is_over(self, place: int) -> bool:
         """See Communicator."""

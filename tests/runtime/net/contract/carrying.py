@@ -19,7 +19,7 @@ def both_directions_carry_at_once(rank):
     """What one end sends is what the other one receives, while both send and receive, whatever the size."""
     network = pair(rank)
     link = network.link(other(rank))
-    for size in (1, LARGE):
+    for size in (0, 1, LARGE):
         received = torch.zeros(size)
         under_way = [link.send(filled(rank.number + 1, size), STATE), link.receive(received, STATE)]
         for each in under_way:
@@ -103,6 +103,7 @@ def all_get_the_same_bits(rank):
     network.all.sum(total)
     expected = sum(torch.rand(1000, generator=torch.Generator().manual_seed(each)) for each in range(3))
     assert torch.allclose(total, expected)
+    network.all.sum(torch.zeros(0))
     least, most = total.neg(), total.clone()
     network.all.maximum(least)
     network.all.maximum(most)
