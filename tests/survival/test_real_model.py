@@ -12,6 +12,7 @@ from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
+from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text
 
@@ -64,6 +65,20 @@ def test_a_gradient_that_is_spoiled_twice_ends_the_run(tmp_path, monkeypatch):
     run = Trained(tmp_path / "run")
     assert "iteration 0: the gradient of stage" in run.error
     assert "also when it was made again" in run.error
+
+
+def test_what_fails_again_and_again_without_a_death_ends_the_run(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ConnectionLost("NCCL: invalid argument")
+
+    monkeypatch.setattr("recycle.runtime.recover.attempts.MOST", 4)
+    monkeypatch.setattr("recycle.runtime.step.gradients.FlatGradients.are_finite", fail)
+    run = Trained(tmp_path / "run")
+    assert "iteration 0 was begun 4 times by the same servers, and never made: NCCL: invalid argument" in run.error
+    # A view whose end is heard of while it is built is none.
+    assert 1 <= len(run.views) <= 4
+    assert {(len(each.servers), each.step) for each in run.views} == {(6, 0)}
+    assert run.of(DeathLine) == []
 
 
 def test_a_full_disk_is_a_warning_until_the_last_checkpoint_and_leaves_the_one_before(tmp_path, reference):

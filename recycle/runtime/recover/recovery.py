@@ -36,6 +36,7 @@ from recycle.job import Job
 from recycle.placement import Layout
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.alarm_watch import AlarmWatch
+from recycle.runtime.recover.attempts import Attempts
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.rebuilding import Rebuilding
@@ -84,6 +85,7 @@ class Recovery:
         self._holdings = holdings
         self._alarm_watch = alarm_watch
         self._reports = reports
+        self._attempts = Attempts()
         self._ids = (f"own/{number}" for number in itertools.count())
 
     @property
@@ -124,7 +126,7 @@ class Recovery:
         """
         self._admission.abort()
         self.tell(Noticed(self.new_id(), self.view.epoch, cause))
-        self._halt()
+        self._halt_in_vain()
         self._gather()
 
     def pause(self, layout: Layout | None = None) -> None:
@@ -199,6 +201,10 @@ class Recovery:
             admission.end_joining()
             self.tell(Decided(f"view/{verdict.epoch}", verdict))
 
+    def _halt_in_vain(self) -> None:
+        self.stop = self.stop or self._attempts.note(self.view, self.step, self._reports.cause)
+        self._halt()
+
     def _halt(self) -> None:
         """Come to a safe point, and say what this member holds."""
         self._alarm_watch.halt()
@@ -224,7 +230,7 @@ class Recovery:
         machine = self._machine
         while self.end is None and machine.state is not State.TRAINING:
             if machine.state is State.HALTING:
-                self._halt()
+                self._halt_in_vain()
                 continue
             try:
                 if self._holdings.done and self._gathering.is_over(machine.view):
