@@ -245,8 +245,9 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
             output, _ = process.communicate(timeout=part.limit)
         except subprocess.TimeoutExpired:
             output = ""
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        finally:
+            # Also where somebody ends the check.
+            _end(process.pid)
     seconds = time.monotonic() - start
     try:
         status, detail = json.loads(output.splitlines()[-1])
@@ -254,6 +255,12 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
         late = seconds >= part.limit
         status, detail = "failed", f"it took more than {part.limit:g} s" if late else f"ended with {process.returncode}"
     return Outcome(name, status, detail, seconds)
+
+
+def _end(group: int) -> None:
+    """End a part's processes."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def run_inside(name: str, arguments: argparse.Namespace) -> tuple[str, str]:
@@ -283,6 +290,8 @@ def main() -> int:
     unknown = [each for each in arguments.parts if each not in PARTS]
     if unknown:
         parser.error(f"{unknown[0]} is no part; they are {', '.join(PARTS)}")
+    # So that the part that runs is ended as well.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     outcomes = []
     for name in arguments.parts or PARTS:
         print(f"{name}: {PARTS[name].question}", file=sys.stderr, flush=True)
