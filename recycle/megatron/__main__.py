@@ -120,8 +120,10 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
             say(taken)
         if on:
             from recycle.megatron.flag.accelerator import tell_which_gpu
+            from recycle.megatron.flag.torch_adam import load_where_torch_steps
 
             tell_which_gpu()
+            load_where_torch_steps()
     leave: Callable[[], None] = lambda: None  # noqa: E731
     if on:
         from recycle.megatron.flag.dropin import switch_on

@@ -1,4 +1,4 @@
-"""Checkpoints of Megatron's distributed optimizer where torch's own Adam steps, as it does without CUDA.
+"""Checkpoints of Megatron's distributed optimizer where torch's own Adam steps: without Transformer Engine and Apex.
 
 Torch's keeps the number of its steps with each parameter, and has no state before the first one. Megatron counts on
 state that is there, and reads what it has loaded into parameters that are being trained.
@@ -9,9 +9,16 @@ from functools import wraps
 from typing import Any
 
 import torch
+from megatron.core import optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from recycle.megatron.shared.patching import replace
+
+
+def load_where_torch_steps() -> None:
+    """Have distributed optimizers load checkpoints if it is torch's Adam that steps in this process."""
+    if optimizer.USING_PYTORCH_OPTIMIZER:
+        load_with_torch_adam()
 
 
 def load_with_torch_adam() -> None:
@@ -24,9 +31,10 @@ def load_with_torch_adam() -> None:
 
     @wraps(own_set)
     def set_states(self: Any, model_param: Any, tensors: Mapping[str, Any]) -> None:
-        # Some formats have the number of steps elsewhere.
+        # The number of steps comes with the groups of parameters, and is there already; formats have none here, or that
+        # from before the checkpoint was read.
         known = self._get_main_param_and_optimizer_states(model_param)
-        own_set(self, model_param, {"step": known.get("step"), **tensors})
+        own_set(self, model_param, {**tensors, "step": known.get("step")})
 
     replace(DistributedOptimizer, "_set_main_param_and_optimizer_states", set_states)
 
