@@ -66,9 +66,8 @@ def main() -> None:
         update = TorchUpdate(MainParameters(stage.parameters()), torch.optim.AdamW, *place, method)
         update.connect(network)
         worker = Worker(plan, [stage], update, network, Recorder(server))
-        sums = [sum(worker.run(step).losses) for step in range(options.steps)]
+        member.report(msgspec.json.encode([sum(worker.run(step).losses) for step in range(options.steps)]))
         network.barrier()
-        member.report(msgspec.json.encode(sums))
 
     reports: dict[int, list[float]] = {}
     launch(len(view.servers), serve, lambda rank, content: reports.update({rank: msgspec.json.decode(content)}))
