@@ -22,6 +22,7 @@ from recycle.megatron.shared.release import find_release, require_listed
 from recycle.runtime.net.gloo.threads import let_go
 
 ASYNC_SAVE = "--async-save"
+HALF, WIDE_SUMS = "--fp16", "--accumulate-allreduce-grads-in-fp32"
 
 if TYPE_CHECKING:
     from recycle.megatron.flag.protection import Protection
@@ -80,6 +81,11 @@ def main(arguments: list[str]) -> int:
         say(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
         rest = [each for each in rest if each != ASYNC_SAVE]
     rank = int(os.environ["RANK"])
+    if rank == 0 and HALF in rest and WIDE_SUMS not in rest:
+        say(
+            f"{HALF}: after a death peers sum more micro-batches in two bytes, and may skip a step for an overflow "
+            f"that there would not have been; {WIDE_SUMS} prevents that"
+        )
     status = protection.serve(rank, lambda given: run_script(script, rest, True, given), flags.restarts)
     # Nothing is left to be done here, and what Python takes apart at its end keeps a busy host waiting for seconds.
     sys.stdout.flush()

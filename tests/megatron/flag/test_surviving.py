@@ -297,6 +297,7 @@ def test_in_numbers_of_two_bytes_a_death_changes_how_sums_are_rounded_and_nothin
     survived = train(dataset, *settings, *ON, iterations=6, watch=kill([(victim, 2, when)]))
     assert deaths(survived) == [f"W{victim % 2}_{victim // 2}"], when
     assert losses(survived) == pytest.approx(stock, rel=1e-3), (victim, when)
+    assert survived.output.count("--accumulate-allreduce-grads-in-fp32 prevents that") == settings.count("--fp16")
 
 
 def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeypatch):
