@@ -116,41 +116,45 @@ static void put(cudaStream_t stream, struct item content) {
     append(queue_of(stream), item);
 }
 
-static int carry_on(struct stream *stream, int depth);
+static int carry_on(struct stream *stream, int depth, int past_marks);
 
 /* Carry on all other streams as far as they go. */
 static void carry_on_others(const struct stream *stream, int depth) {
     for (struct stream *each = newest_stream; each; each = each->older)
-        if (each != stream) carry_on(each, depth);
+        if (each != stream) carry_on(each, depth, 0);
     for (int number = 0; number < MOST_GPUS; number++)
-        if (&default_streams[number] != stream) carry_on(&default_streams[number], depth);
+        if (&default_streams[number] != stream) carry_on(&default_streams[number], depth, 0);
 }
 
-/* Carry on a stream, whose lock is held; whether it is empty then. */
-static int carry_on(struct stream *stream, int depth) {
-    while (stream->first) {
-        struct item *item = stream->first;
+/* Carry on a stream, whose lock is held; whether nothing is left then, or nothing but marks where those are passed. */
+static int carry_on(struct stream *stream, int depth, int past_marks) {
+    struct item *item = stream->first, *before = NULL;
+    while (item) {
         struct event *event = item->event;
-        long number = item->number;
-        if (item->operations && over(stream) < item->operations) return 0;
-        switch (item->kind) {
-        case COPY: memmove(item->to, item->from, item->size); break;
-        case FILL: memset(item->to, item->value, item->size); break;
-        case RECORD:
-            if (event->done < number) {
-                event->done = number;
-                event->at = milliseconds();
-            }
-            break;
-        case WAIT:
-            if (event->done < number && depth < DEEPEST) carry_on_others(stream, depth + 1);
-            if (event->done < number) return 0;
-            break;
+        if (item->operations && over(stream) < item->operations) {
+            if (!past_marks || item->kind != RECORD) return 0;
+            before = item, item = item->next;
+            continue;
         }
-        if (stream->first != item) continue; /* another stream that waited for this one has carried it on */
-        stream->first = item->next;
-        if (!stream->first) stream->last = NULL;
+        if (item->kind == WAIT && event->done < item->number) {
+            long number = item->number;
+            if (depth < DEEPEST) carry_on_others(stream, depth + 1);
+            if (event->done < number) return 0;
+            /* Another stream that waited for this one may have carried it on. */
+            before = NULL, item = stream->first;
+            continue;
+        }
+        if (item->kind == COPY) memmove(item->to, item->from, item->size);
+        if (item->kind == FILL) memset(item->to, item->value, item->size);
+        if (item->kind == RECORD && event->done < item->number) {
+            event->done = item->number;
+            event->at = milliseconds();
+        }
+        struct item *next = item->next;
+        *(before ? &before->next : &stream->first) = next;
+        if (!next) stream->last = before;
         free(item);
+        item = next;
     }
     return 1;
 }
@@ -158,7 +162,7 @@ static int carry_on(struct stream *stream, int depth) {
 /* Whether all is over that a stream was given, NCCL's operations too; the lock is held. */
 static int is_still(struct stream *stream) {
     find_nccl();
-    return carry_on(stream, 0) && (!given || over(stream) >= given(stream));
+    return carry_on(stream, 0, 0) && (!given || over(stream) >= given(stream));
 }
 
 static void wait_for_stream(struct stream *stream) {
@@ -208,18 +212,7 @@ void *pretended_operation(cudaStream_t stream) {
     struct stream *queue = queue_of(stream);
     for (;;) {
         pthread_mutex_lock(&lock);
-        int still = carry_on(queue, 0);
-        if (!still) {
-            struct stream marks = {0}, rest = {0};
-            for (struct item *item = queue->first, *next; item; item = next) {
-                next = item->next;
-                append(item->kind == RECORD ? &marks : &rest, item);
-            }
-            *queue = (struct stream){.device = queue->device, .older = queue->older};
-            still = carry_on(&rest, 0);
-            for (struct item *item = rest.first, *next; item; item = next) next = item->next, append(queue, item);
-            for (struct item *item = marks.first, *next; item; item = next) next = item->next, append(queue, item);
-        }
+        int still = carry_on(queue, 0, 1);
         pthread_mutex_unlock(&lock);
         if (still) return queue;
         usleep(PAUSE_US);
