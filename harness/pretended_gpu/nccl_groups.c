@@ -8,19 +8,10 @@
 #define _GNU_SOURCE
 #include "nccl_groups.h"
 
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "../stand_in_nccl/numbers.h"
+#include "../stand_in_nccl/shared.h"
 
 enum { DONE, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE, MOST_RANKS = 64, BOX = 1 << 16, NO_COLOR = -1 };
 static const uint64_t MARK = 0x67726F757073;
@@ -78,16 +69,6 @@ int is_group(void *communicator) { return communicator && *(uint64_t *)communica
 
 /* ---- Transfers ---- */
 
-static void ring(Shared *shared) {
-    atomic_fetch_add(&shared->bell, 1);
-    syscall(SYS_futex, &shared->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-static void sleep_until(Shared *shared, uint32_t seen) {
-    struct timespec most = {.tv_nsec = 20 * 1000 * 1000};
-    syscall(SYS_futex, &shared->bell, FUTEX_WAIT, seen, &most, NULL, 0);
-}
-
 /* Move a box's worth, if the other side is as far; says whether it was. */
 static int move(Group *it, Transfer *transfer) {
     int from = transfer->sends ? it->rank : transfer->peer, to = transfer->sends ? transfer->peer : it->rank;
@@ -110,7 +91,7 @@ static int move(Group *it, Transfer *transfer) {
         atomic_store(&box->taken, taken + 1);
     }
     transfer->at += length, transfer->left -= length;
-    ring(it->shared);
+    ring_bell(&it->shared->bell);
     return 1;
 }
 
@@ -160,7 +141,7 @@ static void *run(void *argument) {
             uint32_t seen = atomic_load(&it->shared->bell);
             int moved = 0;
             if (atomic_load(&it->aborted) || progress(it, first, number, &moved)) break;
-            if (!moved) sleep_until(it->shared, seen);
+            if (!moved) await_bell(&it->shared->bell, seen);
         }
         while (number--) end(it);
     }
@@ -243,15 +224,8 @@ static int open_group(Group **made, const char *name, int rank, int size) {
     *made = NULL;
     if (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size) return INVALID_ARGUMENT;
     Group *it = calloc(1, sizeof *it);
-    const char *folder = getenv("STAND_IN_NCCL_FOLDER");
-    snprintf(it->path, sizeof it->path, "%s/stand-in-nccl-%s", folder ? folder : "/dev/shm", name);
-    int file = open(it->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    size_t length = sizeof(Shared) + (size_t)(size * size) * sizeof(Box);
-    it->shared = MAP_FAILED;
-    if (file >= 0 && !ftruncate(file, (off_t)length))
-        it->shared = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (file >= 0) close(file);
-    if (it->shared == MAP_FAILED) {
+    it->shared = share(it->path, name, sizeof(Shared) + (size_t)(size * size) * sizeof(Box));
+    if (!it->shared) {
         free(it);
         return SYSTEM_ERROR;
     }
@@ -259,9 +233,9 @@ static int open_group(Group **made, const char *name, int rank, int size) {
     pthread_mutex_init(&it->lock, NULL);
     pthread_cond_init(&it->changed, NULL);
     atomic_fetch_add(&it->shared->come, 1);
-    ring(it->shared);
+    ring_bell(&it->shared->bell);
     for (uint32_t seen; seen = atomic_load(&it->shared->bell), (int)atomic_load(&it->shared->come) < size;)
-        sleep_until(it->shared, seen);
+        await_bell(&it->shared->bell, seen);
     unlink(it->path);
     pthread_create(&it->thread, NULL, run, it);
     *made = it;
@@ -287,7 +261,7 @@ int abort_group(Group *it) {
     atomic_store(&it->aborted, 1);
     pthread_cond_broadcast(&it->changed);
     pthread_mutex_unlock(&it->lock);
-    ring(it->shared);
+    ring_bell(&it->shared->bell);
     pthread_join(it->thread, NULL);
     munmap(it->shared, sizeof(Shared) + (size_t)(it->size * it->size) * sizeof(Box));
     it->mark = 0;

@@ -1,21 +1,10 @@
 /* The two stand-ins for NCCL on pretended GPUs: that of the transport, whose communicators do not block, and that of
  * torch's own groups, whose communicators do. Operations come after what else is in their stream: the first stand-in
  * itself knows streams by number only. scripts/pretend-gpu gives its functions that are called here other names. */
-#include <stddef.h>
-
+#include "../stand_in_nccl/shared.h"
 #include "nccl_groups.h"
 
 enum { UNEXPECTED = 3, WITHOUT_BLOCKING = 0 };
-
-typedef struct {
-    char content[128];
-} Id;
-
-typedef struct {
-    size_t size;
-    unsigned magic, version;
-    int blocking;
-} Configuration;
 
 int own_ncclCommInitRankConfig(void **made, int size, Id id, int rank, Configuration *configuration);
 int own_ncclCommAbort(void *communicator);

@@ -194,16 +194,9 @@ void pretended_first_launch(void) {
 
 /* For operators.cpp: a kernel comes next in a stream; where there is one queue, after all that was launched before. */
 void pretended_launch(cudaStream_t stream) {
-    struct stream *queue = queue_of(stream);
     const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     if (queues && !strcmp(queues, "1")) wait_for_device();
-    for (;;) {
-        pthread_mutex_lock(&lock);
-        int still = is_still(queue);
-        pthread_mutex_unlock(&lock);
-        if (still) return;
-        usleep(PAUSE_US);
-    }
+    wait_for_stream(queue_of(stream));
 }
 
 /* For nccl_in_streams.c: an operation of NCCL's comes next. All but the marks of those before it has to be over; its

@@ -16,38 +16,16 @@
  * futex in it. STAND_IN_NCCL_VERSION is the release that it says it is.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "numbers.h"
+#include "shared.h"
 
 enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
 enum { SEND = 100, RECEIVE };
 enum { MOST_RANKS = 256, CHUNK = 1 << 18, MOST_STREAMS = 1 << 16, RELEASE = 22907 };
-
-typedef struct {
-  char content[128];
-} Id;
-
-typedef struct {
-  size_t size;
-  unsigned magic, version;
-  int blocking, cluster, least, most;
-  const char *network;
-  int split;
-} Configuration;
 
 /* What a rank shows to the others: how far it is, and in which operation. */
 typedef struct {
@@ -121,21 +99,15 @@ static Stream *stream_of(void *stream) {
 
 /* ---- Waiting for other processes ---- */
 
-static void ring(Shared *shared) {
-  atomic_fetch_add(&shared->bell, 1);
-  syscall(SYS_futex, &shared->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
 typedef int (*Condition)(Communicator *);
 
 /* Wait for what other ranks do; says whether it came before this side gave up. */
 static int await(Communicator *it, Condition come) {
-  struct timespec most = {.tv_nsec = 20 * 1000 * 1000};
   for (;;) {
     uint32_t seen = atomic_load(&it->shared->bell);
     if (atomic_load(&it->aborted)) return 0;
     if (come(it)) return 1;
-    syscall(SYS_futex, &it->shared->bell, FUTEX_WAIT, seen, &most, NULL, 0);
+    await_bell(&it->shared->bell, seen);
   }
 }
 
@@ -180,7 +152,7 @@ static void carry_out(const Operation *operation) {
     if (operation->kind != RECEIVE)
       memcpy(it->shared->chunks[it->rank], (const char *)operation->from + done * width, count * width);
     atomic_store(&mine->written, it->step + 1);
-    ring(it->shared);
+    ring_bell(&it->shared->bell);
     if (!await(it, all_wrote)) return;
     if (!agree(it, operation)) {
       atomic_store(&it->state, INVALID_USAGE);
@@ -190,7 +162,7 @@ static void carry_out(const Operation *operation) {
     if (operation->kind == RECEIVE) memcpy(to, it->shared->chunks[1 - it->rank], count * width);
     else if (operation->kind != SEND) combine(to, it->shared->chunks[0], CHUNK, it->size, count, operation->type, operation->kind);
     atomic_store(&mine->taken, ++it->step);
-    ring(it->shared);
+    ring_bell(&it->shared->bell);
     done += count;
   } while (done < operation->count);
 }
@@ -237,7 +209,7 @@ static int one_queue(void) {
 static void *run_launcher(void *given) {
   Communicator *it = given;
   atomic_fetch_add(&it->shared->come, 1);
-  ring(it->shared);
+  ring_bell(&it->shared->bell);
   int whole = await(it, all_came);
   if (whole) unlink(it->path);
   pthread_mutex_lock(&lock);
@@ -252,7 +224,7 @@ static void *run_launcher(void *given) {
     pthread_mutex_unlock(&lock);
     if (!it->connected) {
       atomic_fetch_add(&it->shared->connected, 1);
-      ring(it->shared);
+      ring_bell(&it->shared->bell);
       it->connected = await(it, all_connected);
     }
     pthread_mutex_lock(&lock);
@@ -333,16 +305,11 @@ int ncclCommInitRankConfig(Communicator **made, int size, Id id, int rank, Confi
     return fail(INVALID_USAGE, "communicators that block are not known here");
   if (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size)
     return fail(INVALID_ARGUMENT, "Invalid rank requested");
-  const char *folder = getenv("STAND_IN_NCCL_FOLDER");
   Communicator *it = calloc(1, sizeof *it);
-  snprintf(it->path, sizeof it->path, "%s/stand-in-nccl-%.32s", folder ? folder : "/dev/shm", id.content);
-  int file = open(it->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  size_t length = sizeof(Shared) + (size_t)size * CHUNK;
-  it->shared = MAP_FAILED;
-  if (file >= 0 && !ftruncate(file, (off_t)length))
-    it->shared = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (file >= 0) close(file);
-  if (it->shared == MAP_FAILED) {
+  char name[33];
+  snprintf(name, sizeof name, "%.32s", id.content);
+  it->shared = share(it->path, name, sizeof(Shared) + (size_t)size * CHUNK);
+  if (!it->shared) {
     free(it);
     return fail(SYSTEM_ERROR, "no memory can be shared");
   }
@@ -399,7 +366,7 @@ int ncclCommAbort(Communicator *it) {
   atomic_store(&it->aborted, 1);
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
-  ring(it->shared);
+  ring_bell(&it->shared->bell);
   pthread_join(it->launcher, NULL);
   if (!all_came(it)) unlink(it->path);
   reclaim(it);
