@@ -125,21 +125,23 @@ def live_ranks(job, views, work: Callable, size, groups=None):
     """
     store = HashStore()
     alarms = [threading.Event() for _ in views]
+    entered = threading.Barrier(size * len(views[0]))
 
     def begin(place):
         server, number = place
-        return work(
-            LiveServer(
-                server,
-                job,
-                store,
-                views,
-                lambda epoch: alarms[epoch].is_set(),
-                lambda epoch: alarms[epoch].set(),
-                None if groups is None else groups[server],
-                ServerRank(number, size),
-            )
+        live = LiveServer(
+            server,
+            job,
+            store,
+            views,
+            lambda epoch: alarms[epoch].is_set(),
+            lambda epoch: alarms[epoch].set(),
+            None if groups is None else groups[server],
+            ServerRank(number, size),
         )
+        # What the work breaks is a view that stands: a rank that is still on its way into it would not get there.
+        entered.wait(PATIENCE.total_seconds())
+        return work(live)
 
     return in_threads([(server, number) for server in views[0] for number in range(size)], begin)
 
