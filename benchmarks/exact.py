@@ -76,7 +76,7 @@ def body(member: LocalProcess, pairs: int, options: ModelOptions) -> None:
         worker = made[which][0]
         start, spent = time.perf_counter(), time.process_time()
         worker.run(steps[which])
-        worker.settle(steps[which] + 1)
+        worker.settle()
         times.clock[which].append(time.perf_counter() - start)
         times.processor[which].append(time.process_time() - spent)
         steps[which] += 1

@@ -50,7 +50,7 @@ def body(member: LocalProcess, pairs: int) -> None:
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
     config.no_sync_func = model.no_sync
     config.finalize_model_grads_func = finalize_model_grads
-    fused, data = plan(of, Mode("fused", "global")), ScriptData(server.pipeline)
+    fused, data = plan(of, Mode("fused", "global")), ScriptData(server.pipeline, lambda: 0)
     execution = UnprotectedExecution(fused, here, store)
     schedules = [get_forward_backward_func(), PlanSchedule(fused, server, data, count().__next__, 0, execution)]
     text = load_text(None, OPTIONS)

@@ -170,8 +170,12 @@ class AnyPart(NamedTuple):
 
     samples: Callable[[MicroBatch], Any]
 
-    def begin(self, step: int, micro_batches: int) -> None:
+    def begin(self, step: int, micro_batches: int, consumed: int) -> None:
         """It has as many as are asked for."""
+
+    def consumed(self, step: int) -> int:
+        """Nobody counts them."""
+        return 0
 
     def __call__(self, micro_batch: MicroBatch) -> Any:
         return self.samples(micro_batch)
@@ -239,7 +243,7 @@ def train_by_stock(
             return
         samples = text(options).samples
         forward_backward = get_forward_backward_func()
-        script_data = ScriptData(server.pipeline)
+        script_data = ScriptData(server.pipeline, lambda: 0)
         if plan is not None:
             execution = (LiveExecution if failed else UnprotectedExecution)(plan, here, store)
             forward_backward = PlanSchedule(plan, server, script_data, count().__next__, 0, execution)
@@ -251,7 +255,7 @@ def train_by_stock(
             iterator = iter([samples(each) for each in batches])
             if data:
                 # Nobody asks it for more.
-                script_data.add(iterator, cast("Other", AnyPart(samples)))
+                script_data.add(iterator, cast("Other", AnyPart(samples)), 0)
             reported = forward_backward(
                 forward_step_func=step,
                 data_iterator=iterator,

@@ -193,7 +193,6 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--optimizer muon --use-distributed-optimizer", "--optimizer: peers have the state of different layers"),
         ("--moe-paged-stash", "--moe-paged-stash: pages are given back"),
         ("--gpu-sniff-test-interval 100", "--gpu-sniff-test-interval: ranks send to each other"),
-        ("--rampup-batch-size 3 3 100 --iterations-to-skip 7", "--iterations-to-skip: nobody knows how large"),
         ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",
@@ -206,10 +205,6 @@ def test_a_release_that_is_not_known_is_refused(run):
         (
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact --fp16",
             "--fp16: the training code itself skips steps",
-        ),
-        (
-            "--recycle-keep-in-memory copies=2 --num-experts 8 --iterations-to-skip 7",
-            "--iterations-to-skip: iterations and steps are counted as one",
         ),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),

@@ -9,12 +9,16 @@ from functools import wraps
 from typing import Any
 
 from megatron.core.num_microbatches_calculator import update_num_microbatches
+from torch.distributed import Store
 from torch.utils.data import DataLoader
 
 from recycle.megatron.flag.other_data import LateLoader
 from recycle.megatron.flag.schedule import Call, PlanSchedule
 from recycle.megatron.flag.training_code import TrainingCode
 from recycle.megatron.shared.patching import replace
+
+FLAGS = ("do_train", "do_valid", "do_test")
+"""Megatron's arguments that the first rank sets for all, by its data sets; a middle stage has none."""
 
 
 class Comeback:
@@ -23,15 +27,19 @@ class Comeback:
     Args:
         arguments: Megatron's.
         code: what the training code knows.
+        store: where all ranks look.
+        alone: whether this server sets up alone, long after the others.
         arrives: whether this server comes back, or all do.
 
     Attributes:
         code: as above.
     """
 
-    def __init__(self, arguments: Any, code: TrainingCode, arrives: bool) -> None:
+    def __init__(self, arguments: Any, code: TrainingCode, store: Store, *, alone: bool, arrives: bool) -> None:
         self.code = code
         self._arguments = arguments
+        self._store = store
+        self._alone = alone
         self._arrives = arrives
 
     def install(self, training: Any, schedule: PlanSchedule) -> None:
@@ -46,8 +54,19 @@ class Comeback:
         if self._arrives:
             self._arrive_first(training, schedule)
 
-    def delay(self, built: Sequence[Any]) -> Sequence[Any]:
-        """Loaders that are not read from before this server knows where; on all others, as they are."""
+    def take(self, built: Sequence[Any]) -> Sequence[Any]:
+        """Loaders were built: on a server that comes back they are not read from before it knows where.
+
+        The first rank has told all others what comes: whether to train, validate and test. A server that sets up alone
+        has heard itself in its place, so it reads that in the store.
+        """
+        arguments = self._arguments
+        if self._alone:
+            told = self._store.get("flags").decode().split()
+            for name in FLAGS:
+                setattr(arguments, name, name in told)
+        elif arguments.rank == 0:
+            self._store.set("flags", " ".join(each for each in FLAGS if getattr(arguments, each)))
         return tuple(_late(each) for each in built) if self._arrives else built
 
     def _keep_set_up(self, training: Any) -> None:

@@ -30,15 +30,15 @@ class DdpParameters(MainParameters):
         self._settings: dict[int, list[dict[str, Any]]] = {}
         self._present: list[dict[str, Any]] = []
 
-    def keep_settings(self, iteration: int) -> None:
-        """The scheduler has set its values for an iteration; only those of the two before are still of use."""
-        self._settings = {each: self._settings[each] for each in self._settings if each + 2 >= iteration}
-        self._settings[iteration] = self._read_settings()
+    def keep_settings(self, version: int) -> None:
+        """The scheduler has set its values for the step from a version; those of the two before are still of use."""
+        self._settings = {each: self._settings[each] for each in self._settings if each + 2 >= version}
+        self._settings[version] = self._read_settings()
 
-    def prepare(self, optimizer: torch.optim.Optimizer, iteration: int) -> None:
-        """Have the next step made as the scheduler had it for an iteration."""
+    def prepare(self, optimizer: torch.optim.Optimizer, version: int) -> None:
+        """Have the next step made as the scheduler had it for the one from a version."""
         self._present = self._read_settings()
-        self._write_settings(self._settings[iteration])
+        self._write_settings(self._settings[version])
 
     def use(self, gradients: Sequence[torch.Tensor], which: slice = EVERYTHING) -> None:
         """See MainParameters."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from recycle.megatron.flag.progress import VERSIONS
 from recycle.runtime.join.handover import pack, unpack
 from recycle.runtime.keep.layout import FIRST
 from recycle.runtime.net.network import Network
@@ -28,11 +29,11 @@ ROOM = 1 << 18
 class TakenOver(Protocol):
     """What a server has to have to go on beside another one."""
 
-    def state(self, step: int) -> Mapping[str, torch.Tensor]:
-        """All of it before an iteration, by name."""
+    def state(self, version: int) -> Mapping[str, torch.Tensor]:
+        """All of it at a version, before an iteration, by name."""
 
-    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on before an iteration with that of a peer."""
+    def adopt(self, version: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from a version with that of a peer."""
 
 
 class Doorway:
@@ -51,30 +52,30 @@ class Doorway:
         self._arrive = arrive
         self._versions = versions
         self._parts = {STAGE: stage, CODE: code}
-        self._step: int | None = None
+        self._open = False
         self._remembered: dict[int, torch.Tensor] = {}
 
-    def remember(self, step: int) -> None:
-        """This is before an iteration, which somebody may come to who has nothing, until the two after it are done."""
-        before = {each: self._remembered[each] for each in self._remembered if each + 2 >= step}
-        self._remembered = before | {step: pack(step, self._parts[CODE].state(step), ROOM)}
+    def remember(self, version: int) -> None:
+        """The iteration after a version begins, which a server that has nothing may come to until two more are done."""
+        before = {each: self._remembered[each] for each in self._remembered if each + VERSIONS > version}
+        self._remembered = before | {version: pack(version, self._parts[CODE].state(version), ROOM)}
 
     def whole(self) -> Mapping[str, torch.Tensor]:
         """The present version as it is before its iteration, for who has nothing; it was remembered."""
-        step = self._versions.newest
-        stage = self._parts[STAGE].state(step)
-        return {REMEMBERED: self._remembered[step], **{f"{STAGE}{name}": each for name, each in stage.items()}}
+        version = self._versions.newest
+        stage = self._parts[STAGE].state(version)
+        return {REMEMBERED: self._remembered[version], **{f"{STAGE}{name}": each for name, each in stage.items()}}
 
     @contextmanager
-    def opened(self, step: int) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
         """Within the block, this is before an iteration: others can be let in."""
-        self._step = step
+        self._open = True
         yield
-        self._step = None
+        self._open = False
 
     def admits(self) -> bool:
         """Whether others can be let in just now, as far as it depends on this server."""
-        return self._arrive is not None or self._step is not None
+        return self._arrive is not None or self._open
 
     @property
     def newest(self) -> int:
@@ -104,12 +105,13 @@ class Doorway:
         Elsewhere as well, where the step after it was taken back or is not made, and it is remembered: whoever lacks
         it has nothing, or another version.
         """
-        step, versions = self._step, self._versions
-        if step is None and versions.newest == versions.oldest and versions.newest in self._remembered:
+        versions = self._versions
+        if self._open:
+            whole = {kind: part.state(versions.newest) for kind, part in self._parts.items()}
+            return {f"{kind}{name}": each for kind, state in whole.items() for name, each in state.items()}
+        if versions.newest == versions.oldest and versions.newest in self._remembered:
             return self.whole()
-        if step is None:
-            return versions.state()
-        return {f"{kind}{name}": each for kind, part in self._parts.items() for name, each in part.state(step).items()}
+        return versions.state()
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """See Versioned; who has gone on with its training code takes over model and optimizer alone."""

@@ -81,7 +81,7 @@ class DropIn:
         member = Member(server, 0 if protection is None else protection.life)
         epoch = int(store.get("epoch"))
         self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, here.rank)
-        self._data = ScriptData(server.pipeline)
+        self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
         self._ending = Ending(arguments)
         self._protected: ProtectedExecution | None = None
         self._comeback: Comeback | None = None
@@ -90,7 +90,9 @@ class DropIn:
             from megatron.training.training import num_floating_point_operations
 
             code = TrainingCode(arguments, self._data, num_floating_point_operations)
-            self._comeback = Comeback(arguments, code, protection.life > 0 or protection.resumes)
+            alone = protection.life > 0
+            arrives = alone or protection.resumes
+            self._comeback = Comeback(arguments, code, store, alone=alone, arrives=arrives)
             training = ProtectedTraining(
                 plan,
                 Plans(plan, source().catalogue, source().plan),
@@ -160,16 +162,17 @@ class DropIn:
         def build_train_valid_test_data_loaders(provider: Any) -> Any:
             built = build_loaders(provider)
             loaders[:] = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in built]
-            return built if self._comeback is None else self._comeback.delay(built)
+            return built if self._comeback is None else self._comeback.take(built)
 
         @wraps(build_iterators)
         def build_train_valid_test_data_iterators(provider: Any) -> Any:
             iterators = build_iterators(provider)
-            firsts = (int(self._arguments.iteration), 0, 0)
+            # It trains on the first of them.
+            firsts = (int(self._arguments.iteration), None, None)
             for iterator, loader, first in zip(iterators, loaders, firsts, strict=True):
                 # Ranks that read no data have none.
                 if isinstance(loader, DataLoader):
-                    self._data.add(iterator, self._other_data(loader, first))
+                    self._data.add(iterator, self._other_data(loader, first or 0), first)
             return iterators
 
         replace(training, "build_train_valid_test_data_loaders", build_train_valid_test_data_loaders)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from recycle.megatron.flag.progress import VERSIONS
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 
@@ -70,19 +71,21 @@ class OtherData:
         self._indices: dict[int, dict[int, list[list[int]]]] = {}
         self._samplers: dict[int, Iterator[list[int]]] = {}
 
-    def begin(self, step: int, micro_batches: int) -> None:
-        """A step begins, in which each pipeline takes so many micro-batches; steps come in order, the last one again.
+    def begin(self, step: int, micro_batches: int, consumed: int) -> None:
+        """A step begins; steps come in order, the last one again, and some may be left out.
 
-        Steps that are left out between two have taken as many as this one.
+        Args:
+            step: its number.
+            micro_batches: that each pipeline takes in it.
+            consumed: samples that all pipelines together have taken before it.
         """
         batch = self._pipelines * micro_batches * int(self._sampler.micro_batch_size)
-        for each in range(max(self._consumed), step + 1):
-            self._consumed[each + 1] = self._consumed[each] + batch
-            self._numbers[each] = micro_batches
-        for known in (self._consumed, self._numbers):
-            _forget(known, step - 2)
-        for drawn in self._indices.values():
-            _forget(drawn, step - 2)
+        self._consumed |= {step: consumed, step + 1: consumed + batch}
+        self._numbers[step] = micro_batches
+        oldest = sorted(self._numbers)[-VERSIONS:][0]
+        known: list[dict[int, Any]] = [self._consumed, self._numbers, *self._indices.values()]
+        for each in known:
+            _forget(each, oldest)
 
     def __call__(self, micro_batch: MicroBatch) -> Any:
         """The samples of a micro-batch of the step that has begun or the two before, as its loader would give them."""
@@ -109,6 +112,7 @@ class OtherData:
             consumed: how many samples were taken before it.
         """
         self._consumed = {step: consumed}
+        self._numbers.clear()
         for sampler in (self._own_sampler, self._sampler):
             sampler.consumed_samples = consumed
 

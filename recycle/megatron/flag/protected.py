@@ -21,6 +21,7 @@ from recycle.megatron.flag.gradients import SameParameters
 from recycle.megatron.flag.keeping import KeptVersions, announce, make_keeping
 from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
+from recycle.megatron.flag.progress import Progress
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.rank_calls import RankCalls, SomeRanks
 from recycle.megatron.flag.recording import Recording
@@ -94,6 +95,7 @@ class ProtectedExecution:
         rank_calls: what the ranks of the server do together.
         same_parameters: those of them with which it sums gradients.
         collectives: what all servers do together.
+        progress: how far this server is.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class ProtectedExecution:
         self.server = server
         self.job: Job = training.plan.job
         self.recorder = Recorder(server)
+        self.progress = Progress(0, 0)
         self._training = training
         self._protection = protection
         self._groups = groups
@@ -134,12 +137,18 @@ class ProtectedExecution:
     def begin(self, stages: Sequence[MegatronStage]) -> None:
         """See Execution."""
         training, endpoint = self._training, self._protection.endpoint
+        # Versions are counted from the iteration with which training begins.
         version = training.iteration()
         self._stages = stages
+        progress = self.progress
+        progress.arrive(version, version)
         self._steps = steps = self._make_steps(self, stages, version)
-        arrives, resumes = self._protection.life > 0, self._protection.resumes
-        arrive = steps.arrive if arrives or resumes else None
-        self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive)
+
+        def arrive(version: int) -> None:
+            steps.arrive(version)
+            progress.arrive(version, training.iteration())
+
+        self._doorway = doorway = Doorway(steps.versions, steps.whole, training.code, arrive if self.arrives else None)
         seconds = max(60 * training.minutes, DURATIONS.hang)
         durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds, replacement=seconds)
         # The first rank speaks for the server.
@@ -158,6 +167,7 @@ class ProtectedExecution:
             rank=self._rank,
             admits=doorway.admits,
             transport=training.transport,
+            iteration=progress.iteration,
         )
         self._survivor = Survivor(
             Member(self.server, self._protection.life),
@@ -173,7 +183,7 @@ class ProtectedExecution:
             places = [self._protection.place(each) for each in torch.distributed.get_process_group_ranks(group)]
             group.servers = tuple(dict.fromkeys(server for server, _ in places))
             group.numbers = tuple(dict.fromkeys(rank.number for _, rank in places))
-        if not arrives:
+        if not self._protection.life:
             # Setting up may take any time; from now on, nobody waits for long.
             torch.distributed.barrier()
             if training.moments is not None:
@@ -181,7 +191,9 @@ class ProtectedExecution:
                 reporter.tell(InstantLine("memory", now(), None, text))
             if torch.distributed.get_rank() == 0:
                 # Where nobody holds what training goes on from, keepers do.
-                opening = Opening.of(View.of(training.plan, training.epoch), "checkpoint" if resumes else "memory")
+                opening = Opening.of(
+                    View.of(training.plan, training.epoch), "checkpoint" if self._protection.resumes else "memory"
+                )
                 Board(endpoint.connect(), endpoint.token).verdicts.open(opening)
             self._hand_over()
         training.ending.listen(self._survivor.tell_to_leave)
@@ -191,7 +203,7 @@ class ProtectedExecution:
         training.code.begin()
         self._roles.play()
 
-    def train(self, step: int, force_all_reduce: bool) -> list[Any]:
+    def train(self, iteration: int, force_all_reduce: bool) -> list[Any]:
         """See Execution.
 
         The reports are those of the micro-batches of this server's pipeline; the first live server of the last stage
@@ -201,10 +213,14 @@ class ProtectedExecution:
         if not self._handed_over:
             # Who comes back answered itself as long as the others were here already, and waited for it.
             self._hand_over()
+        progress = self.progress
+        progress.ask(iteration, self._stages[-1].micro_batches)
+        self._training.code.begin_iteration(iteration)
         if self._training.moments is not None and self._doorway is not None:
-            self._doorway.remember(step)
-        self.let_in(step)
-        self._ready.train(step)
+            self._doorway.remember(progress.reached)
+        self.let_in()
+        self._ready.train()
+        progress.answer()
         assert self._survivor is not None
         self._survivor.tell_recovery()
         self.collectives.advance(self._ready.versions.newest)
@@ -220,6 +236,11 @@ class ProtectedExecution:
             self._losses.take(self.network.view.peers(self.server.stage), results)
         return self._reports()
 
+    @property
+    def arrives(self) -> bool:
+        """See Evaluation."""
+        return (self._protection.life > 0 or self._protection.resumes) and self._network is None
+
     def settle(self) -> None:
         """See Evaluation."""
         if self._steps is not None:
@@ -234,19 +255,25 @@ class ProtectedExecution:
                 carrier = self.rank_calls.of(group.numbers)
                 hand_over(group, carrier, self.rank_calls.pairs(carrier, group.rank()))
 
-    def let_in(self, step: int) -> None:
-        """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here."""
-        survivor, doorway = self._survivor, self._doorway
+    def let_in(self) -> None:
+        """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here.
+
+        An iteration that is made again has no such boundary: all others are in its middle, and call other collectives
+        after it than a server that begins with it.
+        """
+        survivor, doorway, progress = self._survivor, self._doorway, self.progress
         assert survivor is not None
         assert doorway is not None
+        if progress.repeats:
+            return
         heard = survivor.exchange_notices()
         is_end = survivor.is_end or survivor.takes_shards
-        self._training.ending.note(step, heard, is_end)
+        self._training.ending.note(progress.iteration(progress.reached), heard, is_end)
         parting = survivor.is_parting and not is_end
         if not parting and (not heard.admit or heard.unprotected):
             return
         self.settle()
-        with doorway.opened(step):
+        with doorway.opened():
             try:
                 if parting:
                     survivor.part()
@@ -387,7 +414,7 @@ class ProtectedExecution:
         if survivor.end is not None and not self._leaving:
             raise SystemExit(survivor.end)
         if survivor.end is None and recording is not None:
-            recording.enter(self.epoch, survivor.step)
+            recording.enter(self.epoch, self.progress.iteration(survivor.step))
 
     @property
     def _ready(self) -> Steps:

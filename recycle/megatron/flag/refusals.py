@@ -138,15 +138,6 @@ RULES = (
     ),
 )
 
-GROWING = (
-    Rule(
-        ("iterations_to_skip",),
-        ([],),
-        Advice("nobody knows how large the batches of iterations are that are skipped", "leave one of them out"),
-    ),
-)
-"""What batches need that grow."""
-
 EVALUATED = Advice("evaluations run the plan of training", "leave it out")
 REMATERIALIZED = Advice("weights are sharded over peers, so no peer has a whole stage", "leave it out")
 
@@ -264,7 +255,6 @@ NOT_MADE_AGAIN = (
     ),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
-    Rule(("iterations_to_skip",), ([],), Advice("iterations and steps are counted as one", "leave it out")),
     _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
 )
 """What steps need that may be made again from the state before them."""
@@ -336,8 +326,6 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
     for name, other, advice in AS_ANOTHER:
         if settings(name) not in (None, settings(other)):
             yield Refusal(name, settings(name), advice)
-    if settings("rampup_batch_size") is not None:
-        yield from _broken(GROWING, settings)
     if settings("distributed_backend") == "nccl":
         if lacks_nccl:
             yield Refusal("distributed_backend", "nccl", Advice(lacks_nccl, "use --distributed-backend gloo"))

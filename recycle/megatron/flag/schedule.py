@@ -25,11 +25,11 @@ class Execution(Protocol):
     def begin(self, stages: Sequence[MegatronStage]) -> None:
         """Execute over the chunks of a server from now on, rising; called once, by all servers."""
 
-    def train(self, step: int, force_all_reduce: bool) -> list[Any]:
+    def train(self, iteration: int, force_all_reduce: bool) -> list[Any]:
         """Make an iteration.
 
         Args:
-            step: its number.
+            iteration: its number.
             force_all_reduce: whether Megatron wants gradients reduced though its settings leave it to others.
 
         Returns:
@@ -39,6 +39,10 @@ class Execution(Protocol):
 
 class Evaluation(Protocol):
     """How a server evaluates the model by a plan."""
+
+    @property
+    def arrives(self) -> bool:
+        """Whether this server is to come to others, who are about to begin an iteration; it is not there yet."""
 
     def settle(self) -> None:
         """Make sure that the present version is what it will stay; all servers come here."""
@@ -120,6 +124,11 @@ class PlanSchedule:
         for name in ("adjust_tensor_shapes_fn", "collect_non_loss_data"):
             if getattr(call, name):
                 raise RunError(f"{name} is given, which no plan knows of: do without")
+        if call.forward_only and self._evaluation is not None and self._evaluation.arrives:
+            raise RunError(
+                f"{self._server} has come back, and the script evaluates the model before it trains: the others are "
+                "past that, and let it in before an iteration only; restart the job"
+            )
         stages = self.begin(call)
         for stage in stages:
             stage.micro_batches = call.num_microbatches

@@ -1,9 +1,10 @@
 """The training script's data by micro-batch, on a server that may be given micro-batches of other pipelines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+from recycle.megatron.flag.progress import VERSIONS
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 
@@ -11,8 +12,8 @@ from recycle.runtime.execute.stage import MicroBatch
 class Other(Protocol):
     """Where the data is that an iterator gives its part of."""
 
-    def begin(self, step: int, micro_batches: int) -> None:
-        """A step begins, in which each pipeline takes so many micro-batches; the next one after the last."""
+    def begin(self, step: int, micro_batches: int, consumed: int) -> None:
+        """A step begins, in which each pipeline takes so many micro-batches, after so many samples of all."""
 
     def __call__(self, micro_batch: MicroBatch) -> Any:
         """The data of any micro-batch of another pipeline, in this step or one of the two before."""
@@ -39,12 +40,14 @@ class Feed:
         other: gives that of other pipelines; None if it cannot be found.
 
     Attributes:
+        trains: whether the training code trains on it; each virtual stage has such an iterator.
         evaluations: how many batches were taken from it to evaluate the model.
     """
 
-    def __init__(self, iterator: Iterator[Any] | None, other: Other | None = None) -> None:
+    def __init__(self, iterator: Iterator[Any] | None, other: Other | None = None, trains: bool = False) -> None:
         self.iterator = iterator
         self.other = other
+        self.trains = trains
         self.evaluations = 0
 
 
@@ -56,20 +59,33 @@ class ScriptData:
 
     Args:
         home: the pipeline whose data the script's iterators give.
+        samples: gives the number of those that the training code has taken to train on, also in iterations that it
+            left out.
     """
 
-    def __init__(self, home: int) -> None:
+    def __init__(self, home: int, samples: Callable[[], int]) -> None:
         self._home = home
+        self._samples = samples
+        # By how much that differs from where the iterators are.
+        self._ahead = 0
         self._feeds: dict[int, Feed] = {}
         self._trained = self._evaluated = Feed(None)
         self._items: dict[int, list[Any]] = {}
         self._held_out: list[Any] = []
 
-    def add(self, iterator: Iterator[Any] | None, other: Other) -> None:
-        """Say where the data of other pipelines is that belongs to an iterator of this one's."""
+    def add(self, iterator: Iterator[Any] | None, other: Other, first: int | None = None) -> None:
+        """Say where the data of other pipelines is that belongs to an iterator of this one's.
+
+        Args:
+            iterator: it.
+            other: where that is.
+            first: the step whose data it gives first; None where the training code does not train on it.
+        """
         if iterator is not None:
+            if first is not None:
+                self._ahead = other.consumed(first) - self._samples()
             # The feed keeps the iterator, so that no other object is taken for it.
-            self._feeds[id(iterator)] = Feed(iterator, other)
+            self._feeds[id(iterator)] = Feed(iterator, other, first is not None)
 
     @contextmanager
     def iteration(self, iterator: Iterator[Any] | None, step: int, micro_batches: int) -> Iterator[None]:
@@ -84,8 +100,10 @@ class ScriptData:
         """
         self._trained = feed = self._feed_of(iterator)
         if feed.other is not None:
-            feed.other.begin(step, micro_batches)
-        self._items = {each: items for each, items in self._items.items() if each + 2 >= step} | {step: []}
+            feed.other.begin(step, micro_batches, self._samples() + self._ahead)
+        # Numbers of iterations may be left out.
+        others = sorted(each for each in self._items if each != step)
+        self._items = {each: self._items[each] for each in others[1 - VERSIONS :]} | {step: []}
         yield
         _read(feed, self._items[step], micro_batches)
 
@@ -94,7 +112,7 @@ class ScriptData:
         """The same for an evaluation, whose data nobody asks for again."""
         self._evaluated = feed = self._feed_of(iterator)
         if feed.other is not None:
-            feed.other.begin(feed.evaluations, micro_batches)
+            feed.other.begin(feed.evaluations, micro_batches, feed.other.consumed(feed.evaluations))
         self._held_out = []
         yield
         _read(feed, self._held_out, micro_batches)
@@ -103,14 +121,20 @@ class ScriptData:
 
     def bookmarks(self, step: int) -> list[Bookmark]:
         """How far each of the iterators was read before the batch of an iteration, in which this is."""
-        read = {feed: step if feed is self._trained else feed.evaluations for feed in self._feeds.values()}
-        return [Bookmark(batches, feed.other.consumed(batches)) for feed, batches in read.items() if feed.other]
+        trained = Bookmark(step, self._samples() + self._ahead)
+        return [
+            trained if feed.trains else Bookmark(feed.evaluations, feed.other.consumed(feed.evaluations))
+            for feed in self._feeds.values()
+            if feed.other
+        ]
 
     def open_at(self, bookmarks: Sequence[Bookmark]) -> None:
         """Go on from there with all iterators, none of which was read from yet."""
         for feed, (batches, samples) in zip(self._feeds.values(), bookmarks, strict=True):
             assert feed.other is not None, "an iterator was added without its data"
             feed.evaluations = batches
+            if feed.trains:
+                self._ahead = samples - self._samples()
             feed.other.start_at(batches, samples)
 
     def training(self, micro_batch: MicroBatch) -> Iterator[Any] | None:

@@ -80,7 +80,7 @@ class StageSteps:
         self.versions = StageTraining([stage], [number], self._update, execution.recorder)
         self.whole = _OwnVersions(self.versions, stage.model)
         self.shards = None
-        self._goal = self._settled = version
+        self._settled = version
         # How many iterations of the view all make sure of at once; in which none was made yet.
         self._unsure, self._begins = 0, False
         stepping.optimizer.step = self.step
@@ -92,7 +92,8 @@ class StageSteps:
 
     def step(self) -> tuple[bool, float | None, int | None]:
         """What Megatron's optimizers say: whether a step was made, the norm if it is known, no number of zeros."""
-        if not self._stepping.looks(self._goal):
+        progress = self._execution.progress
+        if not self._stepping.looks(progress.iteration(progress.reached - 1) + 1):
             return True, None, None
         self.settle()
         return True, self._update.norm, None
@@ -108,24 +109,23 @@ class StageSteps:
         self._unsure = BEHIND if self._begins else 0
         self.versions.connect(plan, network, hooks, notices, after_reduction=share_losses)
 
-    def train(self, step: int) -> None:
+    def train(self) -> None:
         """See Steps."""
-        assert step == self._goal, f"iteration {step} comes after {self._goal} steps"
+        before = self._execution.progress.reached
         found, planned = self._stage.micro_batches, self._execution.job.micro_batches
         if found != planned:
             raise RunError(
                 f"num_microbatches is {found}, and the plan has {planned} per pipeline: where stages step on their "
                 "own, all iterations have as many"
             )
-        self._parameters.keep_settings(step)
-        while self.versions.newest <= step:
-            if self.versions.newest < step:
+        self._parameters.keep_settings(before)
+        while self.versions.newest <= before:
+            if self.versions.newest < before:
                 self.catch_up()
                 # Those who took a stage up come to this iteration as one does at first.
-                self._execution.let_in(step)
+                self._execution.let_in()
             else:
                 self._advance()
-        self._goal = step + 1
 
     def evaluate(self) -> None:
         """See Steps."""
@@ -133,7 +133,7 @@ class StageSteps:
 
     def settle(self) -> None:
         """See Steps."""
-        while self._settled < self._goal:
+        while self._settled < self._execution.progress.reached:
             try:
                 self._make_sure()
             except ViewBroken as error:
@@ -145,12 +145,12 @@ class StageSteps:
 
     def arrive(self, version: int) -> None:
         """See Steps."""
-        self._goal = self._settled = version
+        self._settled = version
 
     def catch_up(self) -> None:
         """See Steps."""
         with as_in_iteration([self._stage], self._execution.job.micro_batches):
-            while self.versions.newest < self._goal:
+            while self.versions.newest < self._execution.progress.reached:
                 self._advance()
 
     def _advance(self) -> None:
@@ -164,7 +164,7 @@ class StageSteps:
                 self._begins = False
             execution.recorder.clear()
             with execution.rank_calls.inside():
-                self.versions.run(self.versions.newest)
+                self.versions.run(execution.progress.after(self.versions.newest).iteration)
             self._require_finite()
             if self._unsure:
                 # Those who took a stage up make sure of a version wherever their training code looks at one, and that
@@ -180,7 +180,7 @@ class StageSteps:
         Raises:
             ViewBroken: somebody is gone.
         """
-        self.versions.settle(self.versions.newest)
+        self.versions.settle()
         self._require_finite()
         meet(self._execution.network)
         self._settled = self.versions.newest

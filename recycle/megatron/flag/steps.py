@@ -33,8 +33,8 @@ class Steps(Protocol):
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """Work by a plan over a network from now on."""
 
-    def train(self, step: int) -> None:
-        """Get to the version after an iteration, whatever fails meanwhile."""
+    def train(self) -> None:
+        """Get to the version after the iteration that was asked for, whatever fails meanwhile."""
 
     def evaluate(self) -> None:
         """Execute the forward part of the plan on held-out data.

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy
 import torch
+from megatron.core.rerun_state_machine import get_rerun_state_machine
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
 from recycle.megatron.flag.auxiliary_losses import reported, take_over
@@ -29,9 +30,10 @@ class CodeProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The part of it that is no tensor.
 
     Attributes:
+        iteration: the number of the one that begins.
         counters: Megatron's arguments that change, by name.
         operations: how many floating-point operations all iterations together took.
-        began: with which iteration training began, on all servers that were there then.
+        began: the first iteration that was made, on all servers that were there then.
         scheduler: of learning rate and weight decay.
         bookmarks: how far each of the script's iterators was read.
         counts: of iterations since the last line that was printed.
@@ -40,6 +42,7 @@ class CodeProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         numpy_random: that of numpy's.
     """
 
+    iteration: int
     counters: dict[str, int]
     operations: float | int
     began: int
@@ -77,25 +80,32 @@ class TrainingCode:
 
     @property
     def began(self) -> int:
-        """With which iteration training began, on all servers that were there then."""
-        return int(self._arguments.iteration) if self._began is None else self._began
+        """The first iteration that was made, on all servers that were there then."""
+        assert self._began is not None, "no iteration has begun"
+        return self._began
 
     def begin(self) -> None:
         """Training begins, from nothing or a checkpoint."""
         self._trained = self._samples
 
-    def state(self, step: int) -> dict[str, torch.Tensor]:
-        """What there is to know before an iteration, by name."""
+    def begin_iteration(self, iteration: int) -> None:
+        """The training code begins an iteration."""
+        self._began = iteration if self._began is None else self._began
+
+    def state(self, _: int) -> dict[str, torch.Tensor]:
+        """See TakenOver: what there is to know before the iteration that begins, by name."""
         arguments, scales = self._arguments, [each.state_dict() for each in self._scalers]
         done = arguments.num_floating_point_operations_so_far
         drawn: Any = numpy.random.get_state()
         kind, words, *rest = drawn
+        iteration = int(arguments.curr_iteration)
         progress = CodeProgress(
+            iteration,
             {name: int(getattr(arguments, name)) for name in COUNTERS},
             done + self._operations(arguments, self._samples - self._trained),
             self.began,
             self.scheduler.state_dict(),
-            self._data.bookmarks(step),
+            self._data.bookmarks(iteration),
             {name: count for name, count in self._totals.items() if isinstance(count, int)},
             [{name: value for name, value in each.items() if isinstance(value, int)} for each in scales],
             random.getstate(),
@@ -112,8 +122,8 @@ class TrainingCode:
         content = torch.frombuffer(bytearray(msgspec.json.encode(progress)), dtype=torch.uint8)
         return {PROGRESS: content, **tensors}
 
-    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on before an iteration with what another server knows; see ``state``.
+    def adopt(self, _: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See TakenOver: go on before an iteration with what another server knows.
 
         Raises:
             ConnectionLost: that is something else.
@@ -123,8 +133,11 @@ class TrainingCode:
         except (KeyError, msgspec.DecodeError) as error:
             raise ConnectionLost(f"a peer does not say how far its training is: {error}") from error
         arguments = self._arguments
-        arguments.iteration = step
+        # The version is no number of the training code's: it leaves out iterations, and makes some twice.
+        arguments.iteration = progress.iteration
         self._began = progress.began
+        # Results are looked at from a run's second iteration on, which is not this server's second.
+        get_rerun_state_machine().first_iteration_complete = progress.iteration != progress.began
         for name in COUNTERS:
             setattr(arguments, name, progress.counters[name])
         arguments.num_floating_point_operations_so_far = progress.operations

@@ -18,8 +18,10 @@ from recycle.megatron.flag.auxiliary_losses import AuxiliaryLosses
 from recycle.megatron.flag.doorway import TakenOver
 from recycle.megatron.flag.gradients import LiveGradients
 from recycle.megatron.flag.made_again import as_in_iteration
+from recycle.megatron.flag.progress import Asked
 from recycle.megatron.flag.protected import ProtectedExecution
 from recycle.megatron.flag.repeated_step import RepeatedStep
+from recycle.megatron.flag.reruns import Reruns
 from recycle.megatron.flag.shard_optimizers import find_distributed
 from recycle.megatron.flag.sharded_optimizer import STEP, ShardedOptimizer
 from recycle.megatron.flag.whole_stage import WholeStage
@@ -58,7 +60,7 @@ class Vote:
         *,
         repeats: bool = False,
     ) -> None:
-        self.newest = self.oldest = self._goal = version
+        self.newest = self.oldest = version
         self.undone = 0
         self._execution = execution
         self._stages = stages
@@ -67,11 +69,10 @@ class Vote:
         self.shards = ShardedOptimizer(execution, model, optimizer) if sharded else None
         self._whole = self.shards or WholeStage(model, optimizer)
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
+        self._reruns = Reruns()
         self._repeated = RepeatedStep(optimizer, execution.collectives, lambda: self.newest) if repeats else None
         self._worker: Worker | None = None
         self._begins = False
-        # How many micro-batches of each pipeline the last two iterations have.
-        self._batches: dict[int, int] = {}
 
     @property
     def versions(self) -> Self:
@@ -89,26 +90,22 @@ class Vote:
         update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters)
         self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
-    def train(self, step: int) -> None:
+    def train(self) -> None:
         """See Steps."""
-        # Megatron can leave out iterations: they are no versions. Where steps may be made again, it is not told to.
-        goal = self.newest + 1 if self._repeated is None else step + 1
-        before = {each: self._batches[each] for each in self._batches if each + 1 == step}
-        self._batches = before | {step: self._stages[-1].micro_batches}
-        while self.oldest < goal:
-            if self.newest < goal - 1:
-                self._make_again(step)
+        before = self._execution.progress.reached
+        while self.oldest <= before:
+            if self.newest < before:
+                self.catch_up()
                 # Those who took the stage up come to this iteration as one does at first.
-                self._execution.let_in(step)
+                self._execution.let_in()
                 self._zero_gradients()
                 continue
             try:
-                self._make(goal, step)
+                self._make(before + 1)
             except ViewBroken as error:
                 self._execution.enter_next_view(error)
-                if self.newest < goal:
+                if self.newest <= before:
                     self._zero_gradients()
-        self._goal = goal
 
     def evaluate(self) -> None:
         """See Steps."""
@@ -123,12 +120,12 @@ class Vote:
 
     def arrive(self, version: int) -> None:
         """See Steps."""
-        self.newest = self.oldest = self._goal = version
+        self.newest = self.oldest = version
 
     def catch_up(self) -> None:
         """See Steps: where keepers had not the present version of a stage, this server went back."""
-        if self.newest < self._goal:
-            self._make_again(self._goal)
+        while self.newest < self._execution.progress.reached:
+            self._make_again()
 
     def drop(self) -> None:
         """See Versioned."""
@@ -157,28 +154,31 @@ class Vote:
             # Shards are stepped by all their holders again; who has them has no other way to the parameters.
             self._execution.collectives.forget(STEP, step)
 
-    def _make(self, goal: int, step: int) -> None:
-        """Get to a version by an iteration, but for the optimizer's step."""
+    def _make(self, goal: int) -> None:
+        """Get to a version by the iteration before it, but for the optimizer's step."""
         network = self._execution.network
         if self.newest < goal:
-            self._make_gradients(step)
-            meet(network)
+            self._make_gradients(self._execution.progress.after(goal - 1))
+            # All servers come here: it is the first round.
+            self._reruns.share(network)
             self.newest = goal
         meet(network)
         self.oldest = goal
 
-    def _make_again(self, goal: int) -> None:
-        """Get to a version at which this server was already, whatever fails meanwhile."""
+    def _make_again(self) -> None:
+        """Make the iteration after the present version again, or get into the next view."""
         assert self._repeated is not None, "nobody goes back but to what keepers have"
-        with as_in_iteration(self._stages, self._batches[goal - 1]), self._auxiliary.settled():
-            while self.oldest < goal:
-                try:
-                    if self.newest < goal:
-                        self._zero_gradients()
-                    self._make(goal, goal - 1)
-                except ViewBroken as error:
-                    self._execution.enter_next_view(error)
-        self._repeated.repeat(goal)
+        execution, goal, undone = self._execution, self.newest + 1, self.undone
+        asked = execution.progress.after(self.newest)
+        apart = self._reruns.again(asked.iteration, execution.epoch)
+        with as_in_iteration(self._stages, asked.micro_batches), self._auxiliary.settled(), apart:
+            self._zero_gradients()
+            try:
+                self._make(goal)
+            except ViewBroken as error:
+                execution.enter_next_view(error)
+        if self.newest == goal and self.undone == undone:
+            self._repeated.repeat(goal)
 
     def _zero_gradients(self) -> None:
         if self._repeated is not None:
@@ -190,18 +190,19 @@ class Vote:
         for stage in self._stages:
             stage.drop()
 
-    def _make_gradients(self, step: int) -> None:
+    def _make_gradients(self, asked: Asked) -> None:
         if self._begins and self._repeated is not None:
             # The first instruction has keepers hold a view's first version. Who takes a stage up from there is past all
             # calls that went before it, so nobody may be in one of them.
             meet(self._execution.network)
             self._begins = False
         self._drop()
-        self._auxiliary.begin(step)
+        self._auxiliary.begin(asked.iteration)
+        self._reruns.begin(self._execution.epoch)
         self._execution.recorder.clear()
-        self._connected.bring(self._stages[-1].micro_batches)
+        self._connected.bring(asked.micro_batches)
         with self._execution.rank_calls.inside():
-            self._connected.run(step)
+            self._connected.run(asked.iteration)
         self._execution.share_losses(self._execution.network)
         self._auxiliary.share(self._execution.network.peers)
 

@@ -147,7 +147,7 @@ class GptServer:
         due = step == run.iterations or (saving is None and run.is_due(step))
         looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
         if due or save or looks or settle:
-            self.training.settle(step)
+            self.training.settle()
         if step and (due or save):
             self.checkpoints.save(step, self._connected)
         elif saving is not None:

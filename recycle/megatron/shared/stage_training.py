@@ -233,9 +233,9 @@ class StageTraining:
         """Of the last iteration; see Worker."""
         return self._connected.report
 
-    def settle(self, step: int) -> None:
-        """Make sure that the last step before an iteration is right; see Worker."""
-        self._connected.settle(step)
+    def settle(self) -> None:
+        """Make sure that the last step is right; see Worker."""
+        self._connected.settle()
 
     def evaluate(self) -> Sequence[float]:
         """The losses on held-out data, on the last stage; see Worker."""

@@ -92,7 +92,7 @@ def emulate(
                 recorder.clear()
                 sleeper.restart()
             peak = max(peak, worker.run(step - warm_up).peak_memory)
-        worker.settle(iterations)
+        worker.settle()
         network.barrier()
         steps = update.steps - warm_up
         report = ServerReport(recorder.spans(0), peak, sleeper.mean_oversleep, steps, update.speculation)

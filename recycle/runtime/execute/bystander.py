@@ -44,19 +44,17 @@ class Bystander:
         Raises:
             ViewBroken: somebody is gone.
         """
-        while (redo := self._attempt()) is not Redo.NOTHING:
-            if redo is Redo.LAST:
-                self.run(step - 1)
+        self._make()
         return self.report
 
-    def settle(self, step: int) -> None:
+    def settle(self) -> None:
         """See Worker.
 
         Raises:
             ViewBroken: somebody is gone.
         """
         while self._update.validate() is Redo.LAST:
-            self.run(step - 1)
+            self._make()
 
     def evaluate(self) -> tuple[float, ...]:
         """See Worker: there is nothing that it could compute."""
@@ -65,6 +63,11 @@ class Bystander:
     def close(self) -> None:
         """See Worker."""
         vars(self).clear()
+
+    def _make(self) -> None:
+        while (redo := self._attempt()) is not Redo.NOTHING:
+            if redo is Redo.LAST:
+                self._make()
 
     def _attempt(self) -> Redo:
         redo = self._update.validate()

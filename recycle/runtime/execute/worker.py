@@ -92,7 +92,7 @@ class Worker:
         self._recorder = recorder
         self._transport = Transport(network, self._stages, recorder)
         self._results: dict[TransferKey, torch.Tensor] = {}
-        self._step = 0
+        self._step = self._last_made = 0
         self._memory = {chunk: memory_changes(job.stages[chunk]) for chunk in self._stages}
         self._peak_memory = 0
         self._forward_program = [each for each in self._program.work if each.op in FORWARD]
@@ -120,12 +120,16 @@ class Worker:
 
         Nothing of the iteration is left after it but the parameters' new values.
 
+        Args:
+            step: the iteration, by which data and dropout are chosen. Numbers rise, and some may be left out.
+
         Raises:
             InstructionFailed: an instruction raised.
             ViewBroken: somebody is gone. This worker and its stages' unfinished micro-batches are of no use then.
         """
         while not self._attempt(step):
             self._drop()
+        self._last_made = step
         return self.report
 
     def bring(self, micro_batches: int) -> None:
@@ -143,18 +147,15 @@ class Worker:
         """Of the last iteration whose list was executed; also where the view ended right after its step."""
         return IterationReport(self._losses, self._peak_memory)
 
-    def settle(self, step: int) -> None:
+    def settle(self) -> None:
         """Find out whether the last step was right, and make it so if not; before anybody looks at the parameters.
-
-        Args:
-            step: of the next iteration.
 
         Raises:
             InstructionFailed: an instruction raised.
             ViewBroken: somebody is gone.
         """
         while self._update.validate() is Redo.LAST:
-            self.run(step - 1)
+            self.run(self._last_made)
 
     def _attempt(self, step: int) -> bool:
         """Execute the list once; whether that was not in vain, as far as is known."""
@@ -174,7 +175,7 @@ class Worker:
         self._transport.finish()
         if redo is Redo.LAST:
             self._drop()
-            self.run(step - 1)
+            self.run(self._last_made)
         return redo is Redo.NOTHING
 
     def evaluate(self) -> tuple[float, ...]:

@@ -81,7 +81,7 @@ class Survivor:
         self._store = store = StoreConnection(endpoint, durations)
         self._gathering = Gathering(member, store, rank)
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._gathering.tidy, rank.size)
-        self._reports = reports = ViewReports(member, reporter)
+        self._reports = reports = ViewReports(member, reporter, trainee.iteration)
         self._groups = Groups(member, store, watch, rank, trainee.transport)
         self._admission = Admission(member, trainee.followed, store, watch, rank, trainee.chunks)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)

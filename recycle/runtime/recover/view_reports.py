@@ -1,6 +1,7 @@
 """What a survivor tells of the views that it goes through."""
 
 import time
+from collections.abc import Callable
 
 from recycle.control.clock import clock_name
 from recycle.control.messages import Death, Verdict
@@ -34,18 +35,20 @@ class ViewReports:
     Args:
         member: who tells.
         reporter: passes it on.
+        iteration: gives the number by which people know the iteration that leads on from a version.
 
     Attributes:
         times: of the present change of views.
         cause: why there is a new view, if nobody died.
     """
 
-    def __init__(self, member: Member, reporter: Reporter) -> None:
+    def __init__(self, member: Member, reporter: Reporter, iteration: Callable[[int], int] = int) -> None:
         self.times = Times()
         self.cause = "new servers are admitted" if member.incarnation else "the run begins"
         self._member = member
         self._server = str(member.server)
         self._reporter = reporter
+        self._iteration = iteration
         self._verdicts: list[Verdict] = []
         self._layout: Layout | None = None
 
@@ -81,7 +84,7 @@ class ViewReports:
                 now(),
                 [str(each) for each in verdict.view.servers],
                 [str(Member.parse(name).server) for name in joined],
-                verdict.step,
+                self._iteration(verdict.step),
                 causes or ("the placement has changed" if moved and not verdict.joined else self.cause),
                 verdict.restore,
                 plan.period,
@@ -96,7 +99,7 @@ class ViewReports:
 
         Args:
             epoch: of the view.
-            step: the iteration.
+            step: the version from which it was made.
             recorder: what was executed in it.
         """
         times = self.times
@@ -110,7 +113,7 @@ class ViewReports:
             RecoveryLine(
                 self._server,
                 epoch,
-                step,
+                self._iteration(step),
                 times.noticed * MICROSECONDS,
                 times.agreed * MICROSECONDS,
                 times.rebuilt * MICROSECONDS,

@@ -214,6 +214,7 @@ class Trainee(NamedTuple):
             hold the same.
         rank: which of its server's ranks this is the training of.
         transport: what carries its tensors.
+        iteration: gives the number by which people know the iteration that leads on from a version.
     """
 
     versions: Versioned
@@ -226,3 +227,4 @@ class Trainee(NamedTuple):
     rank: ServerRank = SOLE
     admits: Callable[[], bool] = lambda: True
     transport: TransportKind = "gloo"
+    iteration: Callable[[int], int] = int

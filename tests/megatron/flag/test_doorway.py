@@ -38,7 +38,7 @@ def test_who_comes_back_takes_over_everything_once_and_is_like_all_others_then()
     versions, stage, code, arrived = Counted(), Part(0), Part(0), []
     back = Doorway(versions, stage, code, arrived.append)
     assert back.admits()
-    with peer.opened(7):
+    with peer.opened():
         back.adopt(7, peer.state())
     assert (stage.value, code.value, code.step, arrived, versions.adopted) == (3, 4, 7, [7], [])
     assert not back.admits()
@@ -50,7 +50,7 @@ def test_between_two_boundaries_nobody_is_let_in_and_peers_are_given_what_they_n
     door = Doorway(Counted(), Part(3), Part(4), None)
     assert not door.admits()
     assert door.state() == {}
-    with door.opened(7):
+    with door.opened():
         assert door.admits()
         assert set(door.state()) == {"stage/value", "code/value"}
     assert not door.admits()

@@ -46,7 +46,7 @@ def test_any_micro_batch_is_that_of_its_own_pipeline(kind, first):
     # The second batch is larger. Some are asked for, in some order, and others never; the first pipeline's only later.
     begun = 0
     for step, length, asked in [(0, 2, [1, 0]), (1, 3, [2, 1, 2]), (2, 3, [0]), (3, 3, [2])]:
-        other.begin(first + step, length)
+        other.begin(first + step, length, consumed + begun * PIPELINES * SIZE)
         for home in range(step == 0 or 2 * (step == 2), PIPELINES):
             found = [other(MicroBatch(first + step, home, number))["tokens"].tolist() for number in asked]
             assert found == [expected[home][begun + number] for number in asked]
@@ -62,7 +62,7 @@ def test_data_starts_over_where_the_loader_does():
     # 100 samples are 16 micro-batches of each pipeline, and so 4 steps.
     seen = set()
     for step in range(9):
-        other.begin(step, MICRO_BATCHES)
+        other.begin(step, MICRO_BATCHES, other.consumed(step))
         seen.add(other(MicroBatch(step, 2, 0))["tokens"][0, 0].item())
     assert len(seen) > 4
 
@@ -70,7 +70,7 @@ def test_data_starts_over_where_the_loader_does():
 @needs_training
 def test_reading_other_data_leaves_random_numbers_alone():
     other = OtherData(loader("single", 0), PIPELINES, 0, repeats=False)
-    other.begin(0, MICRO_BATCHES)
+    other.begin(0, MICRO_BATCHES, 0)
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -91,9 +91,9 @@ def test_who_comes_back_reads_on_where_its_place_is_known(kind):
     other = OtherData(back, PIPELINES, 0, repeats=kind != "single")
     first = OtherData(loader(kind, 1), PIPELINES, 0, repeats=kind != "single")
     for step in range(3):
-        first.begin(step, MICRO_BATCHES)
+        first.begin(step, MICRO_BATCHES, first.consumed(step))
     other.start_at(2, first.consumed(2))
-    other.begin(2, MICRO_BATCHES)
+    other.begin(2, MICRO_BATCHES, first.consumed(2))
     expected = [each["tokens"].tolist() for each in whole][2 * MICRO_BATCHES : 3 * MICRO_BATCHES]
     assert [next(late)["tokens"].tolist() for _ in expected] == expected
     for number in range(MICRO_BATCHES):

@@ -10,7 +10,11 @@ HOME, MICRO_BATCHES = 1, 3
 
 
 class Training(ScriptData):
-    """All of whose batches are alike."""
+    """All of whose batches are alike, and of ten samples."""
+
+    def __init__(self, home):
+        self.trained = 0
+        super().__init__(home, lambda: self.trained)
 
     def iteration(self, iterator, step, micro_batches=MICRO_BATCHES):
         return super().iteration(iterator, step, micro_batches)
@@ -61,12 +65,29 @@ def test_an_iterator_is_left_where_a_stock_schedule_leaves_it(data):
 
 def test_batches_may_grow():
     data, iterator, other = Training(HOME), iter(range(100)), Set()
-    data.add(iterator, other)
+    data.add(iterator, other, first=4)
     for step, micro_batches in ((4, 2), (5, 3)):
         with data.iteration(iterator, step, micro_batches):
             pass
+        data.trained += micro_batches
     assert next(iterator) == 5
-    assert other.begun == [(4, 2), (5, 3)]
+    assert other.begun == [(4, 2, 40), (5, 3, 42)]
+
+
+def test_iterations_that_are_left_out_have_taken_what_the_training_code_says():
+    data, iterator, other = Training(HOME), iter(range(100)), Set()
+    data.trained = 7
+    data.add(iterator, other, first=4)
+    for step, taken in ((4, 0), (7, 25), (8, 35), (8, 35)):
+        data.trained = 7 + taken
+        with data.iteration(iterator, step):
+            pass
+    assert other.begun == [(4, 3, 40), (7, 3, 65), (8, 3, 75), (8, 3, 75)]
+    # Those of the last three are kept, whatever their numbers are.
+    with data.iteration(iterator, 11):
+        assert training(data, 7, 0) == 3
+        with pytest.raises(KeyError):
+            training(data, 4, 0)
 
 
 def test_an_iteration_that_is_made_again_meanwhile_reads_its_own_data(data):
@@ -84,7 +105,7 @@ def test_an_iteration_that_is_made_again_meanwhile_reads_its_own_data(data):
 def test_data_of_other_pipelines_is_that_of_the_iterators_own_set(data):
     iterators = {name: iter(range(100)) for name in ("trained", "evaluated", "tested")}
     for name, iterator in iterators.items():
-        data.add(iterator, Set(f"{name} "))
+        data.add(iterator, Set(f"{name} "), 4 if name == "trained" else None)
     with data.iteration(iterators["trained"], 4):
         assert training(data, 4, 2, home=0) == "trained other 4 0.2"
     for time in range(2):
@@ -100,8 +121,8 @@ class Set:
     def __init__(self, name=""):
         self.name, self.place, self.begun = name, None, []
 
-    def begin(self, step, micro_batches):
-        self.begun.append((step, micro_batches))
+    def begin(self, step, micro_batches, consumed):
+        self.begun.append((step, micro_batches, consumed))
 
     def __call__(self, micro_batch):
         return f"{self.name}other {micro_batch.step} {micro_batch.home}.{micro_batch.number}"
@@ -115,19 +136,26 @@ class Set:
 
 def test_who_comes_back_begins_where_a_peer_is(data):
     iterators = {name: iter(range(100)) for name in ("trained", "evaluated", "tested")}
-    for iterator in iterators.values():
-        data.add(iterator, Set())
+    # A virtual stage has an iterator that nobody reads from.
+    iterators["other stage"] = iter(range(100))
+    for name, iterator in iterators.items():
+        data.add(iterator, Set(), 4 if name in ("trained", "other stage") else None)
     with data.iteration(iterators["trained"], 4), data.evaluation(iterators["evaluated"]):
         pass
+    data.trained = 12
     with data.iteration(iterators["trained"], 5):
         bookmarks = data.bookmarks(5)
-    assert bookmarks == [(5, 50), (1, 10), (0, 0)]
-    back, sets = Training(HOME), [Set(), Set(), Set()]
+    assert bookmarks == [(5, 52), (1, 10), (0, 0), (5, 52)]
+    back, sets = Training(HOME), [Set() for _ in iterators]
     evaluated = [iter(range(100)) for _ in sets]
-    for iterator, each in zip(evaluated, sets, strict=True):
-        back.add(iterator, each)
+    for iterator, each, first in zip(evaluated, sets, (0, None, None, 0), strict=True):
+        back.add(iterator, each, first)
+    back.trained = 12
     back.open_at(bookmarks)
-    assert [each.place for each in sets] == [(5, 50), (1, 10), (0, 0)]
+    assert [each.place for each in sets] == bookmarks
+    with back.iteration(evaluated[0], 5):
+        pass
+    assert sets[0].begun == [(5, 3, 52)]
     with back.evaluation(evaluated[1]):
         assert held_out(back, 1, home=0) == "other 1 0.1"
 

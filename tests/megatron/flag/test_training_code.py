@@ -52,13 +52,16 @@ class Scaler:
 def code(**counters):
     arguments = SimpleNamespace(
         iteration=0,
+        curr_iteration=0,
         consumed_train_samples=0,
         consumed_valid_samples=0,
         skipped_train_samples=0,
         num_floating_point_operations_so_far=0,
     )
     vars(arguments).update(counters)
-    made = TrainingCode(arguments, ScriptData(0), lambda _, samples: 100 * samples)
+    made = TrainingCode(
+        arguments, ScriptData(0, lambda: arguments.consumed_train_samples), lambda _, samples: 100 * samples
+    )
     made.scheduler, made.optimizer = Scheduler(), SimpleNamespace()
     return made, arguments
 
@@ -75,20 +78,22 @@ def test_all_that_is_known_is_taken_over():
     run_on_cpu()
     peer, arguments = code(iteration=20, consumed_train_samples=160, num_floating_point_operations_so_far=16_000)
     peer.begin()
+    peer.begin_iteration(20)
     peer.optimizer.chained_optimizers = [SimpleNamespace(grad_scaler=Scaler(each, 3)) for each in (2.0, 8.0)]
+    arguments.curr_iteration = 25
     arguments.consumed_train_samples, arguments.consumed_valid_samples = 200, 32
     peer.scheduler.step(200)
     totals = {}
     log = peer.log(lambda losses, totals, **_: totals.update({"lm loss": losses, "advanced iterations": 3}))
     log(torch.tensor([1.5]), totals, is_first_iteration=True)
     take_over({"load_balancing_loss": torch.tensor([0.0, 2.5])})
-    state = peer.state(25)
+    state = peer.state(27)
     drawn = random.random(), numpy.random.rand(), torch.rand(1).item()
-    received = come_over(25, state)
+    received = come_over(27, state)
     reported()["load_balancing_loss"].zero_()
     back, own = code()
     back.optimizer.chained_optimizers = [SimpleNamespace(grad_scaler=Scaler(1.0, 0)) for _ in range(2)]
-    back.adopt(25, received)
+    back.adopt(27, received)
     states = [each.grad_scaler.state_dict() for each in back.optimizer.chained_optimizers]
     assert [(float(each["scale"]), each["growth_tracker"]) for each in states] == [(2.0, 3), (8.0, 3)]
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(1).item())
@@ -108,6 +113,7 @@ def test_sums_that_came_through_host_memory_go_on_where_the_losses_are(monkeypat
     run_on_cpu()
     peer, _ = code()
     peer.begin()
+    peer.begin_iteration(0)
     peer.log(lambda _, totals, **__: totals.update({"lm loss": torch.tensor([1.5])}))(None, {})
     take_over({"load_balancing_loss": torch.tensor([0.0, 2.5])})
     received = come_over(25, peer.state(25))

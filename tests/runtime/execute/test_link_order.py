@@ -199,7 +199,7 @@ def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_sa
         worker = Worker(plan, stages, update, network, Recorder(server))
         worker.run(1)
         worker.evaluate()
-        worker.settle(2)
+        worker.settle()
         worker.run(2)
     for server, network in networks.items():
         for servers, shapes in network.summed.items():

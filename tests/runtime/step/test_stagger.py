@@ -140,7 +140,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
             if update.versions.newest > steps:
                 update.undo()
         else:
-            worker.settle(steps)
+            worker.settle()
         result.state = fingerprint(update)
         result.versions = [update.versions.newest, update.versions.oldest]
         if update.speculation is not None:

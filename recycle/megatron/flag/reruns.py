@@ -1,0 +1,76 @@
+"""Megatron's rerun engine, where servers die while it looks at an iteration twice.
+
+It has an iteration made again whose result was rejected, and compares the two results, call by call, on the rank where
+it was. Who computes which micro-batch changes with the view, so both have to come from one view; and a rank that has
+rejected something may die before it has said so.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from megatron.core.rerun_state_machine import RerunMode, RerunState, get_rerun_state_machine
+
+from recycle.runtime.net.network import Network
+
+NOTED = ("rerun_requested", "continue_requested", "checkpoint_requested", "restart_again_requested")
+"""What a rank notes while it computes an iteration: of the first results, and of others that it has compared."""
+
+
+class Reruns:
+    """What one server's engine knows of an iteration."""
+
+    def __init__(self) -> None:
+        self._engine = get_rerun_state_machine()
+        self._first = -1
+
+    def begin(self, epoch: int) -> None:
+        """The iteration is about to be computed, perhaps once more.
+
+        Args:
+            epoch: of the view. Results of another view are not compared with: the iteration is looked at anew.
+        """
+        engine = self._engine
+        # What was noted while it was computed in vain counts for nothing.
+        engine.validation_counts.clear()
+        if engine.state is RerunState.RERUNNING_IN_PLACE and self._first == epoch:
+            engine.continue_requested = engine.checkpoint_requested = False
+        elif engine.state in (RerunState.INITIAL_RUN, RerunState.RERUNNING_IN_PLACE):
+            engine.state, self._first = RerunState.INITIAL_RUN, epoch
+            engine.rerun_requested, engine.failed_validation_call = False, None
+
+    def share(self, network: Network) -> None:
+        """Wait for all ranks of all live servers, and know what any of them has noted.
+
+        Raises:
+            ViewBroken: one of them is gone.
+        """
+        noted = torch.tensor([int(getattr(self._engine, name)) for name in NOTED])
+        network.all.maximum(noted)
+        network.ranks.maximum(noted)
+        for name, value in zip(NOTED, noted.tolist(), strict=True):
+            setattr(self._engine, name, bool(value))
+
+    @contextmanager
+    def again(self, iteration: int, epoch: int) -> Iterator[None]:
+        """Within the block, an iteration is computed from which the training code has gone on.
+
+        Where that is within the iteration still, it is looked at anew, so that a later result can be compared.
+
+        Args:
+            iteration: its number.
+            epoch: of the view.
+        """
+        engine = self._engine
+        state, mode, rejected = engine.state, engine.mode, engine.rerun_requested
+        within = state is not RerunState.NOT_RUNNING_YET and engine.current_iteration == iteration + 1
+        engine.state = RerunState.INITIAL_RUN
+        if within:
+            self.begin(epoch)
+        else:
+            # The training code has taken this result: it is not looked at any more.
+            engine.mode, engine.rerun_requested = RerunMode.VALIDATE_RESULTS, True
+        yield
+        engine.state, engine.mode = state, mode
+        if not within:
+            engine.rerun_requested = rejected
