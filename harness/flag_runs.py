@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -36,6 +38,7 @@ SIZE = (
     "--hidden-dropout 0 --attention-dropout 0 --log-interval 1 --eval-interval 4 --eval-iters 1 --num-workers 0"
 )
 TRAINED = re.compile(r"iteration +(\d+)/ *\d+ .*?lm loss: (\S+) .*?grad norm: (\S+)")
+STANDSTILL = "the run came to a standstill and was ended\n"
 EVALUATED = re.compile(r"validation loss at (iteration \d+[a-z ]*)\| lm loss value: (\S+)")
 
 
@@ -104,11 +107,12 @@ def fork(
     iterations: int | None = 8,
     start: Sequence[object] = FLAGGED,
     script: str = SCRIPT.name,
+    told: Mapping[str, str] | None = None,
 ) -> Forked:
-    """The same without torchrun, for less of the processor's time."""
+    """The same without torchrun, for less of the processor's time; the script is told something in its environment."""
     words = words_of(dataset, *arguments, iterations=iterations, script=script)
     start = ("-m", "harness.scripts.forked_ranks", ranks, *start)
-    return Forked([*map(str, start), *words], variables(), Path(dataset).parent, TRAINING_CODE)
+    return Forked([*map(str, start), *words], variables() | dict(told or {}), Path(dataset).parent, TRAINING_CODE)
 
 
 def variables() -> dict[str, str]:
@@ -125,6 +129,7 @@ def train(
     *arguments: object,
     watch: Watch = lambda started, output: None,
     launcher: Callable[..., Job] = fork,
+    patience: float | None = None,
     **settings: object,
 ) -> Printed:
     """Run a script; fails where it fails.
@@ -132,15 +137,37 @@ def train(
     Args:
         watch: called with the launcher's process and what was printed so far, whenever something is printed.
         launcher: who starts its ranks.
+        patience: seconds without a line after which a forked run has come to a standstill, and is ended.
     """
     with launcher(dataset, *arguments, **settings) as started:
-        output = ""
-        assert started.stdout is not None
-        for line in started.stdout:
-            output += line
-            watch(started, output)
+        output = follow(started, watch, patience)
     assert started.returncode == 0, output[-8000:]
     return printed(output)
+
+
+def follow(started: Job, watch: Watch, patience: float | None = None) -> str:
+    """Read what a run prints until it ends; see ``train``. The last line is ``STANDSTILL`` where it was ended."""
+    heard, ended = threading.Event(), threading.Event()
+
+    def wait_for_lines() -> None:
+        while heard.wait(patience) and not ended.is_set():
+            heard.clear()
+        if not ended.is_set():
+            assert isinstance(started, Forked)
+            started.kill_all()
+
+    watchdog = threading.Thread(target=wait_for_lines, daemon=True)
+    watchdog.start()
+    output = ""
+    assert started.stdout is not None
+    for line in started.stdout:
+        heard.set()
+        output += line
+        watch(started, output)
+    stood_still = not watchdog.is_alive()
+    ended.set()
+    heard.set()
+    return output + STANDSTILL if stood_still else output
 
 
 def printed(output: str) -> Printed:
@@ -150,6 +177,33 @@ def printed(output: str) -> Printed:
         {where.strip(): loss for where, loss in EVALUATED.findall(output)},
         output,
     )
+
+
+def losses(printed: Printed) -> dict[tuple[str, int | str], float]:
+    """The losses that a run has printed, of its iterations and of its evaluations."""
+    trained = {("trained", number): float(loss) for number, (loss, _) in printed.trained.items()}
+    return trained | {("evaluated", where): float(loss) for where, loss in printed.evaluated.items()}
+
+
+def nearly(printed: Printed) -> dict[tuple[str, int | str], Any]:
+    """The same, where the last printed digit depends on the order in which gradients were added."""
+    return {key: pytest.approx(loss, rel=1e-6) for key, loss in losses(printed).items()}
+
+
+def norms(printed: Printed) -> dict[int, float]:
+    """The norms of gradients that a run has printed, by iteration."""
+    return {number: float(norm) for number, (_, norm) in printed.trained.items()}
+
+
+def deaths(printed: Printed) -> list[str]:
+    """The servers of one rank that a run has printed to be killed, in turn."""
+    return re.findall(r"recycle: (W\d_\d) was killed by signal 9 \(SIGKILL\); training goes on with", printed.output)
+
+
+def returns(printed: Printed) -> list[str]:
+    """The servers that a run has printed to be back, in turn."""
+    lines = re.findall(r"training goes on with \d+ servers, (.*?) among them again", printed.output)
+    return [server for line in lines for server in line.split(", ")]
 
 
 def kill(moments: Sequence[tuple[int, int, float]]) -> Watch:
@@ -209,6 +263,67 @@ def kill_in_turn(
             away, since, killed = away + 1, done, time.monotonic()
 
     return watch
+
+
+class Moment(NamedTuple):
+    """When workers are killed.
+
+    Attributes:
+        after: the iteration.
+        deaths: ranks, and how many seconds after that was printed each dies.
+    """
+
+    after: int
+    deaths: tuple[tuple[int, float], ...]
+
+    def __str__(self) -> str:
+        return f"{self.after}:" + ",".join(f"{rank}+{delay}" for rank, delay in self.deaths)
+
+
+class Kills:
+    """Kills workers that come back; a stage that has lost some loses no others until these are back.
+
+    Args:
+        moments: in turn.
+        pipelines: of the job, whose servers have a rank each.
+        slow: the file that paced_gpt.py looks for; it is there as long as a server is away.
+
+    Attributes:
+        killed: the servers, in turn.
+    """
+
+    def __init__(self, moments: Sequence[Moment], pipelines: int, slow: Path) -> None:
+        self.killed: list[str] = []
+        self._left = list(moments)
+        self._pipelines = pipelines
+        self._slow = slow
+        self._due: list[str] = []
+
+    def __call__(self, launcher: Job, output: str) -> None:
+        found = printed(output)
+        away = Counter(self._due) - Counter(returns(found))
+        if not away:
+            self._slow.unlink(missing_ok=True)
+        stages = {name.partition("_")[2] for name in away}
+        for moment in [each for each in self._left if each.after <= max(found.trained, default=0)]:
+            names = {rank: f"W{rank % self._pipelines}_{rank // self._pipelines}" for rank, _ in moment.deaths}
+            if stages.isdisjoint(name.partition("_")[2] for name in names.values()):
+                self._left.remove(moment)
+                self._due += names.values()
+                self._slow.touch()
+                together: dict[float, dict[int, str]] = {}
+                for rank, delay in moment.deaths:
+                    together.setdefault(delay, {})[rank] = names[rank]
+                for delay, victims in together.items():
+                    threading.Timer(delay, self._kill, (launcher, victims)).start()
+                return
+
+    def _kill(self, launcher: Job, victims: Mapping[int, str]) -> None:
+        with suppress(OSError):  # The run may be over by now.
+            of = agents(launcher.pid)
+            for worker in [children(of[rank])[0] for rank in victims]:
+                os.kill(worker, signal.SIGKILL)
+            self.killed += victims.values()
 
 
 def agents(launcher: int) -> dict[int, int]:

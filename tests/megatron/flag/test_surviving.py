@@ -17,10 +17,13 @@ from harness.flag_runs import (
     FLAGGED,
     VARIABLES,
     children,
+    deaths,
     kill,
     kill_in_turn,
     launch,
+    losses,
     make_dataset,
+    nearly,
     needs_training,
     printed,
     train,
@@ -56,21 +59,6 @@ def dataset(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stock(dataset):
     return nearly(train(dataset, iterations=LENGTH))
-
-
-def nearly(printed):
-    """The last printed digit of a loss depends on the order in which gradients were added."""
-    numbers = {("trained", number): float(loss) for number, (loss, _) in printed.trained.items()}
-    numbers |= {("evaluated", where): float(loss) for where, loss in printed.evaluated.items()}
-    return {key: pytest.approx(value, rel=1e-6) for key, value in numbers.items()}
-
-
-def losses(printed):
-    return {key: value.expected for key, value in nearly(printed).items()}
-
-
-def deaths(printed):
-    return re.findall(r"recycle: (W\d_\d) was killed by signal 9 \(SIGKILL\); training goes on with", printed.output)
 
 
 def require_recorded(printed, folder, returned):

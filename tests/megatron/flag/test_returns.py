@@ -1,0 +1,105 @@
+"""A server that was killed comes back, in whatever stage and after whatever its training code has done before."""
+
+import random
+
+import pytest
+
+from harness.flag_runs import (
+    deaths,
+    kill_in_turn,
+    losses,
+    make_dataset,
+    nearly,
+    needs_training,
+    norms,
+    returns,
+    train,
+)
+
+pytestmark = [needs_training, pytest.mark.timeout(1200)]
+
+ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
+KEPT = ("--recycle-keep-in-memory", "copies=1")
+CALM = ("--lr", 2e-3)
+"""With the usual learning rate a loss may have a spike, which makes much of how sums were rounded before."""
+STAGES, LENGTH, SAVED = 3, 24, 2
+STAGED = (*CALM, "--pipeline-model-parallel-size", STAGES, "--num-layers", 2 * STAGES)
+PATIENCE = 120.0
+"""Seconds without a line after which a run has frozen, on a machine that others use as well."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("data") / "text")
+
+
+@pytest.fixture(scope="module")
+def staged(dataset, tmp_path_factory):
+    """What stock Megatron prints of two pipelines, and the folder of its checkpoint."""
+    folder = tmp_path_factory.mktemp("stock")
+    saves = ("--save", folder, "--save-interval", SAVED, "--exit-interval", SAVED)
+    train(dataset, *STAGED, *saves, ranks=2 * STAGES, iterations=LENGTH)
+    return nearly_all(train(dataset, *STAGED, "--load", folder, ranks=2 * STAGES, iterations=LENGTH)), folder
+
+
+def nearly_all(printed):
+    """Losses, and norms, which are printed with three digits."""
+    return nearly(printed), {number: pytest.approx(norm, abs=2e-3) for number, norm in norms(printed).items()}
+
+
+def all_of(printed):
+    return losses(printed), norms(printed)
+
+
+@pytest.fixture
+def pace(tmp_path):
+    """The file with which a run waits for a server that is away."""
+    return tmp_path / "slow"
+
+
+def survive(dataset, pace, victims, *settings, apart=1, rejected="", **job):
+    """Run the flag's job and kill ranks in turn, each when the one before is back."""
+    survived = train(
+        *(dataset, *ON, *settings),
+        script="rejecting_gpt.py",
+        told={"PACE": str(pace), "REJECT": rejected},
+        watch=kill_in_turn(victims, pace, apart),
+        patience=PATIENCE,
+        **job,
+    )
+    assert len(deaths(survived)) == len(victims)
+    assert returns(survived) == deaths(survived)
+    return survived
+
+
+@pytest.mark.parametrize("virtual", [(), ("--num-layers-per-virtual-pipeline-stage", 1)], ids=["plain", "virtual"])
+def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(dataset, staged, pace, virtual):
+    """From stock's checkpoint, because stock Megatron begins with other parameters where there are virtual stages."""
+    stock, folder = staged
+    victims = [2 * stage + random.randrange(2) for stage in random.sample(range(STAGES), STAGES)]
+    going_on = (*STAGED, *virtual, "--load", folder)
+    survived = survive(dataset, pace, victims, *going_on, ranks=2 * STAGES, iterations=LENGTH)
+    assert all_of(survived) == stock, victims
+
+
+@pytest.mark.parametrize("kept", [(), KEPT], ids=["plain", "kept"])
+def test_an_iteration_that_megatron_makes_again_changes_nothing(dataset, pace, kept):
+    stock = train(dataset, *CALM, script="rejecting_gpt.py", told={"PACE": str(pace), "REJECT": "3,6"})
+    again = survive(dataset, pace, [], *CALM, *kept, rejected="3,6")
+    assert all_of(again) == nearly_all(stock)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rejected"),
+    [((), "3"), (KEPT, "3"), (("--iterations-to-skip", 3, 4), "")],
+    ids=["rejected", "rejected and kept", "skipped"],
+)
+def test_who_comes_back_after_an_iteration_that_was_made_again_or_skipped_changes_nothing(
+    dataset, pace, settings, rejected
+):
+    stock_settings = () if settings == KEPT else settings
+    told = {"PACE": str(pace), "REJECT": rejected}
+    stock = train(dataset, *CALM, *stock_settings, iterations=16, script="rejecting_gpt.py", told=told)
+    victim = random.randrange(4)
+    survived = survive(dataset, pace, [victim], *CALM, *settings, apart=6, rejected=rejected, iterations=16)
+    assert all_of(survived) == nearly_all(stock), victim
