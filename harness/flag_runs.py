@@ -319,7 +319,7 @@ class Kills:
                 return
 
     def _kill(self, launcher: Job, victims: Mapping[int, str]) -> None:
-        with suppress(OSError):  # The run may be over by now.
+        with suppress(OSError):  # the run may be over by now
             of = agents(launcher.pid)
             for worker in [children(of[rank])[0] for rank in victims]:
                 os.kill(worker, signal.SIGKILL)

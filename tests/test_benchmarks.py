@@ -62,6 +62,7 @@ SMALL = {
     "equivalence": Small("stock --iterations 1", r"PP 4 x DP 2, split against stock: \S+"),
     "overhead": Small("--pairs 2", r"median ratio +[\d.]+, and"),
     "dropin": Small("--starts 1 --pairs 2 --seconds 0.1", r"clock .* median ratio", TRAINING),
+    "flag_random": Small("--seed 75 --runs 1", r"seed 75: 0 of 1 runs failed", TRAINING),
     "recovery": Small("--kills 1 --shape 2x1", r"first instruction of the redo: median \d+ ms"),
     "ranks": Small("--kills 1 --ranks 1", r"1 of 1 kills, 1 servers dead"),
     "membership --members 256 1024 4096": Small(
