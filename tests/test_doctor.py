@@ -193,6 +193,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--optimizer muon --use-distributed-optimizer", "--optimizer: peers have the state of different layers"),
         ("--moe-paged-stash", "--moe-paged-stash: pages are given back"),
         ("--gpu-sniff-test-interval 100", "--gpu-sniff-test-interval: ranks send to each other"),
+        ("--iterations-to-skip 7", "--pipeline-model-parallel-size: Megatron ends where it skips an iteration"),
         ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",

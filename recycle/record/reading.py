@@ -129,6 +129,8 @@ class _Parts:
         match line:
             case SpanLine():
                 self._spans.append(Span.parse(line))
+            case InstantLine(kind="standstill"):
+                pass  # a stack is read, and not drawn
             case InstantLine():
                 if line.server:
                     Server.parse(line.server)

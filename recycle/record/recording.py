@@ -12,7 +12,17 @@ VERSION = 1
 
 LaneName = Literal["compute", "communication"]
 InstantKind = Literal[
-    "failure", "view change", "optimizer step", "rejoin", "fault", "warning", "end", "norm", "memory", "move"
+    "failure",
+    "view change",
+    "optimizer step",
+    "rejoin",
+    "fault",
+    "warning",
+    "end",
+    "norm",
+    "memory",
+    "move",
+    "standstill",
 ]
 
 

@@ -147,7 +147,7 @@ class ConsoleReporter:
             self._say(
                 f"{event.cause}; training goes on with {servers} servers{back}, {throughput_text(event.retention)}"
             )
-        elif isinstance(event, InstantLine) and self._is_first(event.text):
+        elif isinstance(event, InstantLine) and event.kind != "standstill" and self._is_first(event.text):
             self._say(event.text)
 
     def _say(self, text: str) -> None:

@@ -138,6 +138,20 @@ RULES = (
     ),
 )
 
+SKIPPING = (
+    Rule(
+        ("pipeline_model_parallel_size",),
+        (1, 2),
+        Advice("Megatron ends where it skips an iteration on a stage that reads no data", "take one or two stages"),
+    ),
+    Rule(
+        ("virtual_pipeline_model_parallel_size",),
+        (1,),
+        Advice("Megatron ends where it skips an iteration on a rank with several iterators", "leave it out"),
+    ),
+)
+"""What --iterations-to-skip needs."""
+
 EVALUATED = Advice("evaluations run the plan of training", "leave it out")
 REMATERIALIZED = Advice("weights are sharded over peers, so no peer has a whole stage", "leave it out")
 
@@ -326,6 +340,8 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
     for name, other, advice in AS_ANOTHER:
         if settings(name) not in (None, settings(other)):
             yield Refusal(name, settings(name), advice)
+    if settings("iterations_to_skip"):
+        yield from _broken(SKIPPING, settings)
     if settings("distributed_backend") == "nccl":
         if lacks_nccl:
             yield Refusal("distributed_backend", "nccl", Advice(lacks_nccl, "use --distributed-backend gloo"))

@@ -49,6 +49,7 @@ class AlarmWatch:
         door: to the store.
         durations: how long is waited for what.
         tidy: called again and again while there is no alarm; what it does delays the next one.
+        explain: called with the cause of an alarm before the main thread is freed.
         ranks: of a server.
 
     Attributes:
@@ -61,7 +62,14 @@ class AlarmWatch:
         told_to_end: why all members are to end; empty as long as they are not.
     """
 
-    def __init__(self, door: StoreAccess, durations: Durations, tidy: Callable[[Board], None], ranks: int = 1) -> None:
+    def __init__(
+        self,
+        door: StoreAccess,
+        durations: Durations,
+        tidy: Callable[[Board], None],
+        explain: Callable[[str], None],
+        ranks: int = 1,
+    ) -> None:
         self.noticed = 0.0
         self.cause = ""
         self.store_lost = False
@@ -72,6 +80,7 @@ class AlarmWatch:
         self._door = door
         self._durations = durations
         self._tidy = tidy
+        self._explain = explain
         self._ranks = ranks
         self._changed = threading.Condition()
         self._epoch = -1
@@ -235,6 +244,7 @@ class AlarmWatch:
                 return
             self.cause = alarm.cause
             self.noticed = time.monotonic()
+        self._explain(alarm.cause)
         while not self._is_halted(epoch):
             # There may be none yet, and then the main thread may wait in the next one.
             network = self._network

@@ -13,6 +13,7 @@ import torch
 
 from recycle.control.agent import LEFT
 from recycle.control.beats import Heartbeat
+from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
@@ -36,6 +37,7 @@ from recycle.runtime.recover.pacing import Pacing
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.rebuilding import Groups, Rebuilding
 from recycle.runtime.recover.recovery import Recovery
+from recycle.runtime.recover.standstill import Standstill
 from recycle.runtime.recover.store_connection import StoreConnection
 from recycle.runtime.recover.store_loss import StoreLoss
 from recycle.runtime.recover.view_plans import ViewPlans
@@ -80,13 +82,14 @@ class Survivor:
         self._rank = rank = trainee.rank
         self._store = store = StoreConnection(endpoint, durations)
         self._gathering = Gathering(member, store, rank)
-        self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._gathering.tidy, rank.size)
         self._reports = reports = ViewReports(member, reporter, trainee.iteration)
+        self._standstill = still = Standstill(rank.of(member.server), member.server, reports.tell_standstill)
+        self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._look_around, still.explain, rank.size)
         self._groups = Groups(member, store, watch, rank, trainee.transport)
         self._admission = Admission(member, trainee.followed, store, watch, rank, trainee.chunks)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
         self._rebuilding = Rebuilding(
-            member, self._groups, store, holdings, view_plans, trainee.connection, (*hooks, watch), reports
+            member, self._groups, store, holdings, view_plans, trainee.connection, (*hooks, still, watch), reports
         )
         self._recovery = Recovery(
             Machine(member, job, rank),
@@ -277,11 +280,17 @@ class Survivor:
         """A view has begun, unless this process has to end."""
         verdict, plan = self._rebuilding.verdict, self._rebuilding.plan
         if self.end is None and verdict is not None and plan is not None:
+            self._standstill.begin(verdict.epoch, plan)
             # Whom the end of the last view has kept from leaving need not wait for the second post of this one.
             self._rebuilding.notices.say = Notices(leaving=self._leaving)
             self._moving.begin(verdict, plan)
             if self._pacing is not None:
                 self._pacing.begin(verdict)
+
+    def _look_around(self, board: Board) -> None:
+        """While there is no alarm, from the thread that waits for one."""
+        self._standstill.look(board)
+        self._gathering.tidy(board)
 
     @property
     def _leaving(self) -> tuple[int, ...]:

@@ -127,6 +127,12 @@ class ViewReports:
         """Whether chunks move."""
         self._reporter.tell(InstantLine("move", now(), None, line))
 
+    def tell_standstill(self, waits_for_nobody: bool, line: str, stack: str) -> None:
+        """Where a rank is in a standstill: recorded with its stack, and said aloud by one that waits for nobody."""
+        if waits_for_nobody:
+            self.warn(line)
+        self._reporter.tell(InstantLine("standstill", now(), self._server, f"{line}\n{stack}"))
+
     def warn(self, text: str) -> None:
         """Something that the user should know."""
         self._reporter.tell(InstantLine("warning", now(), self._server, text))

@@ -31,7 +31,7 @@ class Behind(MemoryStore):
 def test_a_request_that_is_counted_and_not_stored_yet_is_seen_later():
     store, looks = Behind(), []
     door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
-    watch = AlarmWatch(door, Durations(beat=0.05), looks.append)
+    watch = AlarmWatch(door, Durations(beat=0.05), looks.append, lambda _: None)
 
     def look_twice():
         seen = len(looks)
@@ -51,7 +51,7 @@ def test_a_request_that_is_counted_and_not_stored_yet_is_seen_later():
 def test_who_has_joined_from_elsewhere_hears_that_all_are_to_end_in_whichever_epoch():
     store = MemoryStore()
     door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
-    watch, board = AlarmWatch(door, Durations(beat=0.05), lambda _: None), Board(store, "token")
+    watch, board = AlarmWatch(door, Durations(beat=0.05), lambda _: None, lambda _: None), Board(store, "token")
     told = []
     call_off = CallOff(SimpleNamespace(number=15, name="SIGTERM"), told.append)
     here, elsewhere = Member(Server(0, 0), 0), Member(Server(1, 0), 1)
@@ -75,3 +75,15 @@ def test_who_has_joined_from_elsewhere_hears_that_all_are_to_end_in_whichever_ep
         call_off.tell_here([process.pid])
     assert process.wait() == -15
     assert [each.text.partition(":")[0] for each in told] == ["SIGTERM"]
+
+
+def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
+    store, happened = MemoryStore(), []
+    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
+    watch = AlarmWatch(door, Durations(beat=0.05), lambda _: None, happened.append)
+    watch.start()
+    watch.follow(4, SimpleNamespace(unblock=lambda: happened.append("freed"), view=SimpleNamespace(servers=())))
+    Board(store, "token").failures.raise_alarm(4, "standstill: here", "W0_0")
+    wait_until(lambda: "freed" in happened)
+    watch.stop()
+    assert happened[:2] == ["standstill: here", "freed"]

@@ -1,0 +1,147 @@
+"""Standstills: an iteration that does not come to its end though nobody is dead, and who waits for whom in it.
+
+A link may carry nothing any more, or a server may be at another place of its program than all others. No sign of life
+is missing then, and each would wait for the next one's time-out.
+"""
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
+
+from recycle.control.board import Board
+from recycle.job import Server
+from recycle.plan.instruction import Instruction, Op
+from recycle.plan.plan import Plan
+
+FACTOR, LEAST, FIRST = 20.0, 30.0, 600.0
+"""An iteration stands still after so many times the median, but not before so many seconds; the first one, of which
+nothing is known yet, after so many."""
+
+KNOWN = 50
+"""Iterations of which the median is taken."""
+
+CAUSE = "standstill: "
+"""What the cause of an alarm begins with where an iteration has not come to its end."""
+
+
+class Place(NamedTuple):
+    """Where a server is in its list.
+
+    Attributes:
+        iteration: its number.
+        instruction: that is under way.
+        since: when it began, on the monotonic clock in seconds.
+    """
+
+    iteration: int
+    instruction: Instruction
+    since: float
+
+
+class Standstill:
+    """Notices one, and says where this server is; it is told of every instruction, as one of the Hooks.
+
+    Args:
+        name: of this rank.
+        server: whose list it executes.
+        tell: is told where this rank is in one: whether it waits for nobody, a line, and the stack of its Python code.
+        now: a clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        tell: Callable[[bool, str, str], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._server = server
+        self._tell = tell
+        self._now = now
+        self._trains = threading.get_ident()
+        self._lengths: deque[float] = deque(maxlen=KNOWN)
+        self._epoch = -1
+        self._plan: Plan | None = None
+        self._place: Place | None = None
+        # Of the iteration that is under way, or was last.
+        self._began = self._ended = 0.0
+        self._raised = False
+
+    def begin(self, epoch: int, plan: Plan) -> None:
+        """A view has begun, which works by a plan."""
+        self._epoch, self._plan, self._raised = epoch, plan, False
+        self._place, self._began = None, 0.0
+
+    def before(self, iteration: int, instruction: Instruction) -> None:
+        """See Hooks."""
+        now = self._now()
+        if not self._began:
+            self._began = now
+        elif self._place is None and not instruction.op.is_update:
+            self._lengths.append(self._ended - self._began)
+            self._began = now
+        self._place = Place(iteration, instruction, now)
+
+    def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
+        """See Hooks."""
+        if instruction.op is Op.STEP:
+            self._ended, self._place = self._now(), None
+
+    def look(self, board: Board) -> None:
+        """From another thread than the one that trains: raise the alarm where an iteration takes far too long.
+
+        Between two iterations no time is too long: the training code may save or evaluate.
+        """
+        place, passed = self._place, self._now() - self._began
+        if place is None or self._raised or passed < self.patience:
+            return
+        self._raised = True
+        usual = f", {passed / median(self._lengths):.0f} times as long as usual" if self._lengths else ""
+        cause = f"{CAUSE}iteration {place.iteration + 1} has taken {passed:.0f} s{usual}, and {self._said(place)[0]}"
+        board.failures.raise_alarm(self._epoch, cause, self._name)
+
+    def explain(self, cause: str) -> None:
+        """From another thread, before the one that trains is freed: in a standstill, say where this rank is."""
+        if cause.startswith(CAUSE):
+            # Python has no other way to another thread's stack.
+            frame = sys._current_frames().get(self._trains)  # noqa: SLF001
+            stack = traceback.format_stack(frame) if frame is not None else []
+            line, waits = self._said(self._place)
+            self._tell(not waits, line, "".join(stack))
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which an iteration stands still."""
+        return max(LEAST, FACTOR * median(self._lengths)) if self._lengths else FIRST
+
+    def _said(self, place: Place | None) -> tuple[str, bool]:
+        """Where this rank is, in words, and whether it waits for others there."""
+        if place is None:
+            return f"{self._name} is in no iteration", False
+        awaited = self._awaited(place.instruction)
+        line = f"{self._name} has been at {place.instruction} for {self._now() - place.since:.0f} s"
+        return (f"{line} and waits for {' and '.join(map(str, awaited))}" if awaited else line), bool(awaited)
+
+    def _awaited(self, instruction: Instruction) -> list[Server]:
+        """For whom it may wait."""
+        plan, op = self._plan, instruction.op
+        if plan is None:
+            return []
+        if op is Op.REDUCE:
+            peers = (each for each in plan.programs if each != self._server)
+            return [each for each in peers if instruction in plan.programs[each]]
+        if op.is_send:
+            return [instruction.peer] if instruction.peer is not None else []
+        received = Op.RECV_F if op is Op.F else Op.RECV_B
+        what = received, instruction.stage, instruction.home, instruction.micro_batch
+        return [
+            each.peer
+            for each in plan.programs[self._server]
+            if (each.op, each.stage, each.home, each.micro_batch) == what and each.peer is not None
+        ]

@@ -1,0 +1,119 @@
+"""Megatron's rerun engine comes to the result of a run without deaths, wherever a view ends in its midst."""
+
+import pytest
+import torch
+from megatron.core.rerun_state_machine import RerunMode, RerunState, RerunStateMachine
+
+from recycle.megatron.flag import reruns
+from recycle.megatron.flag.reruns import Reruns
+from recycle.megatron.shared.cpu import run_on_cpu
+
+ITERATION = 4
+
+
+class Rank:
+    """An engine that is about to compute an iteration for the first time, and rejects some results of it."""
+
+    def __init__(self, monkeypatch, rejects=()):
+        run_on_cpu()
+        self.engine = RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS)
+        self.engine.state, self.engine.first_iteration_complete = RerunState.INITIAL_RUN, True
+        self.engine.current_iteration = ITERATION + 1
+        monkeypatch.setattr(reruns, "get_rerun_state_machine", lambda: self.engine)
+        self.reruns = Reruns()
+        self._rejects = rejects
+
+    def compute(self, results, fatal=False):
+        for result in results:
+            self._look(result, fatal)
+
+    def _look(self, result, fatal):
+        self.engine.validate_result(
+            result=torch.tensor(float(result)),
+            rejection_func=lambda value: value.item() in self._rejects,
+            message="rejected",
+            fatal=fatal,
+        )
+
+
+class Together:
+    """What ranks of one view put in, one after the other; the last one has what all have."""
+
+    def __init__(self):
+        self.all = self.ranks = self
+        self._most = torch.zeros(0)
+
+    def maximum(self, tensor):
+        self._most = torch.maximum(self._most, tensor) if len(self._most) else tensor.clone()
+        tensor.copy_(self._most)
+
+
+def test_what_was_computed_in_vain_counts_for_nothing(monkeypatch):
+    rank = Rank(monkeypatch, rejects=(3,))
+    rank.reruns.begin(0)
+    rank.compute([1, 3])
+    assert rank.engine.rerun_requested
+    # The view has ended, and this server computes other micro-batches now.
+    rank.reruns.begin(1)
+    assert not rank.engine.rerun_requested
+    rank.compute([1, 2, 3, 4])
+    assert rank.engine.rerun_requested
+    rank.engine.state = RerunState.RERUNNING_IN_PLACE
+    rank.reruns.begin(1)
+    rank.compute([1, 2])
+    # Broken off, and begun again in the same view.
+    rank.reruns.begin(1)
+    rank.compute([1, 2, 3, 4])
+    assert rank.engine.state is RerunState.RERUNNING_IN_PLACE
+    assert rank.engine.continue_requested
+
+
+def test_results_of_two_views_are_not_compared(monkeypatch):
+    rank = Rank(monkeypatch, rejects=(3,))
+    rank.reruns.begin(0)
+    rank.compute([3])
+    rank.engine.state = RerunState.RERUNNING_IN_PLACE
+    rank.reruns.begin(1)
+    # The first call is about another micro-batch than before: it would be taken for an error of the machine's.
+    rank.compute([1, 3], fatal=True)
+    assert (rank.engine.state, rank.engine.rerun_requested) == (RerunState.INITIAL_RUN, True)
+    rank.engine.state = RerunState.RERUNNING_IN_PLACE
+    rank.reruns.begin(1)
+    rank.compute([1, 3], fatal=True)
+    assert rank.engine.checkpoint_requested
+
+
+def test_what_one_rank_has_noted_all_know(monkeypatch):
+    rejecting, other, together = Rank(monkeypatch, rejects=(3,)), Rank(monkeypatch), Together()
+    for rank in (rejecting, other):
+        rank.reruns.begin(0)
+        rank.compute([3])
+        rank.reruns.share(together)
+    assert rejecting.engine.rerun_requested
+    assert other.engine.rerun_requested
+    assert not other.engine.checkpoint_requested
+
+
+@pytest.mark.parametrize("mode", [RerunMode.VALIDATE_RESULTS, RerunMode.DISABLED])
+def test_a_result_that_the_training_code_has_taken_is_not_looked_at_again(monkeypatch, mode):
+    rank = Rank(monkeypatch, rejects=(3,))
+    rank.engine.state, rank.engine.mode = RerunState.NOT_RUNNING_YET, mode
+    with rank.reruns.again(ITERATION, 0):
+        rank.reruns.begin(0)
+        rank.compute([3], fatal=True)
+    assert (rank.engine.state, rank.engine.mode) == (RerunState.NOT_RUNNING_YET, mode)
+    assert not rank.engine.rerun_requested
+
+
+def test_within_an_iteration_its_first_results_are_looked_at_anew(monkeypatch):
+    rank = Rank(monkeypatch, rejects=(3,))
+    rank.reruns.begin(0)
+    rank.compute([3])
+    rank.engine.state = RerunState.RERUNNING_IN_PLACE
+    with rank.reruns.again(ITERATION, 1):
+        rank.reruns.begin(1)
+        rank.compute([1, 3])
+    assert (rank.engine.state, rank.engine.rerun_requested) == (RerunState.RERUNNING_IN_PLACE, True)
+    rank.reruns.begin(1)
+    rank.compute([1, 3])
+    assert rank.engine.continue_requested

@@ -1,0 +1,106 @@
+"""An iteration that does not come to its end ends the view, and says who waits for whom."""
+
+import threading
+
+import pytest
+
+from harness.examples import QUICK, paper_job
+from harness.memory_store import MemoryStore
+from recycle.control.board import Board
+from recycle.job import Server
+from recycle.plan.instruction import Op
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.recover.standstill import CAUSE, FACTOR, FIRST, LEAST, Standstill
+
+FIRST_STAGE, LAST_STAGE = Server(0, 0), Server(0, 1)
+USUAL = 4.0
+"""Seconds of an iteration."""
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return make_plan(paper_job(pipelines=2, stages=2, micro_batches=2), (), Mode(), QUICK)
+
+
+class Run:
+    """One server's list, executed on a clock of its own."""
+
+    def __init__(self, plan, server):
+        self.time, self.usual, self.told = 100.0, USUAL, []
+        self.program = plan.programs[server]
+        self.watch = Standstill(str(server), server, lambda *told: self.told.append(told), lambda: self.time)
+        self.watch.begin(3, plan)
+        self.board = Board(MemoryStore(), "token")
+
+    def iterate(self, number, until=None):
+        """Execute the list, up to an instruction that does not end if one is named."""
+        for instruction in self.program:
+            self.watch.before(number, instruction)
+            if instruction is until:
+                return
+            self.time += self.usual / len(self.program)
+            self.watch.after(number, instruction, 0.0)
+
+    def look(self):
+        self.watch.look(self.board)
+        alarm = self.board.failures.alarm(3)
+        return alarm and alarm.cause
+
+
+def instruction_of(plan, server, op):
+    return next(each for each in plan.programs[server] if each.op is op)
+
+
+def test_an_iteration_that_takes_far_longer_than_the_others_ends_the_view(plan):
+    run, stuck = Run(plan, LAST_STAGE), instruction_of(plan, LAST_STAGE, Op.F)
+    for number in range(3):
+        run.iterate(number)
+    # Between two iterations the training code may take any time.
+    run.time += 10 * FIRST
+    assert run.look() is None
+    run.iterate(3, until=stuck)
+    run.time += FACTOR * USUAL - USUAL
+    assert run.look() is None
+    run.time += 2 * USUAL
+    cause = run.look()
+    assert cause.startswith(f"{CAUSE}iteration 4 has taken 8")
+    assert "times as long as usual, and W0_1 has been at 1F" in cause
+    assert cause.endswith("and waits for W0_0")
+
+
+def test_of_the_first_iteration_nothing_is_known_and_short_ones_have_their_time(plan):
+    run = Run(plan, FIRST_STAGE)
+    stuck = run.program[-1]
+    run.iterate(0, until=stuck)
+    run.time += FIRST - USUAL - 1
+    assert run.look() is None
+    run.time += 2
+    assert run.look().startswith(f"{CAUSE}iteration 1 has taken 60")
+    run = Run(plan, FIRST_STAGE)
+    run.usual = 0.1
+    for number in range(3):
+        run.iterate(number)
+    assert run.watch.patience == LEAST
+
+
+def test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does(plan):
+    run = Run(plan, FIRST_STAGE)
+    run.iterate(0, until=instruction_of(plan, FIRST_STAGE, Op.REDUCE))
+    told = threading.Thread(target=run.watch.explain, args=(f"{CAUSE}iteration 1 has taken 600 s",))
+    told.start()
+    told.join()
+    ((waits_for_nobody, line, stack),) = run.told
+    assert not waits_for_nobody
+    assert line == "W0_0 has been at 0REDUCE for 0 s and waits for W1_0"
+    assert "in test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does" in stack
+
+
+def test_a_rank_that_is_elsewhere_says_so_aloud_and_no_rank_says_a_thing_of_another_failure(plan):
+    run = Run(plan, LAST_STAGE)
+    run.iterate(0)
+    run.watch.explain("W1_1 was killed by signal 9 (SIGKILL)")
+    assert not run.told
+    run.watch.explain(CAUSE)
+    ((waits_for_nobody, line, _),) = run.told
+    assert (waits_for_nobody, line) == (True, "W0_1 is in no iteration")
