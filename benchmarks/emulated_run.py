@@ -20,6 +20,7 @@ import msgspec
 import torch
 
 from harness.examples import paper_job
+from harness.processes import send_signal
 from recycle.cli.model import quiet
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
@@ -132,7 +133,7 @@ class EmulatedRun:
         lives = (self._folder / "workers").glob(f"{server}#*")
         newest = max(lives, key=lambda path: Member.parse(path.name))
         moment = time.monotonic() * MICROSECONDS
-        os.kill(int(newest.read_text()), signal.SIGKILL)
+        send_signal(int(newest.read_text()), signal.SIGKILL)
         return moment
 
     def await_recovery(self, dead: set[Server], moment: float) -> Recovered:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks.host_jobs import train_words
 from benchmarks.interrupted import until_interrupted
+from harness.processes import environment, parent, processes, send_signal, title
 
 MARK = "RECYCLE_BENCHMARK_ENDS"
 VICTIM = "recycle: W1_0"
@@ -55,32 +56,19 @@ def command_of(kind: str, folder: Path) -> list[str]:
 
 def marked(mark: str) -> dict[int, str]:
     """The processes of a job that live, and what each is called."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
-            except OSError:
-                continue  # it has ended meanwhile
-    return found
-
-
-def parent(pid: int) -> int:
-    """The process above one."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return {pid: title(pid) for pid in processes() if environment(pid).get(MARK) == mark}
 
 
 def strike(event: str, starter: int, mark: str) -> None:
     """Let it happen."""
     if event == EVENTS[3]:
-        os.kill(starter, signal.SIGKILL)
+        send_signal(starter, signal.SIGKILL)
         return
     (worker,) = [pid for pid, name in marked(mark).items() if name == VICTIM]
     if event == EVENTS[1]:
-        os.kill(worker, signal.SIGSTOP)
-    else:
-        os.kill(parent(worker), signal.SIGKILL)
+        send_signal(worker, signal.SIGSTOP)
+    elif agent := parent(worker):
+        send_signal(agent, signal.SIGKILL)
 
 
 class Watched:
@@ -124,7 +112,7 @@ class Watched:
             return self._row(began)
         finally:
             for pid in marked(self.mark):
-                os.kill(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
             self.process.wait()
 
     def _wait(self) -> float:

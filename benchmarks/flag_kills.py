@@ -225,7 +225,8 @@ def kill_ranks(tree: Path, name: str, number: int, kinds: Sequence[str], seed: i
         seed: of victims and moments.
         folder: for its checkpoints.
     """
-    from harness.flag_runs import agents, children
+    from harness.flag_runs import agents
+    from harness.processes import children
 
     job, source = JOBS[name], random.Random(f"{seed}-{number}")
     # Not always the same one with the same kinds.

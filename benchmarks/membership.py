@@ -30,9 +30,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.stores import STORES, Served, seconds_of, served
+from benchmarks.stores import STORES, Served, served
 from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
+from harness.processes import seconds_of
 from harness.relays import relays
 from recycle.control.board import Board
 from recycle.control.durations import Durations

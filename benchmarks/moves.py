@@ -35,6 +35,7 @@ from benchmarks.interrupted import until_interrupted
 from benchmarks.returns import worker_of
 from benchmarks.shapes import add_shape
 from harness.forked import TRAINER
+from harness.processes import send_signal
 from harness.started import TRAIN, Started, Views, wait_until
 from recycle.control.board import Board
 from recycle.control.joinfile import JOIN_FILE, JoinFile
@@ -113,7 +114,7 @@ class Rounds:
         epoch, deaths = self._views.newest.epoch, self._run.output.count(DIED)
         # Who has joined was not started by the run.
         roots = [each.process.pid for each in (self._run, *self._joined) if each.process.poll() is None]
-        os.kill(worker_of(server, *roots), signal.SIGKILL)
+        send_signal(worker_of(server, *roots), signal.SIGKILL)
         wait_until(lambda: (view := self._views.newest).epoch > epoch and server not in view.servers, PATIENCE)
         wait_until(lambda: self._run.output.count(DIED) > deaths, PATIENCE)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.processes import family, send_signal
+
 TRACKER = "latest_checkpointed_iteration.txt"
 LINE = re.compile(r" iteration +(\d+)/ *\d+ \|")
 EVALUATION = re.compile(r"validation loss at iteration (\d+) ")
@@ -128,7 +130,7 @@ class OutsideKiller:
         elif now >= self._due and (victims := self._victims()):
             server = self._source.choice(victims)
             rank = self._source.choice(self._servers[server])
-            os.kill(self._find(rank), signal.SIGKILL)
+            send_signal(self._find(rank), signal.SIGKILL)
             self._killed_at, self._due, self._aim = now, None, 0
             del self._left[0]
             self._live.discard(server)
@@ -249,12 +251,5 @@ class JobProcess:
 
 def end_all(pid: int) -> None:
     """Kill a process and all that it has started."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        below = process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return
-    for each in (process, *below):
-        each.kill()
+    for each in family(pid):
+        send_signal(each, signal.SIGKILL)

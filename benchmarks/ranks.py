@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from harness.examples import paper_job
+from harness.processes import family, send_signal, title
 from recycle.cli.model import quiet
 from recycle.control.view import ServerRank
 from recycle.errors import EndedBySignal
@@ -112,33 +113,18 @@ class Killer:
         view = self._view
         if len(self.killed) == self._kills or view is None or len(view.servers) < self._servers:
             return
-        title = ServerRank(self._source.randrange(self._ranks), self._ranks).of(self._source.choice(view.servers))
-        pid = find_own(title)
+        victim = ServerRank(self._source.randrange(self._ranks), self._ranks).of(self._source.choice(view.servers))
+        pid = find_own(victim)
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-            self.killed.append(title)
+            send_signal(pid, signal.SIGKILL)
+            self.killed.append(victim)
             self._next = step + APART
-            self._told.lost(title)
+            self._told.lost(victim)
 
 
-def find_own(title: str) -> int | None:
+def find_own(wanted: str) -> int | None:
     """The worker with a title among the processes below this one."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal() and _read(folder / "cmdline").strip("\0 ") == f"recycle: {title}":
-            pid = int(folder.name)
-            parent = pid
-            while parent > 1 and parent != os.getpid():
-                parent = int((_read(Path(f"/proc/{parent}/stat")).rpartition(")")[2].split() or ["", "0"])[1])
-            if parent == os.getpid():
-                return pid
-    return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    return next((pid for pid in family(os.getpid()) if title(pid) == f"recycle: {wanted}"), None)
 
 
 def kill_under_flag(kills: int, seed: int, pipelines: int, ranks: int, optimizer: Sequence[str]) -> int:
@@ -240,8 +226,8 @@ def main() -> int:
             parts = [shard(stage, rank) for stage in range(STAGES) for rank in range(ranks)]
             states.append({(part, name): each for part in parts for name, each in read_stage(end, part).items()})
     whole, broken = losses
-    for title, reason in zip(killer.killed, killer.deaths.values(), strict=False):
-        print(f"{title}: its server {reason}")
+    for killed, reason in zip(killer.killed, killer.deaths.values(), strict=False):
+        print(f"{killed}: its server {reason}")
     is_whole = bool(states[1])
     steps_made = [step for step in whole if is_whole or step in broken]
     same = sum(whole[step] == broken.get(step) for step in steps_made)

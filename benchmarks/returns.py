@@ -21,7 +21,7 @@ from benchmarks.host_jobs import train_words
 from benchmarks.hosts import FAR
 from benchmarks.interrupted import until_interrupted
 from benchmarks.shapes import add_shape
-from benchmarks.turns import family
+from harness.processes import family, send_signal, title
 from harness.started import TRAIN, Started, losses, newest_view, wait_until
 
 ENDLESS = 1_000_000
@@ -37,11 +37,7 @@ def is_whole(folder: Path, epoch: int, servers: int) -> bool:
 def worker_of(server: str, *roots: int) -> int:
     """The process of a server below one of some others."""
     for process in chain.from_iterable(map(family, roots)):
-        try:
-            title = Path(f"/proc/{process}/cmdline").read_bytes().rstrip(b"\0").decode()
-        except OSError:
-            continue
-        if title.split(" rank")[0] == f"recycle: {server}":
+        if title(process).split(" rank")[0] == f"recycle: {server}":
             return process
     raise RuntimeError(f"{server} has no process")
 
@@ -50,7 +46,7 @@ def crash(run: Started, folder: Path, server: str, servers: int) -> float:
     """Kill a server of a whole view; gives the seconds until it is whole again."""
     view = newest_view(folder)
     killed = time.monotonic()
-    os.kill(worker_of(server, run.process.pid), signal.SIGKILL)
+    send_signal(worker_of(server, run.process.pid), signal.SIGKILL)
     wait_until(lambda: is_whole(folder, view.epoch, servers), PATIENCE)
     return time.monotonic() - killed
 

@@ -1,17 +1,16 @@
 """The stores in which members can meet, served for a benchmark."""
 
 import multiprocessing
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
 from harness.etcd import etcd
+from harness.processes import seconds_of
 from recycle.control.etcd_store import EtcdStore
 from recycle.control.store import Store
 from recycle.control.tcp_store import TorchStore, listen, serve
@@ -86,9 +85,3 @@ def _started(address: str, services: Sequence[str]) -> int:
         if each.startswith("grpc_server_started_total{") and any(f'service="{name}"' in each for name in services)
     ]
     return sum(int(float(each.rpartition(" ")[2])) for each in counted)
-
-
-def seconds_of(process: int) -> float:
-    """Seconds of the processor that a process has used."""
-    fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -12,9 +12,9 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
+
+from harness.processes import family, seconds_of, send_signal
 
 WARM_UP = 8
 
@@ -43,7 +43,7 @@ class Contestant:
 
     def turn(self, seconds: float) -> Length:
         """Go on for some time, until an iteration is done; gives the mean length of one."""
-        spent = sum(family(self._process).values())
+        spent = self._spent()
         start = time.perf_counter()
         self._signal(signal.SIGCONT)
         iterations = 0
@@ -52,17 +52,20 @@ class Contestant:
             iterations += 1
         clock = time.perf_counter() - start
         self._signal(signal.SIGSTOP)
-        return Length(clock / iterations, (sum(family(self._process).values()) - spent) / iterations)
+        return Length(clock / iterations, (self._spent() - spent) / iterations)
 
     def end(self) -> None:
         """Go on no more."""
         self._signal(signal.SIGKILL)
         os.waitpid(self._process, 0)
 
+    def _spent(self) -> float:
+        """Seconds of the processor, of all its processes."""
+        return sum(map(seconds_of, family(self._process)))
+
     def _signal(self, number: int) -> None:
         for process in family(self._process):
-            with suppress(ProcessLookupError):
-                os.kill(process, number)
+            send_signal(process, number)
 
 
 def take_turns(stock: Contestant, ours: Contestant, pairs: int, seconds: float) -> list[tuple[Length, Length]]:
@@ -111,19 +114,3 @@ def interval(starts: Sequence[Sequence[float]], draws: int = 2000) -> tuple[floa
         medians.append(statistics.median(ratio for each in drawn for ratio in source.choices(each, k=len(each))))
     ends = statistics.quantiles(medians, n=40)
     return ends[0], statistics.median(ratio for each in starts for ratio in each), ends[-1]
-
-
-def family(root: int) -> dict[int, float]:
-    """A process and all that came from it, with the seconds of the processor that each has used."""
-    parents, times = {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The second field is a name in brackets, which may hold anything.
-            fields = path.read_text().rpartition(")")[2].split()
-            process = int(path.parent.name)
-            parents[process] = int(fields[1])
-            times[process] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    found = {root}
-    while more := {process for process, parent in parents.items() if parent in found} - found:
-        found |= more
-    return {process: times.get(process, 0) for process in found}

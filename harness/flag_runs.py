@@ -19,6 +19,7 @@ import torch
 
 from harness.forked import TRAINING_CODE, Forked
 from harness.paths import python_path
+from harness.processes import children, environment, send_signal
 from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.megatron.gpt.text import standard_library
 from recycle.megatron.shared.cpu import run_on_cpu
@@ -216,7 +217,7 @@ def kill(moments: Sequence[tuple[int, int, float]]) -> Watch:
 
     def kill_all(workers: Sequence[int]) -> None:
         for worker in workers:
-            os.kill(worker, signal.SIGKILL)
+            send_signal(worker, signal.SIGKILL)
 
     def watch(launcher: Job, output: str) -> None:
         done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
@@ -259,7 +260,7 @@ def kill_in_turn(
         if left and done >= since + apart:
             slow.touch()
             (worker,) = children(agents(launcher.pid)[left.pop(0)])
-            os.kill(worker, signal.SIGKILL)
+            send_signal(worker, signal.SIGKILL)
             away, since, killed = away + 1, done, time.monotonic()
 
     return watch
@@ -330,13 +331,7 @@ def agents(launcher: int) -> dict[int, int]:
     """The processes that a launcher has started, by rank."""
     found: dict[int, int] = {}
     for process in children(launcher):
-        variables = Path(f"/proc/{process}/environ").read_text().split("\0")
-        ranks = [each.partition("=")[2] for each in variables if each.startswith("RANK=")]
-        found |= {int(rank): process for rank in ranks}
+        rank = environment(process).get("RANK")
+        found |= {} if rank is None else {int(rank): process}
     # A forked process keeps its parent's environment there; they are listed in the order in which they were started.
     return found or dict(enumerate(children(launcher)))
-
-
-def children(process: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

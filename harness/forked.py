@@ -20,6 +20,7 @@ from typing import Self, TextIO
 
 from harness.hosts import Host
 from harness.paths import python_path
+from harness.processes import send_signal
 
 TRAINER = "recycle.megatron.gpt.training"
 TRAINING_CODE = "harness.scripts.training_code"
@@ -100,7 +101,7 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            send_signal(self.pid, number)
 
     def terminate(self) -> None:
         """Tell it to end."""

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from harness.processes import children, is_running, send_signal
 from recycle.control.agent import die_with_parent
 
 TOOLS = ("ip", "unshare", "nsenter")
@@ -72,7 +73,7 @@ class Host:
         assert self._outer.stdout is not None
         with self._outer.stdout as said:
             assert said.readline() == "ready\n", f"host {name} does not start"
-        self.first = int(Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()[0])
+        self.first = children(self._outer.pid)[0]
 
     def command(self, *words: str) -> list[str]:
         """A command line that runs another one on this host."""
@@ -95,10 +96,8 @@ class Host:
         """Undo that."""
         self._signal_all("CONT")
         # What has started something here stops together with that, and goes on by no signal within the host.
-        for child in Path("/proc/self/task").glob("*/children"):
-            for process in map(int, child.read_text().split()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGCONT)
+        for process in children(os.getpid()):
+            send_signal(process, signal.SIGCONT)
 
     def _signal_all(self, name: str) -> None:
         # To all but the first one, which has no part in what the host does.
@@ -107,8 +106,7 @@ class Host:
     def crash(self) -> None:
         """Kill all its processes at one moment: the kernel does so when the first one dies."""
         if self._outer.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.first, signal.SIGKILL)
+            send_signal(self.first, signal.SIGKILL)
         self._outer.wait()
 
 
@@ -162,7 +160,7 @@ def _configure(namespace: str, known: str) -> None:
 def _sweep() -> None:
     """Remove what processes have left that were killed."""
     for name in _namespaces():
-        if not Path(f"/proc/{name.split('-')[1]}").exists():
+        if not is_running(int(name.split("-")[1])):
             _remove(name)
 
 

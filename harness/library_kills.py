@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import Store, TCPStore
 
+from harness.processes import send_signal
 from harness.stand_in_library import built, connect_over
 from recycle.control.view import View
 from recycle.job import Server
@@ -125,7 +126,7 @@ class LibraryKills:
                 raise Failed(self._store.get("wrong").decode())
             if time.monotonic() > end:
                 for each in self._ranks:
-                    os.kill(each.pid, signal.SIGUSR1)
+                    send_signal(each.pid, signal.SIGUSR1)
                 time.sleep(1)
                 raise Failed(f"view {epoch} has not come to work within {self._patience:g} s")
             time.sleep(0.002)

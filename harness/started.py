@@ -1,6 +1,7 @@
 """Runs of ``recycle train`` whose processes are started apart, on hosts or here: by torchrun, as by srun, by hand."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import msgspec
 from harness.forked import Forked
 from harness.hosts import Host
 from harness.paths import python_path
+from harness.processes import family, title
 from recycle.record.recording import IterationLine, Line, ViewLine
 
 TRAIN = (sys.executable, "-m", "harness.scripts.train")
@@ -65,10 +67,10 @@ class Started:
         self._reader.join(10)
         return status
 
-    def processes(self, title: str) -> list[int]:
+    def processes(self, pattern: str) -> list[int]:
         """The processes below it whose title matches a pattern."""
-        found = subprocess.run(["pgrep", "-f", title], capture_output=True, text=True, check=False).stdout.split()
-        return [each for each in map(int, found) if self.process.pid in _ancestors(each)]
+        below = sorted(family(self.process.pid) - {self.process.pid})
+        return [each for each in below if re.search(pattern, title(each))]
 
     def kill(self) -> None:
         """End it, however far it is."""
@@ -81,17 +83,6 @@ class Started:
         with self.process.stdout as lines:
             for line in lines:
                 self.output += line
-
-
-def _ancestors(process: int) -> list[int]:
-    found = []
-    while process > 1:
-        try:
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            break  # it has ended meanwhile
-        found.append(process)
-    return found
 
 
 def torchrun(

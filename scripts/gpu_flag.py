@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from harness.processes import children, send_signal
 from recycle.jobfile import load_job
 from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.record.reading import load_recording
@@ -109,7 +110,7 @@ class Job(NamedTuple):
                 done = int(found[1])
                 lines[done] = Line(float(found[2]), float(found[3]))
                 if (victim := left.pop(done, None)) is not None:
-                    os.kill(_children(started[victim].pid)[0], signal.SIGKILL)
+                    send_signal(children(started[victim].pid)[0], signal.SIGKILL)
             failed = [each.wait() for each in started]
         if any(failed):
             raise RuntimeError(f"ranks ended with {failed}: {_reason(output)}")
@@ -288,10 +289,6 @@ def _words(folder: Path, model: str, batch: int, iterations: int) -> list[str]:
         "--log-interval 1 --eval-interval 1000 --eval-iters 0 --num-workers 0"
     )
     return [*(str(word) for pair in sizes.items() for word in pair), *rest.split(), *settings_for_cpu([])]
-
-
-def _children(process: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 def _end(started: "Sequence[subprocess.Popen[str]]") -> None:

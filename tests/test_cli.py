@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from harness.examples import paper_plan
+from harness.processes import children, is_running, title
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
 
@@ -168,18 +169,16 @@ def test_nothing_goes_on_planning_when_a_catalogue_is_killed(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", "from recycle.cli import main; main()", "catalogue", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    workers: list[Path] = []
+    workers: list[int] = []
     while not workers:
         assert process.poll() is None
-        started = [Path("/proc") / pid for pid in children.read_text().split()]
-        workers = [each for each in started if b"spawn_main" in (each / "cmdline").read_bytes()]
+        workers = [each for each in children(process.pid) if "spawn_main" in title(each)]
         time.sleep(0.05)
     process.kill()
     process.wait()
     # Who goes on planning has more than a dozen plans left to make.
     deadline = time.monotonic() + 120
-    while any(each.exists() for each in workers):
+    while any(map(is_running, workers)):
         assert time.monotonic() < deadline, "a worker outlives its catalogue"
         time.sleep(0.05)
 

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.flag_runs import children, needs_training
+from harness.flag_runs import needs_training
 from harness.forked import TRAINING_CODE, Forked
 from harness.paths import python_path
+from harness.processes import children, is_running, title
 from harness.started import wait_until
 from recycle.runtime.net.nccl import bindings
 from scripts import gpu_check, gpu_flag
@@ -105,23 +106,22 @@ def test_a_part_that_takes_too_long_is_ended_and_has_failed(monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_ends_the_check_ends_its_part(number):
     environment = os.environ | {"PYTHON": sys.executable}
-    check = subprocess.Popen([ROOT / "scripts" / "gpu-check", "kills"], env=environment, stderr=subprocess.PIPE)
-    wait_until(lambda: children(check.pid))
-    (part,) = children(check.pid)
-    # It has begun to import what it needs.
-    wait_until(lambda: b"--inside" in Path(f"/proc/{part}/cmdline").read_bytes())
-    check.send_signal(number)
-    check.communicate()
+    words = [ROOT / "scripts" / "gpu-check", "kills"]
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE) as check:
+        try:
+            # It has begun to import what it needs. The check has had other children, which have ended.
+            wait_until(lambda: parts_of(check))
+            (part,) = parts_of(check)
+            check.send_signal(number)
+            check.communicate()
+        finally:
+            check.kill()
     assert check.returncode in (128 + number, -number)
     wait_until(lambda: not is_running(part))
 
 
-def is_running(process):
-    """Whether it is there, and no zombie that nobody has asked about."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def parts_of(check):
+    return [each for each in children(check.pid) if "--inside" in title(each)]
 
 
 def test_what_a_part_raises_is_its_failure(monkeypatch):

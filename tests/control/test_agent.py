@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from harness.memory_store import MemoryStore
+from harness.processes import is_running, send_signal
 from recycle.control.agent import DONE, FENCED, Sparing, run_agent
 from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
@@ -79,7 +80,7 @@ class Run:
         return self.agents[member].exitcode
 
     def is_running(self, member: Member) -> bool:
-        return is_there(self.workers[member])
+        return is_running(self.workers[member])
 
 
 def verdict(epoch: int, *members: Member) -> Verdict:
@@ -97,7 +98,7 @@ def run(served_apart) -> Iterator[Run]:
 
 def test_a_killed_worker_is_reported_and_the_alarm_raised(run: Run) -> None:
     run.start(FIRST)
-    os.kill(run.workers[FIRST], signal.SIGKILL)
+    send_signal(run.workers[FIRST], signal.SIGKILL)
     alarm = run.board.failures.wait_alarm(0, 120)
     assert alarm is not None
     assert alarm.cause == "W0_0#0 was killed by signal 9 (SIGKILL)"
@@ -120,21 +121,13 @@ def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has
     run.start(FIRST, sparing=Sparing(relay, LOOPBACK))
     first = relays.get()
     run.start(SECOND, sparing=Sparing(relay, LOOPBACK))
-    os.kill(run.workers[FIRST] if victim == "worker" else run.agents[FIRST].pid, signal.SIGKILL)
+    send_signal(run.workers[FIRST] if victim == "worker" else run.agents[FIRST].pid, signal.SIGKILL)
     second = relays.get()
     assert second != first
     run.ended(FIRST)
-    eventually(lambda: not is_there(first))
-    assert is_there(second)
+    eventually(lambda: not is_running(first))
+    assert is_running(second)
     assert run.is_running(SECOND)
-
-
-def is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_who_was_started_again_and_is_not_let_in_before_the_end_of_the_run_ends_with_it(run: Run) -> None:
@@ -210,7 +203,7 @@ def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, ev
     for member in MEMBERS:
         run.start(member)
     eventually(lambda: all(run.board.beats.counts(MEMBERS).values()))
-    os.kill(run.workers[SECOND], signal.SIGSTOP)
+    send_signal(run.workers[SECOND], signal.SIGSTOP)
     eventually(lambda: run.board.failures.death(SECOND) is not None)
     death, alarm = run.board.failures.death(SECOND), run.board.failures.wait_alarm(0, 120)
     assert death is not None
@@ -233,7 +226,7 @@ def test_while_a_run_starts_only_those_are_missed_who_have_been_there(served_apa
         for member in (FIRST, SECOND):
             run.start(member)
         eventually(lambda: all(run.board.beats.counts([FIRST, SECOND]).values()))
-        os.kill(run.workers[SECOND], signal.SIGSTOP)
+        send_signal(run.workers[SECOND], signal.SIGSTOP)
         # Who was never there would have been missed at the same time.
         eventually(lambda: run.board.failures.death(SECOND) is not None)
         assert [run.board.failures.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
@@ -267,7 +260,7 @@ def test_an_agent_that_has_long_not_needed_the_store_finds_the_one_that_there_is
     # It speaks for nobody, so it needs none of them before its worker is dead.
     run.start(SECOND, connect=lambda: stores.pop() if stores else run.connect())
     eventually(lambda: len(run.board.beats.homes([Participant(SECOND)])) == 1)
-    os.kill(run.workers[SECOND], signal.SIGKILL)
+    send_signal(run.workers[SECOND], signal.SIGKILL)
     eventually(lambda: run.board.failures.death(SECOND) is not None)
 
 
@@ -280,14 +273,14 @@ def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_a
     time.sleep(4 * DURATIONS.beat)
     assert run.agents[FIRST].is_alive()
     assert run.is_running(FIRST)
-    os.kill(run.workers[FIRST], signal.SIGKILL)
+    send_signal(run.workers[FIRST], signal.SIGKILL)
     assert run.ended(FIRST) == signal.SIGKILL
 
 
 def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run) -> None:
     # Where it is asked for as seldom as of others, the run ends before, and its store.
     run.start(FIRST, durations=msgspec.structs.replace(IMPATIENT, answer=600.0, transfer=600.0))
-    os.kill(run.workers[FIRST], signal.SIGSTOP)
+    send_signal(run.workers[FIRST], signal.SIGSTOP)
     run.board.declare_dead([Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0)], "somebody")
     run.agents[FIRST].join(120)
     assert run.agents[FIRST].exitcode == signal.SIGKILL
@@ -304,7 +297,7 @@ def test_a_stopped_worker_without_which_the_others_went_on_is_killed_by_its_agen
         return len(counts) > 2
 
     eventually(has_looked)
-    os.kill(run.workers[FIRST], signal.SIGSTOP)
+    send_signal(run.workers[FIRST], signal.SIGSTOP)
     run.board.verdicts.propose(verdict(1, SECOND, THIRD))
     run.agents[FIRST].join(120)
     assert run.agents[FIRST].exitcode == signal.SIGKILL

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from harness.examples import QUICK, paper_job
+from harness.processes import is_running, send_signal
 from recycle.control.agent import DONE, run_agent
 from recycle.control.durations import Durations
 from recycle.control.events import Event as MachineEvent
@@ -317,7 +318,7 @@ class Scenario:
 
     def signal(self, member: str, number: int) -> None:
         """Send a signal to a worker."""
-        os.kill(int((self.folder / "workers" / member).read_text()), number)
+        send_signal(int((self.folder / "workers" / member).read_text()), number)
 
     def _result(self, events: list[Event], error: str) -> Result:
         ends = {}
@@ -331,7 +332,7 @@ class Scenario:
         """All processes of the run are gone, soon if not at once."""
         deadline = time.monotonic() + 120
         left = [int(path.read_text()) for path in self.folder.glob("workers/*")]
-        while left := [pid for pid in left if _is_running(pid)]:
+        while left := [pid for pid in left if is_running(pid)]:
             assert time.monotonic() < deadline, f"still running: {left}"
             time.sleep(0.01)
 
@@ -389,11 +390,3 @@ class Scenario:
             return status
 
         return run_and_tell(survive, send)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -4,12 +4,12 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
+from harness.processes import is_running, send_signal
 from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, wait_until
 
 WHY_NOT = missing()
@@ -162,17 +162,17 @@ def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
     below = run.processes("recycle: W[01]_0")
     assert len(below) == 2
     for pid in below:
-        os.kill(pid, signal.SIGSTOP)  # so that no next iteration comes
+        send_signal(pid, signal.SIGSTOP)  # so that no next iteration comes
     run.process.send_signal(signal.SIGTERM)
     run.wait_for("again to end at once")
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 128 + signal.SIGTERM, run.output
     assert "recycle: SIGTERM: ended at once" in run.output
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+    wait_until(lambda: not any(map(is_running, below)))
 
 
 @pytest.mark.parametrize(
-    ("send", "number"), [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)], ids=["SIGTERM", "Ctrl-C"]
+    ("send", "number"), [(send_signal, signal.SIGTERM), (os.killpg, signal.SIGINT)], ids=["SIGTERM", "Ctrl-C"]
 )
 def test_a_run_without_protection_ends_at_the_first_signal_and_leaves_nobody_behind(start, tmp_path, send, number):
     """A terminal sends Ctrl-C to all processes."""
@@ -184,4 +184,4 @@ def test_a_run_without_protection_ends_at_the_first_signal_and_leaves_nobody_beh
     assert run.ended() == 128 + number, run.output
     assert f"recycle: {number.name}: ended at once" in run.output
     assert "Traceback" not in run.output
-    assert not any(Path(f"/proc/{pid}").exists() for pid in below)
+    assert not any(map(is_running, below))

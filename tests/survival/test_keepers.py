@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,6 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from harness.bad_memory import flip
 from harness.digests import data_digests
+from harness.processes import family, send_signal, title
 from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
@@ -172,7 +172,7 @@ def test_a_killed_keeper_is_a_warning_and_another_one_is_started(tmp_path, refer
     def kill_keeper(event):
         if isinstance(event, IterationLine) and event.step == 4 and not killed:
             killed.extend(keepers_below(os.getpid()))
-            os.kill(killed[0], signal.SIGKILL)
+            send_signal(killed[0], signal.SIGKILL)
 
     run = Trained(tmp_path / "run", redundancy=ONE, on_event=kill_keeper)
     require_equal(run, reference)
@@ -185,19 +185,4 @@ def test_a_killed_keeper_is_a_warning_and_another_one_is_started(tmp_path, refer
 
 def keepers_below(ancestor):
     """The keepers among a process's descendants."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it has ended meanwhile
-    below, found = {ancestor}, []
-    while more := {pid for pid, parent in parents.items() if parent in below} - below:
-        below |= more
-    for pid in below:
-        try:
-            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"recycle: keeper"):
-                found.append(pid)
-        except OSError:
-            continue
-    return found
+    return [pid for pid in family(ancestor) if title(pid).startswith("recycle: keeper")]

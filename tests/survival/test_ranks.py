@@ -12,6 +12,7 @@ from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.examples import QUICK, paper_job
 from harness.ports import free_port
+from harness.processes import send_signal
 from harness.started import TRAIN, by_hand, wait_until
 from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Kind
@@ -159,7 +160,7 @@ def test_the_command_brings_back_all_ranks_of_a_server_in_a_run_that_meets_in_et
         run = start([*words(tmp_path), "--restarts", "0", "--store", served.url])
         run.wait_for("iteration 5/")
         (worker,) = run.processes("^recycle: W1_0 rank 1")
-        os.kill(worker, signal.SIGKILL)
+        send_signal(worker, signal.SIGKILL)
         run.wait_for("1 of 2 servers")
         joiner = start([*TRAIN, "join", str(tmp_path / "run"), "--server", "W1_0"])
         run.wait_for("W1_0 (incarnation 1) is back: 2 of 2 servers")

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from harness.processes import send_signal
 from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
@@ -146,7 +147,7 @@ def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tm
 
     def kill_when_saved(_):
         if process.exists() and checkpoints(folder / "checkpoints"):
-            os.kill(int(process.read_text()), signal.SIGKILL)
+            send_signal(int(process.read_text()), signal.SIGKILL)
             process.unlink()
 
     monkeypatch.setattr(GptServer, "__init__", begin_and_tell)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 
+from harness.processes import send_signal
 from harness.started import TRAIN, Started
 from recycle.control.joinfile import JoinFile
 
@@ -43,7 +44,7 @@ def test_strangers_end_no_run_and_keep_nobody_from_surviving(tmp_path):
         subprocess.run(vandal, check=True, capture_output=True)
         run.wait_for("a stranger writes to the store, and is ignored")
         (worker,) = run.processes("^recycle: W1_0")
-        os.kill(worker, signal.SIGKILL)
+        send_signal(worker, signal.SIGKILL)
         run.wait_for(": 1 of 2 servers")
         run.process.send_signal(signal.SIGTERM)
         assert run.ended() == 128 + signal.SIGTERM, run.output

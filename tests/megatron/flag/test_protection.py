@@ -17,7 +17,7 @@ from megatron.core.parallel_state import RankGenerator
 
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
-from harness.flag_runs import children
+from harness.processes import children, send_signal
 from recycle.control.agent import FENCED, LEFT, STOPPED
 from recycle.control.board import Board
 from recycle.control.etcd_store import EtcdStore
@@ -457,7 +457,7 @@ def test_work_that_has_crashed_is_done_again_as_often_as_that_may_be(address, ca
 
 def tell_work_to_end(rank):
     (worker,) = children(rank.process.pid)
-    os.kill(worker, signal.SIGTERM)
+    send_signal(worker, signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("left", "status"), [(0, 0), (LEFT, 128 + signal.SIGTERM), (9, 128 + signal.SIGTERM)])

@@ -1,6 +1,5 @@
 """Under the flag a user's script goes on when its processes are killed, and prints what it prints without that."""
 
-import os
 import random
 import re
 import signal
@@ -31,6 +30,7 @@ from harness.flag_runs import (
 )
 from harness.forked import TRAINING_CODE
 from harness.ports import free_port
+from harness.processes import send_signal
 from harness.started import Started, by_hand, wait_until
 from recycle.control.etcd_store import EtcdStore
 from recycle.plan.mode import Mode
@@ -385,7 +385,7 @@ def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_a
         # The last rank prints the losses.
         ranks[3].wait_for(" iteration        3/", 600)
         (worker,) = children(ranks[1].process.pid)
-        os.kill(worker, signal.SIGKILL)
+        send_signal(worker, signal.SIGKILL)
         ranks[0].wait_for("training goes on with 3 servers", 600)
         slow.touch()
         ranks[2].kill()

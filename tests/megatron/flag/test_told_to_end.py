@@ -1,6 +1,5 @@
 """Who is told to leave leaves, a lost store means a checkpoint, and a run that is told to end ends with one."""
 
-import os
 import re
 import signal
 import sys
@@ -10,6 +9,7 @@ import pytest
 
 from harness.flag_runs import SCRIPT, VARIABLES, make_dataset, needs_training, printed, train, words_of
 from harness.forked import TRAINING_CODE
+from harness.processes import send_signal
 from harness.started import Started, by_hand
 from recycle.control.agent import LEFT, STOPPED
 from recycle.control.tcp_store import listen, serve
@@ -56,7 +56,7 @@ def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
         ranks[0].wait_for("recycle: W1_0 leaves: SIGTERM; training goes on with 1 servers", 300)
         assert ranks[1].ended(300) == LEFT
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        send_signal(process.pid, signal.SIGKILL)
         ranks[0].wait_for("successfully saved checkpoint from iteration", 300)
         assert "the store is lost: training goes on" in ranks[0].output
         ranks[0].process.send_signal(signal.SIGTERM)

@@ -2,8 +2,8 @@ import os
 import signal
 import time
 from contextlib import closing
-from pathlib import Path
 
+from harness.processes import open_files, processes, send_signal, title
 from recycle.control.joinfile import new_token
 from recycle.runtime.launch.detached import fork_keeper
 from recycle.state.client import KeeperClient, send
@@ -22,14 +22,7 @@ def settles(condition):
 
 def holders(inode):
     """The processes that have a socket, by their titles."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if any(str(each.readlink()) == f"socket:[{inode}]" for each in (process / "fd").iterdir()):
-                found[(process / "cmdline").read_text().strip("\0 ")] = int(process.name)
-        except OSError:
-            continue  # it has ended, or is not ours
-    return found
+    return {title(each): each for each in processes() if f"socket:[{inode}]" in open_files(each).values()}
 
 
 def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
@@ -43,7 +36,7 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     delivery.confirm()
     assert len(client.copies()) == 1
     first = settles(lambda: holders(inode).get("recycle: keeper"))
-    os.kill(first, signal.SIGKILL)
+    send_signal(first, signal.SIGKILL)
 
     def found():
         try:
@@ -69,6 +62,6 @@ def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections
     with closing(client.hold()):
         keeper = settles(lambda: holders(inode).get("recycle: keeper"))
         for number in (0, 1, 2, reader, writer):
-            assert str(Path(f"/proc/{keeper}/fd/{number}").readlink()) == os.devnull
+            assert open_files(keeper)[number] == os.devnull
     os.close(reader)
     client.dismiss()

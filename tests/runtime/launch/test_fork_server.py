@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from harness.processes import is_running, send_signal
 from recycle.control.joinfile import new_token
 from recycle.runtime.launch.fork_server import ForkServer
 from recycle.state.client import KeeperClient, send
@@ -42,14 +43,14 @@ def test_it_tells_of_each_process_that_it_starts_and_that_ends(fork_server):
 def test_a_killed_process_has_the_status_of_its_signal(fork_server):
     fork_server.start_server("stays", 0)
     started = fork_server.next_event(120)
-    os.kill(started.pid, signal.SIGKILL)
+    send_signal(started.pid, signal.SIGKILL)
     assert fork_server.next_event(120).status == -signal.SIGKILL
 
 
 def test_a_store_can_come_back_to_its_port(fork_server):
     fork_server.serve_store()
     first = fork_server.next_event(120)
-    os.kill(first.pid, signal.SIGKILL)
+    send_signal(first.pid, signal.SIGKILL)
     assert fork_server.next_event(120).kind == "ended"
     fork_server.serve_store(first.port)
     second = fork_server.next_event(120)
@@ -89,11 +90,3 @@ def test_all_end_with_it(fork_server, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.close(pid)
-
-
-def is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

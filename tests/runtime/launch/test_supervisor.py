@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from harness.examples import paper_job
+from harness.processes import send_signal
 from recycle.control.beat_board import Beat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -62,7 +63,7 @@ class Launched:
     def kill(self, member: Member) -> None:
         path = self._folder / "pids" / str(member)
         wait_for(lambda: path.exists() and path.read_text())
-        os.kill(int(path.read_text()), signal.SIGKILL)
+        send_signal(int(path.read_text()), signal.SIGKILL)
 
     def replace(self) -> None:
         """Others have taken the places of all servers."""

@@ -12,6 +12,7 @@ import time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
+from harness.processes import thread_names
 from recycle.runtime.net.gloo.devices import share_devices
 if {shared}:
     share_devices()
@@ -24,8 +25,7 @@ for group in groups:
 timeouts = [each._get_backend(torch.device("cpu")).options._timeout.seconds for each in groups]
 assert timeouts == [50, 51, 52, 53], timeouts
 def count():
-    names = [open(f"/proc/self/task/{{each}}/comm").read().strip() for each in os.listdir("/proc/self/task")]
-    return names.count("gloo_tcp_loop")
+    return thread_names(os.getpid()).count("gloo_tcp_loop")
 
 # A thread gets its name a moment after it was started.
 end = time.monotonic() + 120

@@ -9,12 +9,12 @@ import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
-from pathlib import Path
 
 import pytest
 import torch
 from torch.distributed import HashStore
 
+from harness.processes import open_files, send_signal
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted, RunError, ViewBroken
@@ -100,7 +100,7 @@ def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
             store.set("posted", "")
             freed.wait_and_be_freed(lambda *_: transfer.wait(), None)
             member.report(b"freed")
-            os.kill(int(store.get("sender")), signal.SIGCONT)
+            send_signal(int(store.get("sender")), signal.SIGCONT)
             store.set("over", "")
         if member.rank == 1:
             store.set("sender", str(os.getpid()))
@@ -237,11 +237,7 @@ def connected():
 
 def open_numbers():
     """What each file descriptor of this process is of."""
-    found = {}
-    for number in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the listing's own
-            found[int(number.name)] = str(number.readlink())
-    return found
+    return open_files(os.getpid())
 
 
 def test_whoever_listens_at_the_number_of_a_closed_connection_is_not_cut():
