@@ -38,6 +38,9 @@ STOPPED = 74
 LEFT = 73
 """The exit status of a worker that was told to leave, and has told the others."""
 
+GOOD = (DONE, LEFT)
+"""The exit statuses of a worker that has ended as it should."""
+
 AT_ONCE = 0.02
 """Seconds after the limit of a host's silence, until it is looked once more."""
 
@@ -70,10 +73,11 @@ def run_agent(
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
-    The worker dies with its agent, and what it has started and left behind dies with the worker: it would hold the
-    standard output. A worker that was declared dead and does not leave, because it is stopped, is killed; so is one
-    that was started again and is not let in before the end of the run. The calling process must have no other threads,
-    because it forks. While the store is away the agent goes on watching its worker, and tries to connect again.
+    The worker dies with its agent. What it has started and left behind dies with it, too: that would hold the standard
+    output, and might still write what the others write again. It outlives a worker that has ended as it should. A
+    worker that was declared dead and does not leave, because it is stopped, is killed; so is one that was started again
+    and is not let in before the end of the run. The calling process must have no other threads, because it forks. While
+    the store is away the agent goes on watching its worker, and tries to connect again.
 
     Args:
         member: which member the worker is.
@@ -108,10 +112,13 @@ def run_agent(
         agent.report_worker(status)
     # While the worker is taken apart, which may take long, somebody else speaks for the host.
     agent.leave()
-    final = agent.judge(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+    own = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    final = agent.judge(own)
     if final != status:
         agent.report_worker(final)
-    _end_children(others)
+    agent.end_relay()
+    if own not in GOOD:
+        _end_children(others)
     agent.report_gone(final)
     for end in ends:
         os.close(end)
@@ -195,6 +202,7 @@ class _Agent:
         self._board: Board | None = None
         self._host = HostSocket(token)
         self._speaker: Speaker | None = None
+        self._relay = 0
         self._count = 0
         self._due = time.monotonic()
         # The store is asked seldom, since every agent asks.
@@ -299,9 +307,15 @@ class _Agent:
         self._host.close()
         self._speaker = None
 
+    def end_relay(self) -> None:
+        """End what was started beside this agent, if it was."""
+        if self._relay:
+            os.kill(self._relay, signal.SIGKILL)
+            os.waitpid(self._relay, 0)
+
     def report_worker(self, status: int) -> None:
         """Report that the own worker has died, if it has."""
-        if status in (DONE, LEFT):
+        if status in GOOD:
             return
         died = time.monotonic()
         for _ in range(2):
@@ -317,7 +331,7 @@ class _Agent:
     def report_gone(self, status: int) -> None:
         """Report that a worker that has died will do nothing more, nor anything that it has started."""
         # Without a board, its death could not be told either.
-        if status in (DONE, LEFT) or self._board is None:
+        if status in GOOD or self._board is None:
             return
         with suppress(StoreLost):
             self._board.failures.tell_gone(self._giver)
@@ -338,9 +352,10 @@ class _Agent:
         return Speaker(self._host, host_name(), self._durations, self._giver.rank.size, hailer)
 
     def _fork_relay(self, relay: Callable[[], None]) -> None:
-        """Start it in a process that ends with this one, or with what else the worker leaves."""
+        """Start it in a process that ends with this one, or after the worker."""
         parent = os.getpid()
-        if os.fork():
+        self._relay = os.fork()
+        if self._relay:
             return
         try:
             die_with_parent()

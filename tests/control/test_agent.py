@@ -14,7 +14,7 @@ import pytest
 
 from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
-from recycle.control.agent import DONE, FENCED, Sparing, run_agent
+from recycle.control.agent import DONE, FENCED, GOOD, Sparing, run_agent
 from recycle.control.beats import Heartbeat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -344,6 +344,34 @@ def test_what_an_agent_had_started_before_its_worker_stays(run: Run) -> None:
     assert os.waitstatus_to_exitcode(status) == 3
     os.close(end)
     assert os.read(heard, 1) == b"x"
+
+
+@pytest.mark.parametrize("status", GOOD)
+def test_what_a_worker_has_started_outlives_its_good_end(run: Run, status: int) -> None:
+    heard, told = os.pipe()
+    go_on, end = os.pipe()
+
+    def relay() -> None:
+        os.close(end)
+        os.close(told)
+        time.sleep(300)
+
+    def leave_some() -> int:
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os.setsid()
+            os.close(end)
+            os.read(go_on, 1)
+            os.write(told, b"x")
+            os._exit(0)
+        return status
+
+    run.start(FIRST, leave_some, sparing=Sparing(relay, LOOPBACK))
+    os.close(told)
+    assert run.ended(FIRST) == status
+    os.close(end)
+    assert [os.read(heard, 1) for _ in range(3)] == [b"x", b"x", b""]
+    os.close(heard)
 
 
 @pytest.mark.parametrize("status", [3, FENCED])
