@@ -118,7 +118,7 @@ PARSED = {
 
 EXAMPLE = (
     'SIZE=(\n  --micro-batch-size 1\n  --global-batch-size $1\n)\ncheckpoints=$(basename "$2")\n'
-    "torchrun --nproc_per_node 2 pretrain_gpt.py ${SIZE[@]} --save $checkpoints\n"
+    "torchrun --nproc_per_node 2 pretrain_gpt.py ${SIZE[@]} --save $checkpoints --save-interval 9\n"
 )
 
 

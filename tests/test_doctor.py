@@ -94,7 +94,7 @@ def test_batches_that_grow_are_planned_for(run):
 
 
 def test_with_experts_a_server_is_their_whole_group(run):
-    experts = ("--num-experts", "6", "--expert-model-parallel-size", "3")
+    experts = ("--num-experts", "6", "--expert-model-parallel-size", "3", "--sequence-parallel")
     status, out, _ = run("doctor", "--ranks", 48, *GOOD, *experts)
     assert status == 0
     assert "2 pipelines x 4 stages x 3 micro-batches; 6 ranks per server, 48 in all" in out
@@ -169,7 +169,10 @@ def test_a_release_that_is_not_known_is_refused(run):
     [
         ("--use-distributed-optimizer --fp16", "--fp16: each rank looks for overflow"),
         ("--use-distributed-optimizer --recycle-exact", "--use-distributed-optimizer: a step cannot be taken back"),
-        ("--use-distributed-optimizer --save x --ckpt-format torch_dcp", "--ckpt-format: nobody knows how a shard"),
+        (
+            "--use-distributed-optimizer --save x --save-interval 9 --ckpt-format torch_dcp",
+            "--ckpt-format: nobody knows how a shard",
+        ),
         (
             "--fp8-format hybrid --transformer-impl transformer_engine",
             "--fp8-recipe: its scales are agreed on by all pipelines",
@@ -207,6 +210,9 @@ def test_a_release_that_is_not_known_is_refused(run):
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact --fp16",
             "--fp16: the training code itself skips steps",
         ),
+        ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
+        ("--num-attention-heads 5", "--num-attention-heads: 5 is no multiple of 2, the tensor-parallel size"),
+        ("--rampup-batch-size 6 6 100 --train-iters 9", "--rampup-batch-size: Megatron counts samples"),
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),
@@ -227,6 +233,16 @@ def test_nccl_counts_as_there_where_that_is_said(run):
     status, out, _ = run("doctor", "--nccl", *words, "--use-sharp")
     assert status == 1
     assert "--use-sharp: each view makes communicators of its own" in out
+
+
+@pytest.mark.parametrize("option", ["--pipeline-model-parallel-size", "--micro-batch-size", "--num-layers"])
+def test_a_size_below_one_is_one_line(run, option):
+    status, _, err = run("doctor", "--ranks", 24, *GOOD, option, 0)
+    assert (status, err) == (2, f"recycle: {option} 0: give a number from 1\n")
+
+
+def test_sizes_that_come_with_a_checkpoint_are_not_judged(run):
+    assert run("doctor", "--ranks", 24, *GOOD, "--num-layers", 30, "--use-checkpoint-args", "--load", "x")[0] == 0
 
 
 @pytest.mark.parametrize(

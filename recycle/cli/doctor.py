@@ -16,6 +16,7 @@ from recycle.megatron.flag.option_table import Unread, choose_release, find_unre
 from recycle.megatron.flag.planning import Source
 from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
 from recycle.megatron.flag.refusals import Refusal, not_kept, not_own, read_only, refusals, unsplit
+from recycle.megatron.flag.sizes import unfit
 from recycle.plan.plan import Plan
 from recycle.wording import plural
 
@@ -138,6 +139,7 @@ def diagnose(line: CommandLine, ranks_per_host: int | None, release: str, lacks_
         refused += not_own(line.setting, line.flags.exact)
     elif line.flags.redundancy is not None:
         refused += not_kept(line.setting)
+    refused += unfit(line.setting)
     unread = list(find_unread(line.arguments, release))
     if any(each.word == RAMP_UP for each in unread):
         line = line._replace(growth=())

@@ -1,7 +1,6 @@
 """A Megatron command line, read without Megatron: what decides the shape of the job, and what a plan depends on."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from recycle.megatron.flag.left_out import leave_out
 from recycle.megatron.flag.planning import Shape
 from recycle.megatron.flag.ranks import PIPELINES_LAST
 from recycle.megatron.flag.server_ranks import ServerRanks
+from recycle.megatron.flag.sizes import add_sizes, require_sizes, virtual_stages
 
 NUMBERS: dict[str, int | float | None] = {
     "--tensor-model-parallel-size": 1,
@@ -121,8 +121,6 @@ OTHER_NAMES = {
 BALANCE = "--moe-router-load-balancing-type"
 RAMP_UP = "--rampup-batch-size"
 YAML = "--yaml-cfg"
-REPEATED = (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)")
-"""What Megatron repeats in a layout: a part in parentheses, and a letter."""
 
 
 class CommandLine(NamedTuple):
@@ -210,10 +208,11 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     flags, rest = find_flags(words)
     arguments = _script_arguments(rest)
     try:
-        settings, rest = megatron_parser().parse_known_args(rest)
+        settings, rest = add_sizes(megatron_parser()).parse_known_args(rest)
         launch, _ = _torchrun_parser().parse_known_args(rest)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from error
+    require_sizes(settings)
     if settings.use_mp_args_from_checkpoint_args:
         raise UserError(
             "--use-mp-args-from-checkpoint-args: the number of stages is not on the command line; give it there, and "
@@ -227,7 +226,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         settings.expert_tensor_parallel_size = settings.tensor_model_parallel_size
     server_ranks = ServerRanks.of(lambda name: getattr(settings, name))
     servers = _servers(settings, total, server_ranks, pipelines_last)
-    settings.virtual_pipeline_model_parallel_size = _virtual_stages(settings)
+    settings.virtual_pipeline_model_parallel_size = virtual_stages(settings)
     micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
     virtual = settings.virtual_pipeline_model_parallel_size or 1
     shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches, virtual)
@@ -291,19 +290,6 @@ def _servers(settings: argparse.Namespace, total: int, ranks: ServerRanks, pipel
             "stage: leave it out, or change --expert-model-parallel-size"
         )
     return int(total // per_server)
-
-
-def _virtual_stages(settings: argparse.Namespace) -> int | None:
-    if settings.pipeline_model_parallel_layout is not None:
-        layout = settings.pipeline_model_parallel_layout.replace(",", "")
-        for repeated in REPEATED:
-            layout = re.sub(repeated, lambda found: found[1] * int(found[2]), layout)
-        return int((layout.count("|") + 1) // settings.pipeline_model_parallel_size)
-    if settings.num_layers_per_virtual_pipeline_stage is None:
-        stages: int | None = settings.num_virtual_stages_per_pipeline_rank
-        return stages
-    chunk = settings.num_layers_per_virtual_pipeline_stage * settings.pipeline_model_parallel_size
-    return int(settings.num_layers // chunk) if settings.num_layers else 2
 
 
 def _micro_batches(settings: argparse.Namespace, pipelines: int) -> int:

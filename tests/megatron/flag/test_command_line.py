@@ -8,6 +8,7 @@ from harness.flag_runs import needs_training
 from recycle.megatron.flag.command_line import RAMP_UP, megatron_parser
 from recycle.megatron.flag.option_table import known_options
 from recycle.megatron.flag.refusals import OVER_NCCL, RULES, UNSPLIT
+from recycle.megatron.flag.sizes import add_sizes
 
 # Settings of megatron.core that Megatron's command line cannot set.
 OF_CORE_ALONE = {
@@ -39,7 +40,7 @@ def theirs(actions):
 
 
 def ours():
-    return {action.dest: action for action in megatron_parser()._actions}
+    return {action.dest: action for action in add_sizes(megatron_parser())._actions}
 
 
 @needs_training
