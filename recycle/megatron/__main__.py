@@ -63,8 +63,10 @@ def main(arguments: list[str]) -> int:
         say(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from recycle.megatron.flag.exit_signal import exit_signal
     from recycle.megatron.flag.protection import find_protection
 
+    asks = exit_signal(rest)
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
         if not flags.dead:
@@ -86,7 +88,7 @@ def main(arguments: list[str]) -> int:
             f"{HALF}: after a death peers sum more micro-batches in two bytes, and may skip a step for an overflow "
             f"that there would not have been; {WIDE_SUMS} prevents that"
         )
-    status = protection.serve(rank, lambda given: run_script(script, rest, True, given), flags.restarts)
+    status = protection.serve(rank, lambda given: run_script(script, rest, True, given), flags.restarts, asks)
     # Nothing is left to be done here, and what Python takes apart at its end keeps a busy host waiting for seconds.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from recycle.errors import UserError
+from recycle.megatron.flag.exit_signal import exit_signal
 from recycle.megatron.flag.flags import Flags, find_flags
 from recycle.megatron.flag.left_out import leave_out
 from recycle.megatron.flag.planning import Shape
@@ -204,6 +205,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         UserError: a value that is needed is missing or wrong.
     """
     require_command_line(words)
+    exit_signal(words)
     words, left_out = leave_out(words)
     flags, rest = find_flags(words)
     arguments = _script_arguments(rest)

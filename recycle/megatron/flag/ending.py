@@ -30,13 +30,15 @@ class Ending:
         self._was_lost = False
 
     def listen(self, leave: Callable[[str], None]) -> None:
-        """Have SIGTERM tell this process to leave, unless Megatron was asked to take it.
+        """Have SIGTERM tell this process to leave, unless Megatron was asked to make a checkpoint then.
 
         Args:
             leave: called with the signal's name, from its handler.
         """
-        if not self._arguments.exit_signal_handler:
-            be_told_to_leave(leave)
+        # Only some releases can also end a process in good order, which leaving is.
+        is_ended = getattr(self._arguments, "exit_signal_handler_for_training", False)
+        is_taken = self._arguments.exit_signal_handler and not is_ended
+        be_told_to_leave(leave, self._arguments.exit_signal if is_taken else None)
 
     def note(self, step: int, heard: Notices, is_end: bool) -> None:
         """Before an iteration: what all servers have heard.

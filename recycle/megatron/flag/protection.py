@@ -18,6 +18,7 @@ from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command_line import read_command_line
+from recycle.megatron.flag.exit_signal import taken
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
 from recycle.megatron.flag.ranks import PIPELINES_LAST, servers_of, unprotected
@@ -116,13 +117,16 @@ class Protection(NamedTuple):
             store="--recycle-store",
         )
 
-    def serve(self, rank: int, work: Callable[["Protection"], None], restarts: int = 0) -> int:
+    def serve(
+        self, rank: int, work: Callable[["Protection"], None], restarts: int = 0, asks: int = signal.SIGTERM
+    ) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
 
         Args:
             rank: which.
             work: what is done, with the protection that it has in this life.
             restarts: how often it may be started again within an hour.
+            asks: the signal that the work takes for the end of the run.
 
         Returns:
             The exit status: 0 if the run was kept, with this rank or without it; 128 more than the number of a signal
@@ -130,7 +134,7 @@ class Protection(NamedTuple):
         """
         workers: list[int] = []
         refused: list[int] = []
-        inherited = {number: signal.getsignal(number) for number in TAKEN}
+        inherited = {number: signal.getsignal(number) for number in (*TAKEN, asks)}
         endpoint, (server, place) = self.endpoint, self.place(rank)
         set_title(f"agent of {place.of(server)}")
 
@@ -150,12 +154,15 @@ class Protection(NamedTuple):
                 refused.append(status)
             return status
 
-        def pass_on() -> bool:
+        def pass_on(number: int) -> bool:
             for worker in workers:
-                tell_to_leave(worker)
+                tell_to_leave(worker, number)
             return True
 
-        with EndSignals(pass_on) as signals:
+        def end() -> bool:
+            return pass_on(asks if signals.number == asks else signal.SIGTERM)
+
+        with EndSignals(end) as signals, taken(asks, lambda: pass_on(asks)):
 
             def told_to_end() -> bool:
                 return bool(signals.number or refused)

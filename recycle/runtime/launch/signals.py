@@ -71,23 +71,31 @@ def end_with_launcher() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN)
 
 
-def tell_to_leave(process: int) -> bool:
-    """Tell a worker to leave; whether there is one."""
+def tell_to_leave(process: int, number: int = signal.SIGTERM) -> bool:
+    """Tell a worker to leave; whether there is one.
+
+    Args:
+        process: the worker's.
+        number: the signal that it takes for that.
+    """
     try:
-        os.kill(process, signal.SIGTERM)
+        os.kill(process, number)
     except ProcessLookupError:
         return False
     return True
 
 
-def be_told_to_leave(leave: Callable[[str], None]) -> None:
+def be_told_to_leave(leave: Callable[[str], None], but: int | None = None) -> None:
     """In a worker: leave with SIGTERM. A terminal's Ctrl-C is for the process that the user has started.
 
     Args:
         leave: called with the signal's name, from its handler.
+        but: a signal that the worker takes for something else.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: leave(signal.Signals(number).name))
+    if but != signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if but != signal.SIGTERM:
+        signal.signal(signal.SIGTERM, lambda number, _: leave(signal.Signals(number).name))
 
 
 def ignore_signals() -> None:

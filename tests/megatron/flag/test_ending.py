@@ -15,7 +15,9 @@ LOST, QUIET, TOLD = Notices(unprotected=1), Notices(), Notices(leaving=(1, 0))
 
 
 def arguments_of(save="here", save_interval=None):
-    return SimpleNamespace(save=save, save_interval=save_interval, exit_signal_handler=False)
+    return SimpleNamespace(
+        save=save, save_interval=save_interval, exit_signal_handler=False, exit_signal=signal.SIGTERM
+    )
 
 
 def ends_at(ending, iterations, monkeypatch, exits=False):
@@ -90,17 +92,29 @@ def test_what_one_rank_has_noted_all_know_in_the_next_view(monkeypatch):
         assert ends_at(ending, range(5, 9), monkeypatch) == ([7], [7])
 
 
-def test_sigterm_tells_a_process_to_leave_unless_megatron_takes_it():
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+@pytest.mark.parametrize("asks", [None, signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("ends", [False, True])
+def test_sigterm_tells_a_process_to_leave_unless_megatron_takes_it(asks, ends):
+    def taken_by_megatron(*_):
+        raise AssertionError
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)}
     told = []
+    arguments = arguments_of()
+    arguments.exit_signal_handler, arguments.exit_signal = asks is not None, asks or signal.SIGTERM
+    arguments.exit_signal_handler_for_training = ends
     try:
-        arguments = arguments_of()
-        arguments.exit_signal_handler = True
+        if asks is not None:
+            signal.signal(asks, taken_by_megatron)
+        if ends:
+            signal.signal(signal.SIGTERM, taken_by_megatron)
+            signal.signal(signal.SIGINT, taken_by_megatron)
         Ending(arguments).listen(told.append)
-        assert {number: signal.getsignal(number) for number in before} == before
-        Ending(arguments_of()).listen(told.append)
-        signal.raise_signal(signal.SIGTERM)
-        assert told == ["SIGTERM"]
+        kept = {number for number in before if signal.getsignal(number) == taken_by_megatron}
+        assert kept == {asks} - ({None, signal.SIGTERM, signal.SIGINT} if ends else {None})
+        if signal.SIGTERM not in kept:
+            signal.raise_signal(signal.SIGTERM)
+            assert told == ["SIGTERM"]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

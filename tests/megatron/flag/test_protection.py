@@ -240,7 +240,12 @@ class Rank:
     """The second rank of a run, in a process of its own."""
 
     def __init__(
-        self, address: tuple[str, int], run: str, work: Callable[[Protection], None], restarts: int = 0
+        self,
+        address: tuple[str, int],
+        run: str,
+        work: Callable[[Protection], None],
+        restarts: int = 0,
+        asks: int = signal.SIGTERM,
     ) -> None:
         self.member = MEMBERS[2]
         endpoint = Endpoint(*address, run, prefix=run)
@@ -250,7 +255,7 @@ class Rank:
         def serve() -> None:
             # What other tests have left to be done at the end of this process is not to be done at that of the rank.
             atexit._clear()
-            os._exit(Protection(servers, endpoint).serve(1, work, restarts))
+            os._exit(Protection(servers, endpoint).serve(1, work, restarts, asks))
 
         self.process = CONTEXT.Process(target=serve)
         self.process.start()
@@ -484,6 +489,33 @@ def test_the_work_hears_sigterm_from_its_agent_which_waits_for_it(start, tmp_pat
     ready.set()
     assert rank.ended() == status
     assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("asks", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+def test_the_work_hears_the_signal_that_megatron_takes_for_the_end(address, asks, sent):
+    """Another one of those that end a process tells it to leave, and the rest are as without an agent."""
+    begun, told = CONTEXT.Event(), CONTEXT.SimpleQueue()
+
+    def work(_):
+        for number in {asks, signal.SIGTERM}:
+            signal.signal(number, lambda number, _: told.put(number))
+        begun.set()
+        while told.empty():
+            time.sleep(0.01)
+
+    rank = Rank(address, secrets.token_hex(4), work, asks=asks)
+    try:
+        begun.wait()
+        os.kill(rank.process.pid, sent)
+        status = rank.ended()
+        if sent not in (asks, signal.SIGTERM, signal.SIGINT):
+            assert status == -sent
+        else:
+            assert (status, told.get()) == (0, asks if sent == asks else signal.SIGTERM)
+    finally:
+        rank.process.kill()
+        rank.process.join()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

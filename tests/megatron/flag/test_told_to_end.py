@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from harness.flag_runs import SCRIPT, VARIABLES, make_dataset, needs_training, printed, train, words_of
+from harness.flag_runs import SCRIPT, VARIABLES, agents, make_dataset, needs_training, printed, train, words_of
 from harness.forked import TRAINING_CODE
 from harness.processes import send_signal
 from harness.started import Started, by_hand
@@ -37,6 +37,28 @@ def store():
     yield process, *address
     process.kill()
     process.join()
+
+
+@pytest.mark.parametrize("asks", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT], ids=lambda number: number.name)
+def test_the_signal_that_megatron_takes_ends_a_run_with_a_checkpoint(tmp_path, monkeypatch, asks):
+    """Sent to one rank."""
+    dataset, slow, saved = make_dataset(tmp_path / "text"), tmp_path / "slow", tmp_path / "saved"
+    slow.touch()
+    monkeypatch.setenv("PACE", str(slow))
+    monkeypatch.setenv("PACE_SECONDS", "0.7")
+    settings = ("--save-interval", 10**6, "--ckpt-format", "torch", "--save", saved)
+    settings += ("--exit-signal-handler", "--exit-signal", asks.name)
+    sent = []
+
+    def watch(launcher, output):
+        if " iteration        2/" in output and not sent:
+            sent.append(agents(launcher.pid)[1])
+            send_signal(sent[0], asks)
+
+    told = train(dataset, *ALONE, *ON, *settings, ranks=2, iterations=200, script="paced_gpt.py", watch=watch)
+    (checkpoint,) = saved.glob("iter_*")
+    assert checkpoint.name == f"iter_{max(told.trained):07d}"
+    assert max(told.trained) < 200
 
 
 def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
