@@ -216,6 +216,8 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),
+        ("--fim-data", "--fim-data: its random numbers depend on which server draws them"),
+        ("--non-persistent-ckpt-type local", "--non-persistent-ckpt-type: each rank keeps its own part"),
     ],
 )
 def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):

@@ -102,6 +102,7 @@ SWITCHES = (
     "--fp8-param-gather",
     "--moe-paged-stash",
     "--overlap-dispatch-backward-with-experts-wgrad",
+    "--fim-data",
 )
 """Options that are off unless they are given."""
 

@@ -64,6 +64,12 @@ RULES = (
     Rule(("moe_token_dispatcher_type",), ("allgather", "alltoall"), DISPATCH),
     Rule(("moe_input_jitter_eps",), (), Advice("its random numbers depend on which server draws them", "leave it out")),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
+    _off("fim_data", Advice("its random numbers depend on which server draws them", "leave it out")),
+    Rule(
+        ("non_persistent_ckpt_type",),
+        ("global",),
+        Advice("each rank keeps its own part, and nobody has that of the dead", "use global"),
+    ),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
     Rule(("fp4",), (), Advice("gradients are rounded at random, by where they are computed", "train with --bf16")),
     _off(
@@ -251,7 +257,6 @@ SHARDED_CHECKPOINTS = (
         ("torch", "torch_dist"),
         Advice("nobody knows how a shard of the dead is written in it", "use --ckpt-format torch_dist"),
     ),
-    Rule(("non_persistent_ckpt_type",), ("global",), Advice("shards of the dead have no place in it", "use global")),
 )
 """What its checkpoints need."""
 

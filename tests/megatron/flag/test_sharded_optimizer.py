@@ -15,6 +15,7 @@ SHARDED = ("--pipeline-model-parallel-size", 1, "--global-batch-size", 12, "--nu
 SHARDED += ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")
 RETURNING = (*SHARDED, "--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
 ON = (*RETURNING, "--num-distributed-optimizer-instances", RANKS, "--recycle-restarts", 0)
+ON += ("--overlap-param-gather-with-optimizer-step",)
 
 
 @pytest.fixture(scope="module")
