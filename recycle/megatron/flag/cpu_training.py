@@ -14,10 +14,14 @@ from typing import Any
 import torch
 
 from recycle.megatron.shared.cpu import run_on_cpu
+from recycle.megatron.shared.missing import stand_in_for_triton
 from recycle.megatron.shared.patching import replace
 
 COLLECTORS = ("get_write_results_queue", "_get_write_results_queue")
 """What makes the process that collects what all writers of a checkpoint have written."""
+
+WRITERS = ("_get_process", "schedule_async_call")
+"""What makes the process that writes checkpoints while training goes on."""
 
 
 class NoStream:
@@ -66,19 +70,10 @@ def train_on_cpu() -> tuple[str, ...]:
     applied = run_on_cpu()
     if importlib.util.find_spec("megatron.training") is None:
         return applied
-    # Megatron sets up its groups only if there is a device, and gives each process its own.
-    replace(torch.cuda, "device_count", lambda: 1)
-    replace(torch.cuda, "set_device", lambda device: None)
-    replace(torch.cuda, "get_device_capability", lambda device=None: (0, 0))
-    replace(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(major=0, minor=0))
-    for name in ("Stream", "current_stream", "default_stream"):
-        replace(torch.cuda, name, lambda *_, **__: NoStream())
-    replace(torch.cuda, "stream", lambda stream: stream)
-    replace(torch.cuda, "Event", NoEvent)
-    replace(torch.cuda, "synchronize", lambda device=None: None)
-    replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))
+    _have_one_device()
 
-    from megatron.core.dist_checkpointing.strategies import filesystem_async
+    from megatron.core.dist_checkpointing.strategies import async_utils, filesystem_async
+    from megatron.core.pipeline_parallel import p2p_communication
     from megatron.training import initialize, training
 
     replace(training, "initialize_megatron", _allow_no_cuda(training.initialize_megatron))
@@ -86,10 +81,14 @@ def train_on_cpu() -> tuple[str, ...]:
     replace(initialize, "_compile_dependencies", torch.distributed.barrier)
     replace(training, "set_jit_fusion_options", lambda **_: None)
     _route_on_cpu()
+    replace(p2p_communication, "_p2p_ops", _keep_what_is_sent(p2p_communication._p2p_ops))  # noqa: SLF001
     # Releases differ in what it is called.
-    for name in COLLECTORS:
-        if hasattr(filesystem_async, name):
-            replace(filesystem_async, name, _without_script(getattr(filesystem_async, name)))
+    writer = async_utils.PersistentAsyncCaller
+    for owner, names in ((filesystem_async, COLLECTORS), (writer, WRITERS)):
+        for name in names:
+            if hasattr(owner, name):
+                replace(owner, name, _without_script(getattr(owner, name)))
+    replace(writer, "async_loop", staticmethod(write_on_cpu))
     from recycle.megatron.flag.torch_adam import load_with_torch_adam
 
     load_with_torch_adam()
@@ -102,8 +101,47 @@ def train_on_cpu() -> tuple[str, ...]:
         "megatron.training is initialised without CUDA, compiles no kernels and warms none up",
         "experts are given their tokens without CUDA, and torch's norms take a part of a sequence",
         "checkpoints of a distributed optimizer load where torch's own Adam steps",
-        "the process that collects what was written of a checkpoint does not import the script",
+        "what is sent to another stage keeps its memory until it has gone",
+        "processes that write checkpoints have that device, and do not import the script",
     )
+
+
+def write_on_cpu(*arguments: Any) -> None:
+    """The work of the process that writes checkpoints while training goes on, which nothing else stands in for."""
+    stand_in_for_triton()
+    _have_one_device()
+    from megatron.core.dist_checkpointing.strategies.async_utils import PersistentAsyncCaller
+
+    PersistentAsyncCaller.async_loop(*arguments)
+
+
+def _have_one_device() -> None:
+    """Megatron sets up its groups only if there is a device, and gives each process its own."""
+    replace(torch.cuda, "device_count", lambda: 1)
+    replace(torch.cuda, "set_device", lambda device: None)
+    replace(torch.cuda, "get_device_capability", lambda device=None: (0, 0))
+    replace(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(major=0, minor=0))
+    for name in ("Stream", "current_stream", "default_stream"):
+        replace(torch.cuda, name, lambda *_, **__: NoStream())
+    replace(torch.cuda, "stream", lambda stream: stream)
+    replace(torch.cuda, "Event", NoEvent)
+    replace(torch.cuda, "synchronize", lambda device=None: None)
+    replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))
+
+
+def _keep_what_is_sent(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Something that starts to send between stages, and keeps the memory of what it sends.
+
+    With virtual stages, Megatron frees an output before it has waited until it is sent. Gloo would then send what was
+    written to that memory meanwhile.
+    """
+
+    @wraps(start)
+    def p2p_ops(*, tensor_send_prev: Any, tensor_send_next: Any, **others: Any) -> Any:
+        sent = [None if each is None else each.detach() for each in (tensor_send_prev, tensor_send_next)]
+        return start(tensor_send_prev=sent[0], tensor_send_next=sent[1], **others)
+
+    return p2p_ops
 
 
 def _route_on_cpu() -> None:

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from harness.flag_runs import needs_training
+from harness.flag_runs import make_dataset, needs_training, train
 from recycle.errors import UserError
 from recycle.megatron.flag.cpu_training import COLLECTORS
 from recycle.megatron.flag.on_cpu import SWITCHES, VALUES, require_without_cuda, settings_for_cpu
@@ -49,6 +49,36 @@ def test_one_line_instead_of_a_traceback(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].startswith("recycle: --distributed-backend, Megatron's default is nccl")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("data") / "text")
+
+
+@needs_training
+@pytest.mark.timeout(1200)
+def test_with_virtual_stages_what_is_sent_arrives_as_it_was(dataset):
+    """Where Megatron's schedule frees an output before it has arrived, every run prints other losses."""
+    virtual = ("--num-layers-per-virtual-pipeline-stage", 1, "--use-distributed-optimizer")
+    flagged = train(dataset, *virtual, "--pipeline-schedule", "recycle")
+    stock = train(dataset, *virtual)
+    assert len(stock.trained) == 8
+    assert stock.trained == flagged.trained
+    assert stock.evaluated == flagged.evaluated
+
+
+@needs_training
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("schedule", ["stock", "recycle"])
+def test_a_process_that_writes_checkpoints_while_training_goes_on_writes_them(dataset, tmp_path, schedule):
+    settings = ("--pipeline-schedule", schedule, "--num-layers", 2, "--save", tmp_path, "--save-interval", 1)
+    settings += ("--async-save", "--use-persistent-ckpt-worker", "--async-strategy", "mcore")
+    trained = train(dataset, *settings, ranks=2, iterations=3).trained
+    # Megatron writes this file when all writers of a checkpoint are through.
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "3"
+    resumed = train(dataset, "--num-layers", 2, "--load", tmp_path, "--ckpt-step", 2, ranks=2, iterations=3)
+    assert resumed.trained == {3: trained[3]}
 
 
 @needs_training

@@ -186,7 +186,7 @@ def test_experts_that_are_split_as_well_as_divided_die_together_and_nothing_chan
     ],
 )
 def test_with_virtual_stages_a_death_changes_nothing(dataset, stock, tmp_path, virtual, sharded):
-    """They go on from what stock Megatron has saved without them, which cannot train with them over gloo."""
+    """They go on from what stock Megatron has saved without them."""
     train(dataset, *sharded, "--save", tmp_path, "--save-interval", 4, "--exit-interval", 4, iterations=LENGTH)
     virtual = (*sharded, *virtual, "--load", tmp_path)
     victim, when = random.randrange(4), random.uniform(0, 0.2)
