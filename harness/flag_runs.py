@@ -19,6 +19,7 @@ import torch
 
 from harness.forked import TRAINING_CODE, Forked
 from harness.paths import python_path
+from harness.plain_lines import require_plain
 from harness.processes import children, environment, send_signal
 from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.megatron.gpt.text import standard_library
@@ -143,6 +144,7 @@ def train(
     with launcher(dataset, *arguments, **settings) as started:
         output = follow(started, watch, patience)
     assert started.returncode == 0, output[-8000:]
+    require_plain(*(line for line in output.splitlines() if "recycle: " in line))
     return printed(output)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recycle.errors import EndedBySignal, UserError
+from recycle.errors import UserError
 from recycle.megatron.flag.command_line import require_command_line
 from recycle.megatron.flag.data_helpers import require_data_helpers, use_data_helpers
-from recycle.megatron.flag.flags import REFUSED, find_flags
+from recycle.megatron.flag.flags import find_flags
 from recycle.megatron.flag.left_out import LEFT_OUT, leave_out
 from recycle.megatron.flag.on_cpu import ON_CPU, require_without_cuda, settings_for_cpu
 from recycle.megatron.shared.hooks import RELEASES
@@ -157,9 +157,6 @@ def say(text: str) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except EndedBySignal as ended:
-        sys.stderr.write(f"recycle: {ended}\n")
-        sys.exit(ended.exit_status)
     except UserError as error:
         sys.stderr.write(f"recycle: {error}\n")
-        sys.exit(REFUSED)
+        sys.exit(error.exit_status)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from harness.examples import QUICK, paper_job
+from harness.plain_lines import require_plain
 from harness.processes import is_running, send_signal
 from recycle.control.agent import DONE, run_agent
 from recycle.control.durations import Durations
@@ -314,6 +315,7 @@ class Scenario:
         except UserError as raised:
             error = str(raised)
         self._require_nobody_left()
+        require_plain(error, *map(str, events))
         return self._result(events, error)
 
     def signal(self, member: str, number: int) -> None:

@@ -1,5 +1,6 @@
 """Servers hang, are cut off, are slow, raise, or lose their agent; the store goes, and comes back."""
 
+import re
 import signal
 
 import msgspec
@@ -117,6 +118,7 @@ def test_after_cut_connections_all_go_on_together(tmp_path):
     result.require_fired(cut)
     result.require_kept(*lives(), iterations=12)
     assert [(each.epoch, len(each.servers)) for each in result.views] == [(0, 6), (1, 6)]
+    assert re.fullmatch(r"the connection to W\d_\d( or W\d_\d)? was closed", result.views[1].cause)
     assert result.deaths == {}
 
 
@@ -161,7 +163,8 @@ def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_p
     scenario = Scenario(tmp_path, loss, until=never, on_event=heard)
     result = scenario.run()
     result.require_fired(loss)
-    assert "while the store was lost: there is no checkpoint" in result.error
+    assert "while the store was lost: go on from the last checkpoint, if there is one" in result.error
+    assert re.search(r"a server failed \(the connection to W\d_\d( or W\d_\d)? was closed\)", result.error)
     assert {status for status, _ in result.ends.values()} == {STOPPED}
 
 

@@ -6,6 +6,7 @@ from itertools import groupby
 import pytest
 
 from harness.examples import QUICK, paper_job
+from harness.plain_lines import require_plain
 from recycle.errors import RunFailed
 from recycle.faults.fired import load_fired
 from recycle.faults.menu import Fault, Faults
@@ -59,6 +60,7 @@ class Trained:
             train(self.run, watch, self.make, Faults(faults), mover=self.mover)
         except RunFailed as error:
             self.error = str(error)
+        require_plain(self.error, *map(str, self.events))
         path = folder / FIRED
         fired = [each.fault for each in load_fired(path)] if path.exists() else []
         assert sorted(fired) == sorted(map(str, faults)), self.story

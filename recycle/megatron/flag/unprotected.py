@@ -10,12 +10,14 @@ import torch
 from megatron.core import parallel_state
 
 from recycle.control.view import View
+from recycle.errors import RunFailed
 from recycle.megatron.flag.gradients import WholeGradients
 from recycle.megatron.flag.loss_reports import LossExchange
 from recycle.megatron.flag.schedule import ThisRank
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
@@ -68,6 +70,10 @@ class UnprotectedExecution:
             self._update.finalize()
         else:
             self._worker.bring(self._stages[-1].micro_batches)
-            self._worker.run(step)
+            try:
+                self._worker.run(step)
+            except ViewBroken as error:
+                remedy = "start the job again from a checkpoint"
+                raise RunFailed(f"{self._server} cannot go on: {error}; {remedy}") from error
         results = self._stages[-1].take_results()
         return list(results.values()) if self._losses is None else self._losses.exchange(results)

@@ -14,6 +14,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Complete, Held, MicroBatch, TensorSpec
+from recycle.runtime.plain_words import plain
 
 Data = Callable[[MicroBatch], torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -213,4 +214,4 @@ def _close(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
 def _last_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).strip().split("\n")[0][:160]
+    return plain(str(error))[:160]

@@ -10,6 +10,7 @@ import torch
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.net.network import Link
 from recycle.runtime.net.transfer_key import STATE
+from recycle.runtime.plain_words import plain
 
 LARGEST_HEAD = 1 << 24
 ALIGNMENT = 64
@@ -59,7 +60,7 @@ def make_room(head: bytes) -> tuple[int, dict[str, torch.Tensor]]:
         }
         room = _fresh_memory(sum(_padded(each.nbytes) for each in outlines.values()))
     except (msgspec.DecodeError, KeyError, RuntimeError, OverflowError, OSError) as error:
-        raise ConnectionLost(f"a peer sends a state that cannot be read: {error}") from error
+        raise ConnectionLost(f"a peer sends a state that cannot be read: {plain(str(error))}") from error
     state, start = {}, 0
     for name, each in outlines.items():
         state[name] = room[start : start + each.nbytes].view(each.dtype).reshape(each.shape)

@@ -1,5 +1,6 @@
 """What a process of a run tells its launcher, whichever way it goes: a pipe, a connection or torchrun's store."""
 
+import re
 import traceback
 from collections.abc import Callable
 
@@ -7,6 +8,10 @@ import msgspec
 
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.errors import RunError
+from recycle.runtime.plain_words import plain
+
+OWN = re.compile(r"^recycle\.[\w.]+: ")
+"""How Python calls an error of this package, whose message is for people."""
 
 FAILED = 1
 """The exit status of a process that has failed."""
@@ -75,7 +80,7 @@ class FailureMessage(msgspec.Struct, frozen=True, tag="failure"):
     def summary(self) -> str:
         """The error itself, without where it came from and the rows of the instruction list around it."""
         errors = [line for line in self.detail.splitlines() if line and not line[0].isspace() and line[0] != ">"]
-        return errors[-1] if errors else "it says nothing"
+        return plain(OWN.sub("", errors[-1])) if errors else "it says nothing"
 
 
 class EndMessage(msgspec.Struct, frozen=True, tag="end"):

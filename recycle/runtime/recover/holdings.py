@@ -42,6 +42,14 @@ class Holdings:
         return None if self._trainee.durable is None else self._trainee.durable.durable()
 
     @property
+    def remedy(self) -> str:
+        """What to do when the run ends here."""
+        if self._trainee.durable is None:
+            return "go on from the last checkpoint, if there is one"
+        step = self.checkpoint
+        return "there is no checkpoint" if step is None else f"go on from step {step} with --resume"
+
+    @property
     def kept(self) -> tuple[tuple[int, ...], ...]:
         """The versions of every stage that keepers have, where there are any."""
         return () if self._trainee.kept is None else self._trainee.kept.find_versions()

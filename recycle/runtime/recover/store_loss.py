@@ -57,6 +57,5 @@ class StoreLoss:
 
     def give_up(self, error: ViewBroken) -> None:
         """A failure cannot be survived without a store: the run ends, and says how it can be gone on with."""
-        step = self._holdings.checkpoint
-        remedy = "there is no checkpoint" if step is None else f"go on from step {step} with --resume"
-        self._recovery.end_with(STOPPED, f"a server failed ({error}) while the store was lost: {remedy}")
+        cause = f"a server failed ({error}) while the store was lost"
+        self._recovery.end_with(STOPPED, f"{cause}: {self._holdings.remedy}")

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from recycle.errors import RunFailed
 from recycle.files import read_bytes, write_whole
 from recycle.runtime.errors import RunError
+from recycle.runtime.plain_words import plain
 
 MANIFEST, DIGESTS = "checkpoint.json", "digests.json"
 VERSION = 2
@@ -300,4 +301,4 @@ def _cause(error: BaseException) -> str:
     if failures:
         inner = next(iter(failures.values()))
         return _cause(inner[0] if isinstance(inner, tuple) else inner)
-    return str(error).split("\n")[0] or type(error).__name__
+    return plain(str(error)) or type(error).__name__

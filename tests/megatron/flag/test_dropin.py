@@ -1,8 +1,11 @@
 """A user's script under the flag prints what it prints without it: losses, norms, evaluations; checkpoints go round."""
 
+import os
+import signal
+
 import pytest
 
-from harness.flag_runs import make_dataset, needs_training, train
+from harness.flag_runs import agents, fork, make_dataset, needs_training, train
 from recycle.job import Server
 
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
@@ -93,3 +96,21 @@ def test_a_refusal_is_one_line_of_the_first_rank(dataset):
     assert [line for line in lines if "no CUDA" not in line] == [
         "recycle: server W7_0: this job has pipelines 0 to 1 and stages 0 to 1, so its last server is W1_1"
     ]
+
+
+def test_where_a_death_ends_the_run_those_who_are_left_say_so_in_a_line(dataset):
+    """The launcher, which would end them, is stopped until they have."""
+    output, held = "", False
+    with fork(dataset, *ON, ranks=2, iterations=200) as started:
+        for line in started.stdout:
+            output += line
+            if "iteration        2/" in line and not held:
+                held = True
+                os.kill(started.pid, signal.SIGSTOP)
+                os.kill(agents(started.pid)[1], signal.SIGKILL)
+            elif held and ("cannot go on" in line or "Traceback" in line):
+                os.kill(started.pid, signal.SIGCONT)
+    remedy = "start the job again from a checkpoint"
+    assert f"recycle: W0_0 cannot go on: the connection to W0_1 was closed; {remedy}\n" in output
+    assert "Traceback" not in output
+    assert started.returncode == 1

@@ -3,12 +3,14 @@
 import re
 import signal
 import sys
+from contextlib import contextmanager
 from multiprocessing import get_context
 
 import pytest
 
 from harness.flag_runs import SCRIPT, VARIABLES, agents, make_dataset, needs_training, printed, train, words_of
 from harness.forked import TRAINING_CODE
+from harness.plain_lines import require_plain
 from harness.processes import send_signal
 from harness.started import Started, by_hand
 from recycle.control.agent import LEFT, STOPPED
@@ -61,18 +63,29 @@ def test_the_signal_that_megatron_takes_ends_a_run_with_a_checkpoint(tmp_path, m
     assert max(told.trained) < 200
 
 
-def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
-    """Without agents, so with few processes: what agents do about signals is tested with them."""
-    process, host, port = store
-    dataset, slow, saved = make_dataset(tmp_path / "text"), tmp_path / "slow", tmp_path / "saved"
+@contextmanager
+def trained_alone(store, folder):
+    """Two pipelines of one rank each, and their dataset; without agents, so with few processes."""
+    _, host, port = store
+    dataset, slow = make_dataset(folder / "text"), folder / "slow"
     slow.touch()
-    settings = ("--save-interval", 10**6, "--ckpt-format", "torch", "--save", saved)
+    settings = ("--save-interval", 10**6, "--ckpt-format", "torch", "--save", folder / "saved")
     given = words_of(dataset, *ALONE, *ON, *settings, iterations=200, script="paced_gpt.py")
     # No iteration is too short for what is waited for to happen in the middle of the run.
     paced = {"PACE": str(slow), "PACE_SECONDS": "0.7", "LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     words = [sys.executable, str(SCRIPT.with_name("bare_rank.py")), *given]
     ranks = [Started(words, None, VARIABLES | paced | by_hand(rank, 2, host, port), TRAINING_CODE) for rank in range(2)]
     try:
+        yield ranks, dataset
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
+    """What agents do about signals is tested with them."""
+    process, saved = store[0], tmp_path / "saved"
+    with trained_alone(store, tmp_path) as (ranks, dataset):
         ranks[1].wait_for(" iteration        2/", 300)
         ranks[1].process.send_signal(signal.SIGTERM)
         ranks[0].wait_for("recycle: W1_0 leaves: SIGTERM; training goes on with 1 servers", 300)
@@ -83,9 +96,6 @@ def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
         assert "the store is lost: training goes on" in ranks[0].output
         ranks[0].process.send_signal(signal.SIGTERM)
         assert ranks[0].ended(300) == STOPPED
-    finally:
-        for rank in ranks:
-            rank.kill()
     told = printed("".join(rank.output for rank in ranks))
     (end,) = re.findall(r"told to end: training has ended after (\d+) iterations, with a checkpoint", told.output)
     assert max(told.trained) == int(end) == int((saved / "latest_checkpointed_iteration.txt").read_text())
@@ -94,3 +104,15 @@ def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
     assert set(stock) <= set(told.trained)
     for iteration, (loss, _) in stock.items():
         assert float(told.trained[iteration][0]) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_death_while_the_store_is_lost_ends_the_run_with_the_name_of_the_server(store, tmp_path):
+    with trained_alone(store, tmp_path) as (ranks, _):
+        ranks[1].wait_for(" iteration        2/", 300)
+        send_signal(store[0].pid, signal.SIGKILL)
+        ranks[0].wait_for("successfully saved checkpoint from iteration", 300)
+        ranks[1].process.kill()
+        assert ranks[0].ended(300) == STOPPED
+    cause = "a server failed (the connection to W1_0 was closed) while the store was lost"
+    assert f"recycle: {cause}: go on from the last checkpoint, if there is one\n" in ranks[0].output
+    require_plain(*ranks[0].output.splitlines())

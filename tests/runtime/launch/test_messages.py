@@ -64,7 +64,7 @@ def test_any_other_error_is_told_with_where_it_was_and_the_error_itself_is_found
 
 def test_the_rows_around_a_failure_are_no_summary():
     detail = "recycle.Failed: W0_0, row 3: no\n  [2] 0F0.1\n> [3] 0F0.2"
-    assert FailureMessage(detail).summary == "recycle.Failed: W0_0, row 3: no"
+    assert FailureMessage(detail).summary == "W0_0, row 3: no"
     assert FailureMessage("").summary == "it says nothing"
 
 

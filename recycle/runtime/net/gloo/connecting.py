@@ -7,7 +7,7 @@ wait does so in the store, and goes to gloo when there is nothing left to wait f
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -17,9 +17,10 @@ from torch.distributed import DistError, Store, Work
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import GlooBackend
-from recycle.runtime.net.gloo.groups import begin, lost
+from recycle.runtime.net.gloo.groups import begin
 from recycle.runtime.net.gloo.sockets import Connections
 from recycle.runtime.net.gloo.tags import GREETINGS
+from recycle.runtime.plain_words import lost
 
 PAUSES = 0.002, 0.05
 """Seconds between two looks at the store: the first pause, and the longest; each is twice the one before."""
@@ -44,11 +45,6 @@ class LazyGroup(NamedTuple):
     partners: Collection[int]
 
 
-def neighbours(rank: int, size: int) -> set[int]:
-    """With whom a rank exchanges in gloo's reductions, which go round a ring."""
-    return {(rank + 1) % size, (rank - 1) % size} - {rank}
-
-
 def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> Connections:
     """Connect in some groups at once; gives the connections that these groups have then.
 
@@ -63,7 +59,7 @@ def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Call
     try:
         return _connect(groups, patience, check)
     except DistError as error:
-        raise lost(error) from error
+        raise lost(error, ["the store"]) from error
 
 
 def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> Connections:
@@ -72,39 +68,42 @@ def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[
     theirs: set[Address] = set()
     for group in groups:
         rank, partners = group.rank, sorted(group.partners)
-        own, *addresses = _addresses(group.store, [rank, *partners], patience, check)
+        own, *addresses = _addresses(group, [rank, *partners], patience, check)
         listening.add(own)
         theirs.update(addresses)
         reached = [each for each, address in zip(partners, addresses, strict=True) if own > address]
         for each in reached:
-            _greet(group.backend.send, each, GREETINGS[0])
+            _greet(group.backend.send, each, GREETINGS[0], group.backend.names[each])
             group.store.set(f"reached/{rank}/{each}", "")
         waiting.append((group, [each for each in partners if each not in reached]))
     for group, others in waiting:
-        _wait(group.store, [f"reached/{each}/{group.rank}" for each in others], patience, check)
+        names = group.backend.names
+        _wait(group.store, {f"reached/{each}/{group.rank}": names[each] for each in others}, patience, check)
         for each in others:
-            _greet(group.backend.recv, each, GREETINGS[1])
+            _greet(group.backend.recv, each, GREETINGS[1], names[each])
     return Connections.of_groups(listening, theirs)
 
 
-def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int) -> None:
+def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int, name: str) -> None:
     """Have gloo connect two ranks: it does so before it returns. What is started meets nothing, and is let go of."""
-    begin(lambda: start([torch.zeros(1)], partner, tag))
+    begin(lambda: start([torch.zeros(1)], partner, tag), [name])
 
 
-def _addresses(store: Store, ranks: Sequence[int], patience: timedelta, check: Callable[[], None]) -> list[Address]:
-    keys = [PUBLISHED.format(each) for each in ranks]
-    _wait(store, keys, patience, check)
-    return [Address.of(bytes(each)) for each in store.multi_get(keys)]
+def _addresses(group: LazyGroup, ranks: Sequence[int], patience: timedelta, check: Callable[[], None]) -> list[Address]:
+    keys = {PUBLISHED.format(each): group.backend.names[each] for each in ranks}
+    _wait(group.store, keys, patience, check)
+    return [Address.of(bytes(each)) for each in group.store.multi_get(list(keys))]
 
 
-def _wait(store: Store, keys: list[str], patience: timedelta, check: Callable[[], None]) -> None:
+def _wait(store: Store, keys: Mapping[str, str], patience: timedelta, check: Callable[[], None]) -> None:
+    """Wait until there are some keys, each set by the member that is named with it."""
     end = time.monotonic() + patience.total_seconds()
     pause, longest = PAUSES
     # A wait of the store's that expires looks up the names of both its ends, which takes seconds if no answer comes.
-    while keys and not store.check(keys):
+    while keys and not store.check(list(keys)):
         check()
         if time.monotonic() > end:
-            raise ConnectionLost(f"some rank did not come to connect: {keys}")
+            missing = [name for key, name in keys.items() if not store.check([key])]
+            raise ConnectionLost(f"{' and '.join(missing)} did not come to connect")
         time.sleep(pause)
         pause = min(2 * pause, longest)

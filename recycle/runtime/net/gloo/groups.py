@@ -1,15 +1,15 @@
 """Gloo's process groups, and reductions in them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
-from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.plain_words import lost
 
 SLICE = timedelta(milliseconds=50)
 EXPIRED = "Operation timed out"
@@ -24,11 +24,13 @@ class GlooReduction:
     Args:
         work: torch's own object.
         check: raises when the reduction will not come to its end.
+        partners: what the ranks are called that this one exchanges with.
     """
 
-    def __init__(self, work: Work, check: Callable[[], None]) -> None:
+    def __init__(self, work: Work, check: Callable[[], None], partners: Sequence[str]) -> None:
         self._work = work
         self._check = check
+        self._partners = partners
 
     def wait(self) -> None:
         """See Reduction."""
@@ -38,7 +40,7 @@ class GlooReduction:
                 return
             except RuntimeError as error:
                 if EXPIRED not in str(error):
-                    raise lost(error) from error
+                    raise lost(error, self._partners) from error
             self._check()
 
 
@@ -60,7 +62,7 @@ class GlooGroup:
 
     def start_sum(self, tensor: torch.Tensor) -> GlooReduction:
         """See Group."""
-        return GlooReduction(begin(lambda: self._backend.allreduce([tensor])), self._check)
+        return self._start(lambda: self._backend.allreduce([tensor]))
 
     def maximum(self, tensor: torch.Tensor) -> None:
         """See Group."""
@@ -70,10 +72,14 @@ class GlooGroup:
         """See Group."""
         options = AllreduceOptions()
         options.reduceOp = ReduceOp(ReduceOp.MAX)
-        return GlooReduction(begin(lambda: self._backend.allreduce([tensor], options)), self._check)
+        return self._start(lambda: self._backend.allreduce([tensor], options))
+
+    def _start(self, start: Callable[[], Work]) -> GlooReduction:
+        partners = self._backend.neighbours
+        return GlooReduction(begin(start, partners), self._check, partners)
 
 
-def make_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> GlooBackend:
+def make_backend(store: Store, rank: int, names: Sequence[str], options: NetworkOptions) -> GlooBackend:
     """Make this rank's part of a group, connected with nobody yet.
 
     It listens on a device of its own, because a lazy device knows who connects by their rank alone.
@@ -81,7 +87,7 @@ def make_backend(store: Store, rank: int, size: int, options: NetworkOptions) ->
     Args:
         store: where the ranks find each other; nobody else uses it.
         rank: of this one.
-        size: how many there are.
+        names: what people call the ranks.
         options: how they meet.
 
     Raises:
@@ -93,16 +99,20 @@ def make_backend(store: Store, rank: int, size: int, options: NetworkOptions) ->
     # Gloo waits five times as long for a connection.
     settings._timeout = options.rebuild_timeout / 5  # noqa: SLF001
     try:
-        backend = gloo(store, rank, size, settings)
+        backend = gloo(store, rank, len(names), settings)
     except RuntimeError as error:
-        raise lost(error) from error
+        raise lost(error, ["the store"]) from error
     # Of reductions: each wait for a transfer has a time-out of its own.
     backend._set_default_timeout(options.transfer_timeout)  # noqa: SLF001
-    return GlooBackend(backend)
+    return GlooBackend(backend, rank, names)
 
 
-def begin(start: Callable[[], Work]) -> Work:
+def begin(start: Callable[[], Work], partners: Sequence[str]) -> Work:
     """Start something in a group.
+
+    Args:
+        start: does so.
+        partners: what the ranks are called with which this one exchanges then.
 
     Raises:
         ConnectionLost: it cannot be started any more.
@@ -110,9 +120,4 @@ def begin(start: Callable[[], Work]) -> Work:
     try:
         return start()
     except RuntimeError as error:
-        raise lost(error) from error
-
-
-def lost(error: RuntimeError) -> ConnectionLost:
-    """What an error of gloo's means here."""
-    return ConnectionLost(str(error).strip().split("\n")[0])
+        raise lost(error, partners) from error

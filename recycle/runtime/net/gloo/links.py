@@ -9,11 +9,12 @@ from torch.distributed import Store, Work
 
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
-from recycle.runtime.net.gloo.groups import begin, lost, make_backend
+from recycle.runtime.net.gloo.groups import begin, make_backend
 from recycle.runtime.net.gloo.tags import tag_of
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.transfer_key import TransferKey
+from recycle.runtime.plain_words import lost
 
 
 class GlooTransfer:
@@ -23,10 +24,12 @@ class GlooTransfer:
         work: torch's own object.
         timeout: after which a silent partner is an error.
         waits: waits for it, and may have to give it up.
+        partner: what the other end is called.
     """
 
-    def __init__(self, work: Work, timeout: timedelta, waits: Waits) -> None:
+    def __init__(self, work: Work, timeout: timedelta, waits: Waits, partner: str) -> None:
         self._work = work
+        self._partner = partner
         self._timeout = timeout
         self._waits = waits
 
@@ -35,7 +38,7 @@ class GlooTransfer:
         try:
             self._waits.wait(self._work, self._timeout)
         except RuntimeError as error:
-            raise lost(error) from error
+            raise lost(error, [self._partner]) from error
 
 
 class GlooLink:
@@ -65,12 +68,16 @@ class GlooLink:
     def send(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
         """See Link."""
         tag = tag_of(self._epoch, self._upwards, next(self._sent), key)
-        return GlooTransfer(begin(lambda: self._backend.send([tensor], self._peer, tag)), self._timeout, self._waits)
+        return self._transfer(lambda: self._backend.send([tensor], self._peer, tag))
 
     def receive(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
         """See Link."""
         tag = tag_of(self._epoch, not self._upwards, next(self._received), key)
-        return GlooTransfer(begin(lambda: self._backend.recv([tensor], self._peer, tag)), self._timeout, self._waits)
+        return self._transfer(lambda: self._backend.recv([tensor], self._peer, tag))
+
+    def _transfer(self, start: Callable[[], Work]) -> GlooTransfer:
+        partner = self._backend.names[self._peer]
+        return GlooTransfer(begin(start, [partner]), self._timeout, self._waits, partner)
 
 
 class GlooPrivateLink:
@@ -88,7 +95,7 @@ class GlooPrivateLink:
 
     def __init__(self, store: Store, first: bool, options: NetworkOptions, check: Callable[[], None]) -> None:
         rank, peer = (0, 1) if first else (1, 0)
-        backend = make_backend(store, rank, 2, options)
+        backend = make_backend(store, rank, ["the other process"] * 2, options)
         group = LazyGroup(store, backend, rank, [peer])
         self._connections = connect_groups([group], options.rebuild_timeout, check)
         self._waits = Waits()

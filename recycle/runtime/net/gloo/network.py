@@ -11,7 +11,8 @@ from torch.distributed import PrefixStore, Store
 
 from recycle.control.view import ServerRank, View
 from recycle.job import Server
-from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups, neighbours
+from recycle.runtime.net.gloo.backend import neighbours
+from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import GlooGroup, make_backend
 from recycle.runtime.net.gloo.links import GlooLink
 from recycle.runtime.net.gloo.sockets import Connections
@@ -65,7 +66,8 @@ class GlooNetwork:
         self.ranks: Group = Alone()
         if rank.size > 1:
             meeting = PrefixStore(f"epoch/{view.epoch}/server/{server}", store)
-            groups.append(self._make_group_at(meeting, rank.number, rank.size))
+            ranks = [ServerRank(number, rank.size).of(server) for number in range(rank.size)]
+            groups.append(self._make_group_at(meeting, rank.number, ranks))
         self._connect(groups, options.rebuild_timeout)
         self.all = GlooGroup(everybody.backend, self._check)
         self.peers = GlooGroup(peers.backend, self._check)
@@ -105,10 +107,11 @@ class GlooNetwork:
         return GlooLink(self._everybody.backend, rank, peer, self.view.epoch, timeout, self._waits)
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> LazyGroup:
-        return self._make_group_at(PrefixStore(name, self._store), servers.index(self.server), len(servers))
+        names = [self.rank.of(each) for each in servers]
+        return self._make_group_at(PrefixStore(name, self._store), servers.index(self.server), names)
 
-    def _make_group_at(self, store: Store, rank: int, size: int) -> LazyGroup:
-        return LazyGroup(store, make_backend(store, rank, size, self._options), rank, neighbours(rank, size))
+    def _make_group_at(self, store: Store, rank: int, names: Sequence[str]) -> LazyGroup:
+        return LazyGroup(store, make_backend(store, rank, names, self._options), rank, neighbours(rank, len(names)))
 
     def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:
         self._groups += groups

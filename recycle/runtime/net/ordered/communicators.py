@@ -11,6 +11,7 @@ from recycle.runtime.errors import ConnectionLost, ViewBroken
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.ordered.library import Communicator, Kind, Library
 from recycle.runtime.net.transfer_key import TransferKey
+from recycle.runtime.plain_words import lost
 
 
 class Operation:
@@ -56,7 +57,7 @@ class OrderedGroup:
         except ViewBroken:
             raise
         except RuntimeError as error:
-            raise ConnectionLost(str(error)) from error
+            raise lost(error) from error
         return Operation(self._library, self._communicator, place, self._timeout)
 
     def start_sum(self, tensor: torch.Tensor) -> Operation:
@@ -144,7 +145,7 @@ class Communicators:
             # What was made before waits for others, who may never come.
             self.abort()
             if isinstance(error, RuntimeError) and not isinstance(error, ViewBroken):
-                raise ConnectionLost(str(error)) from error
+                raise lost(error) from error
             raise
         group = OrderedGroup(self._library, self._joined[-1], self._options.transfer_timeout)
         self._cold.append((group, first))
@@ -212,4 +213,4 @@ def watch(
     except ViewBroken:
         raise
     except RuntimeError as error:
-        raise ConnectionLost(str(error)) from error
+        raise lost(error) from error

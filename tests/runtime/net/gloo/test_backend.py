@@ -16,7 +16,7 @@ SECONDS = timedelta(seconds=120)
 
 def test_who_lets_go_of_a_group_does_not_wait_for_what_is_under_way_in_it():
     store, threads = HashStore(), set(threading.enumerate())
-    backends = [make_backend(store, rank, 2, NetworkOptions(SECONDS, SECONDS)) for rank in range(2)]
+    backends = [make_backend(store, rank, ["W0_0", "W0_1"], NetworkOptions(SECONDS, SECONDS)) for rank in range(2)]
     groups = [LazyGroup(store, backends[rank], rank, [1 - rank]) for rank in range(2)]
     connecting = [threading.Thread(target=connect_groups, args=[[each], SECONDS, lambda: None]) for each in groups]
     for each in connecting:

@@ -19,7 +19,8 @@ from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.launch.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.addresses import Address
-from recycle.runtime.net.gloo.connecting import PUBLISHED, neighbours
+from recycle.runtime.net.gloo.backend import neighbours
+from recycle.runtime.net.gloo.connecting import PUBLISHED
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import DEFAULTS, NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
@@ -116,7 +117,7 @@ def test_the_other_end_may_ask_later_than_connecting_may_take():
 def test_addresses_compare_as_gloo_compares_them():
     """That of two ranks the greater one connects; gloo waits for ever if both wait."""
     store = HashStore()
-    make_backend(store, 0, 2, DEFAULTS)
+    make_backend(store, 0, ["W0_0", "W0_1"], DEFAULTS)
     address = Address.of(bytes(store.get(PUBLISHED.format(0))))
     assert address.host == bytes([127, 0, 0, 1])
     ordered = [

@@ -1,0 +1,40 @@
+"""What torch and its libraries say of a failure, in words for people.
+
+Torch's own words are in the traceback, because errors are raised from its errors, and in the log for debugging.
+"""
+
+import logging
+import re
+from collections.abc import Iterable
+
+from recycle.runtime.errors import ConnectionLost
+
+log = logging.getLogger(__name__)
+
+PLACE = re.compile(r"\[[^\[\]]*\.(?:cc|cpp|cu|h|hpp):\d+\]\s*|\S+\.(?:cc|cpp|cu|h|hpp):\d+:?\s*")
+"""Where something is said in the source of a library."""
+
+MEANINGS = (
+    (re.compile(r"time.?out|timed out", re.IGNORECASE), "gave no answer in time"),
+    (re.compile(r"clos|reset by peer|broken pipe|refused|got 0 bytes", re.IGNORECASE), "was closed"),
+)
+"""What libraries say of a connection, and what that means; the first one counts."""
+
+
+def plain(text: str) -> str:
+    """The first line of a message, without the place in a library's source where it comes from."""
+    return PLACE.sub("", text.strip().split("\n")[0]).strip()
+
+
+def lost(error: RuntimeError, partners: Iterable[str] = ()) -> ConnectionLost:
+    """What an error of a transport's means here.
+
+    Args:
+        error: torch's, or its library's.
+        partners: what was on the other ends of the connections that may be meant; none where that is not known.
+    """
+    said = plain(str(error))
+    meaning = next((meaning for words, meaning in MEANINGS if words.search(said)), f"failed: {said}")
+    text = f"the connection to {' or '.join(partners) or 'another server'} {meaning}"
+    log.debug("%s: %s", text, error)
+    return ConnectionLost(text)
