@@ -22,8 +22,9 @@ ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
 KEPT = ("--recycle-keep-in-memory", "copies=1")
 CALM = ("--lr", 2e-3)
 """With the usual learning rate a loss may have a spike, which makes much of how sums were rounded before."""
-STAGES, LENGTH, SAVED = 3, 24, 2
+PIPELINES, STAGES, LENGTH, SAVED = 3, 3, 24, 2
 STAGED = (*CALM, "--pipeline-model-parallel-size", STAGES, "--num-layers", 2 * STAGES)
+STAGED += ("--global-batch-size", 2 * PIPELINES * STAGES)
 PATIENCE = 120.0
 """Seconds without a line after which a run has frozen, on a machine that others use as well."""
 
@@ -35,11 +36,11 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def staged(dataset, tmp_path_factory):
-    """What stock Megatron prints of two pipelines, and the folder of its checkpoint."""
+    """What stock Megatron prints of three pipelines, and the folder of its checkpoint."""
     folder = tmp_path_factory.mktemp("stock")
     saves = ("--save", folder, "--save-interval", SAVED, "--exit-interval", SAVED)
-    train(dataset, *STAGED, *saves, ranks=2 * STAGES, iterations=LENGTH)
-    return nearly_all(train(dataset, *STAGED, "--load", folder, ranks=2 * STAGES, iterations=LENGTH)), folder
+    train(dataset, *STAGED, *saves, ranks=PIPELINES * STAGES, iterations=LENGTH)
+    return nearly_all(train(dataset, *STAGED, "--load", folder, ranks=PIPELINES * STAGES, iterations=LENGTH)), folder
 
 
 def nearly_all(printed):
@@ -76,9 +77,9 @@ def survive(dataset, pace, victims, *settings, apart=1, rejected="", **job):
 def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(dataset, staged, pace, virtual):
     """From stock's checkpoint, because stock Megatron begins with other parameters where there are virtual stages."""
     stock, folder = staged
-    victims = [2 * stage + random.randrange(2) for stage in random.sample(range(STAGES), STAGES)]
+    victims = [PIPELINES * stage + random.randrange(PIPELINES) for stage in random.sample(range(STAGES), STAGES)]
     going_on = (*STAGED, *virtual, "--load", folder)
-    survived = survive(dataset, pace, victims, *going_on, ranks=2 * STAGES, iterations=LENGTH)
+    survived = survive(dataset, pace, victims, *going_on, ranks=PIPELINES * STAGES, iterations=LENGTH)
     assert all_of(survived) == stock, victims
 
 
