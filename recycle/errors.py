@@ -48,5 +48,15 @@ class PlanFileError(UserError):
     """A file that is not a readable plan or catalogue: truncated, of another version, or with a bad field."""
 
 
+class PlanningFailed(UserError):
+    """What the planner made is no plan: our own mistake, and yet no assertion.
+
+    A run that asks for a plan ends with this reason. An assertion would end its servers one by one, each when it is its
+    turn to plan.
+    """
+
+    exit_status = 1
+
+
 class NoPlanError(UserError):
     """No plan exists for this job and these dead servers, however long one searches."""

@@ -68,10 +68,13 @@ def holders(job: Job) -> tuple[Mapping[int, Server], ...]:
     return tuple(found)
 
 
-def longest_update(job: Job) -> int:
-    """The longest time that a server needs for its reductions and optimizer steps."""
-    # Where pipelines are alike, those of one stand for all.
-    servers = [server for server in job.servers() if not (job.even and server.pipeline)]
+def longest_update(job: Job, dead: Collection[Server]) -> int:
+    """The longest time that a live server needs for its reductions and optimizer steps."""
+    if job.even:
+        # Each place of a pipeline has a live server, so that those of one pipeline stand for all.
+        servers = [Server(0, place) for place in range(job.depth)]
+    else:
+        servers = [server for server in job.servers() if server not in dead]
     return max(sum(stage.update for stage in costs_on(job, server).values()) for server in servers)
 
 

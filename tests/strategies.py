@@ -5,7 +5,9 @@ from itertools import pairwise
 import msgspec
 from hypothesis import strategies as st
 
+from recycle.errors import NoPlanError
 from recycle.job import Job, Server, Stage
+from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.mode import Mode
 from recycle.plan.routing import ROUTING_RULES
 from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
@@ -105,3 +107,54 @@ def placed_and_scheduled(draw, **limits):
     """A problem whose servers hold several chunks, and legal compute instructions for it."""
     problem = draw(placed_problems(**limits))
     return problem, instructions(problem, schedule_chunks(problem, draw(st.sampled_from(POLICIES))))
+
+
+@st.composite
+def unequal_jobs(draw, chunks=3, most=3, pipelines=2):
+    """Jobs whose pipelines have servers, speeds and micro-batches of their own."""
+    count = draw(st.integers(1, chunks))
+    stages = tuple(
+        Stage(
+            *(draw(st.integers(0, 3)) for _ in range(5)),
+            held=draw(st.integers(1, 2)),
+            released_at_input_gradient=0,
+            limit=9,
+        )
+        for _ in range(count)
+    )
+    layout = []
+    for _ in range(draw(st.integers(2, pipelines))):
+        of = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+        held = [tuple(chunk for chunk in range(count) if of[chunk] == server) for server in (0, 1)]
+        servers = [
+            PlacedServer(
+                mine,
+                sum(stages[chunk].held for chunk in mine) + draw(st.integers(0, 3)),
+                draw(st.sampled_from((100, 100, 50, 70))),
+            )
+            for mine in held
+            if mine
+        ]
+        layout.append(PlacedPipeline(draw(st.integers(1, most)), tuple(servers)))
+    if draw(st.booleans()):
+        # The last server of the second pipeline is listed in the first one.
+        first, second, *others = layout
+        *kept, last = second.servers
+        lent = PlacedServer(last.chunks, last.limit, last.speed, 1)
+        layout = [
+            PlacedPipeline(first.micro_batches, (*first.servers, lent)),
+            PlacedPipeline(second.micro_batches, tuple(kept)),
+            *others,
+        ]
+    latency = tuple(draw(st.integers(0, 2)) for _ in range(count - 1))
+    return Job(len(layout), max(each.micro_batches for each in layout), stages, latency, layout=tuple(layout))
+
+
+def some_dead(draw, job):
+    """Dead servers of any job that leave every chunk a live one; none in place of those that do not."""
+    dead = [server for server in job.servers() if draw(st.integers(0, 3)) == 0]
+    try:
+        job.dead_servers(dead).require_peers()
+    except NoPlanError:
+        return []
+    return dead

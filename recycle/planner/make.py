@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from recycle.errors import JobError
+from recycle.errors import JobError, PlanningFailed
 from recycle.job import Job, Server
+from recycle.plan.checker import check_plan
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.mode import Mode
 from recycle.plan.plan import SOLVER, Form, Plan, Provenance
@@ -59,6 +60,7 @@ def make_plan(
     Raises:
         JobError: a dead server is none of the job's, or the job is too large, for a plan or for the proof.
         NoPlanError: a stage has no live server.
+        PlanningFailed: what was found is no legal plan, by a mistake of the planner's.
     """
     problem = make_problem(job, dead, mode)
     if effort.proof:
@@ -67,7 +69,20 @@ def make_plan(
     report = None if watch is None else lambda value, bound: watch(period(problem, value), period(problem, bound))
     clock, least, bound_by, planner = _search(problem, effort, report)
     provenance = Provenance(f"recycle {__version__} {planner}", effort.seed, effort.budget, bound_by, "bounded")
-    return assemble_timed(problem, clock, form, period(problem, least), provenance)
+    plan = assemble_timed(problem, clock, form, period(problem, least), provenance)
+    if problem.tasks <= LARGE:
+        _require_legal(plan)
+    return plan
+
+
+def _require_legal(plan: Plan) -> None:
+    """Refuse a plan of our own that is not legal, or better than its bound, so that nobody trains by it."""
+    for violation in check_plan(plan):
+        dead = f" around {', '.join(map(str, plan.dead))}" if plan.dead else ""
+        raise PlanningFailed(
+            f"the planner's plan{dead} is not legal: {violation.message}; report it, with the job; another seed or "
+            "budget may give another plan"
+        )
 
 
 def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Clock, int, str, str]:

@@ -366,7 +366,7 @@ def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row])
         facts.append(("iterations", str(timeline.iterations)))
     else:
         if plan.mode.optimizer == "global":
-            unit, update = timeline.time_unit, longest_update(plan.job)
+            unit, update = timeline.time_unit, longest_update(plan.job, plan.dead)
             facts[0] = (
                 "period",
                 f"{time_text(period, unit)} = {time_text(period - update, unit)} + {time_text(update, unit)} optimizer",

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.examples import QUICK
+from harness.least_value import least_value
 from recycle.errors import JobError, NoPlanError
-from recycle.holding import holders, placed
+from recycle.holding import holders, placed, with_own_layout
 from recycle.job import Job, Server, Stage
 from recycle.jobfile import encode_job, load_job
 from recycle.placement import PlacedPipeline, PlacedServer
@@ -24,10 +25,10 @@ from recycle.planner.catalogue import make_catalogue
 from recycle.planner.claims import judge_claims
 from recycle.planner.explain import explain
 from recycle.planner.make import make_plan
-from recycle.planner.model.bounds import breakdown
+from recycle.planner.model.bounds import breakdown, lower_bound, period
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
-from tests.planner.placed_solver import least_value
+from tests.strategies import jobs, modes, placed_jobs, some_dead, unequal_jobs
 
 EFFORT = [MaxMoves(300)]
 
@@ -37,50 +38,6 @@ def unequal_job(latency=0, slow=100):
     short = PlacedPipeline(4, (PlacedServer((0, 1), 8), PlacedServer((2, 3), 8)))
     long = PlacedPipeline(3, (PlacedServer((0,), 4), PlacedServer((1, 2), 8, slow), PlacedServer((3,), 4)))
     return Job(2, 4, (Stage(2, 3, 2, 1, 1, 1, 0, 8),) * 4, (latency,) * 3, layout=(short, long))
-
-
-@st.composite
-def unequal_jobs(draw, chunks=3, most=3):
-    count = draw(st.integers(1, chunks))
-    stages = tuple(
-        Stage(
-            *(draw(st.integers(0, 3)) for _ in range(5)),
-            held=draw(st.integers(1, 2)),
-            released_at_input_gradient=0,
-            limit=9,
-        )
-        for _ in range(count)
-    )
-    layout = []
-    for _ in range(2):
-        of = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
-        held = [tuple(chunk for chunk in range(count) if of[chunk] == server) for server in (0, 1)]
-        servers = [
-            PlacedServer(
-                mine,
-                sum(stages[chunk].held for chunk in mine) + draw(st.integers(0, 3)),
-                draw(st.sampled_from((100, 100, 50, 70))),
-            )
-            for mine in held
-            if mine
-        ]
-        layout.append(PlacedPipeline(draw(st.integers(1, most)), tuple(servers)))
-    if draw(st.booleans()):
-        # The last server of the second pipeline is listed in the first one.
-        (first, own), (second, (*others, last)) = ((each.micro_batches, each.servers) for each in layout)
-        lent = PlacedServer(last.chunks, last.limit, last.speed, 1)
-        layout = [PlacedPipeline(first, (*own, lent)), PlacedPipeline(second, tuple(others))]
-    latency = tuple(draw(st.integers(0, 2)) for _ in range(count - 1))
-    return Job(2, max(each.micro_batches for each in layout), stages, latency, layout=tuple(layout))
-
-
-def some_dead(draw, job):
-    dead = [server for server in job.servers() if draw(st.integers(0, 3)) == 0]
-    try:
-        job.dead_servers(dead).require_peers()
-    except NoPlanError:
-        return []
-    return dead
 
 
 def judge_rows(plan):
@@ -132,15 +89,33 @@ def test_plans_are_legal_from_their_rows_and_survive_files(tmp_path_factory, dat
     assert (again.layout, again.latency) == (job.layout, job.latency)
 
 
-@given(st.data())
+TINY = {
+    "alike": jobs(pipelines=2, depth=2, micro_batches=2, cost=3),
+    "placed": placed_jobs(pipelines=2, servers=2, chunks=3, micro_batches=2),
+    "written": placed_jobs(pipelines=2, servers=2, chunks=3, micro_batches=2).map(with_own_layout),
+    "unequal": unequal_jobs(3, 2),
+}
+
+
+@pytest.mark.parametrize("kind", TINY)
+@given(st.data(), modes)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
-def test_no_bound_is_above_the_least_value_and_no_plan_below(data):
-    job = data.draw(unequal_jobs(3, 2))
-    problem = make_problem(job, some_dead(data.draw, job), Mode())
+def test_no_bound_is_above_the_least_value_and_no_plan_below(kind, data, mode):
+    job = data.draw(TINY[kind])
+    problem = make_problem(job, some_dead(data.draw, job), mode)
     found = search(problem, EFFORT).progress.value
     least = least_value(problem, found)
     assert all(bound.value <= least for bound in breakdown(problem))
     assert least <= found
+
+
+@given(st.data(), modes)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+def test_no_plan_is_below_its_bound_behind_a_barrier_neither(data, mode):
+    job = data.draw(unequal_jobs(4, pipelines=3))
+    problem = make_problem(job, some_dead(data.draw, job), mode)
+    plan = make_plan(job, problem.dead, mode, QUICK)
+    assert period(problem, lower_bound(problem).value) <= plan.period
 
 
 def test_pipelines_that_share_nothing_are_planned_as_well_as_each_alone():

@@ -11,6 +11,7 @@ from random import Random
 
 import msgspec
 
+from recycle.errors import PlanningFailed
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
@@ -22,7 +23,7 @@ from recycle.planner.greedy.pattern import busiest, needed, sparing, spread
 from recycle.planner.greedy.published import zero_bubble_orders
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.evaluate import is_whole, value
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import Problem, Programs, one_pipeline
 from recycle.planner.model.routing import balanced_routes
@@ -62,6 +63,9 @@ CROWDING = 3
 """How many times as long it takes to follow a pattern that leaves guests over, and to place W anew, as without any."""
 
 
+NOTHING_WHOLE = "the planner found no schedule in which every task is executed: report it, with the job"
+
+
 class SearchResult(msgspec.Struct, frozen=True):
     """The result of a search.
 
@@ -69,11 +73,13 @@ class SearchResult(msgspec.Struct, frozen=True):
         programs: the best schedule.
         progress: its value and bound, and what it took.
         clock: its times, where the search has them.
+        interrupted: whether Ctrl-C ended it.
     """
 
     programs: Programs
     progress: Progress
     clock: Clock | None = None
+    interrupted: bool = False
 
 
 def improve(
@@ -97,13 +103,26 @@ def improve(
         watch: called with (value, bound) at the beginning and at every improvement.
     """
     search = _Search(problem, _Spending(stops), Random(seed), watch)
+    interrupted = False
     try:
         search.run(start)
     except KeyboardInterrupt:
         if search.best is None:
             raise
-    assert search.best is not None
-    return SearchResult(search.best, search.progress(), search.clock)
+        interrupted = True
+    if search.best is None:
+        raise PlanningFailed(NOTHING_WHOLE)
+    return SearchResult(search.best, search.progress(), search.clock, interrupted)
+
+
+def is_walked(problem: Problem) -> bool:
+    """Whether a schedule, or the pattern that all pipelines follow, is changed step by step.
+
+    Not where servers of several pipelines hold several chunks: a window is that of one server there. Nor where
+    reductions keep links busy and not servers: when a server can step does not follow from its own lane then.
+    """
+    job = problem.job
+    return not job.overlaps and (job.standard or job.pipelines == 1)
 
 
 class _Spending:
@@ -184,8 +203,13 @@ class _Search:
                 self.whole.spread(self)
 
     def begin(self, programs: Programs) -> bool:
-        """Keep a schedule that was made in one go, as one to walk from; False if its servers wait for each other."""
+        """Keep a schedule that was made in one go, as one to walk from.
+
+        False if it is none: it lacks tasks, or its servers wait for each other.
+        """
         problem = self.problem
+        if not is_whole(problem, programs):
+            return False
         try:
             clock = run_clock(problem.job, problem.mode, instructions(problem, programs))
         except Deadlock:
@@ -296,9 +320,14 @@ class _Search:
                 return
             self.spread(self.pattern(places))
         if self.problem.dead and self.problem.job.standard and not self.ended():
-            self.begin(schedule_large(self.problem))
+            self.begin(schedule_large(self.problem, self.may_simulate))
         if pattern.problem.tasks <= LARGE and not self.ended():
             pattern.walk()
+
+    def may_simulate(self) -> bool:
+        """Whether the whole problem may be simulated once more; that counts as much as a plan made from a pattern."""
+        self.spending.moves += self.problem.tasks // TASKS_A_MOVE
+        return not self.ended()
 
     def spread(self, pattern: "_Search") -> None:
         """Take the schedule in which all pipelines follow a pattern."""
@@ -333,13 +362,8 @@ class _Search:
             self.begin(refit(self.problem, programs, max(self.bound, pattern.value)))
 
     def walk(self) -> None:
-        """Walk from the best schedule and from those made in one go, in turn.
-
-        Not where servers of several pipelines hold several chunks: a window is that of one server there. Nor where
-        reductions keep links busy and not servers: when a server can step does not follow from its own lane then.
-        """
-        job = self.problem.job
-        if job.overlaps or (not job.standard and job.pipelines > 1):
+        """Walk from the best schedule and from those made in one go, in turn."""
+        if not is_walked(self.problem):
             return
         self.walking = True
         starts = sorted(self.starts)[:3]

@@ -2,24 +2,34 @@
 
 Pipelines that are not alike are planned one by one, each as a job of its own, as long as they do not share work: then
 what is best for each is best for all, but for steps that wait for peers. Around dead servers, and where that is better,
-all are planned together in one go.
+all are planned together in one go. Where pipelines that are alike are written out, the job by number is planned.
+
+Where routing is free, a plan that keeps micro-batches at home is legal too, and comes first. What is made in one go
+depends on the numbers of the pipelines: as long as the budget lasts, each of them becomes the first in turn.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from recycle.errors import PlanningFailed
 from recycle.holding import placed
 from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.planner.anneal.improve import SearchResult, improve
+from recycle.planner.anneal.improve import LARGE, NOTHING_WHOLE, SearchResult, improve, is_walked
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.model.alone import alone, chunk_runs
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.evaluate import is_whole, value
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import Problem, Programs, make_problem
+from recycle.planner.model.rotation import Rotation
 from recycle.planner.model.stopping import Progress, StoppingCriterion
+from recycle.planner.model.twin import Twin
+
+TASKS_A_MOVE = 20
+"""A schedule made in one go, beyond the first ones of all, counts as a move for every so many of its tasks."""
 
 
 def search(
@@ -28,31 +38,70 @@ def search(
     seed: int = 0,
     watch: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
-    """Search for a good schedule; the arguments are those of ``improve``."""
-    if problem.job.even:
+    """Search for a good schedule; the arguments are those of ``improve``.
+
+    Raises:
+        PlanningFailed: none that was made is whole.
+    """
+    if problem.job.even and (problem.tasks > LARGE or problem.alike or is_walked(problem)):
         return improve(problem, stops, seed, watch=watch)
     bound = lower_bound(problem).value
-    best: SearchResult | None = None
-    spent = Progress(0, bound, 0, 0.0)
-    for programs, progress in _unequal(problem, stops, seed):
-        spent = Progress(0, bound, spent.moves + progress.moves, spent.seconds + progress.seconds)
-        found = value(problem, programs)
-        if best is None or found < best.progress.value:
-            best = SearchResult(programs, Progress(found, bound, spent.moves, spent.seconds))
-            if watch is not None:
-                watch(found, bound)
-        if best.progress.value <= bound or any(stop.reached(spent) for stop in stops):
-            break
-    assert best is not None
-    return msgspec.structs.replace(best, progress=Progress(best.progress.value, bound, spent.moves, spent.seconds))
+    best: Programs | None = None
+    least = moves = 0
+    began = time.thread_time()
+
+    def progress() -> Progress:
+        return Progress(least, bound, moves, time.thread_time() - began)
+
+    interrupted = False
+    try:
+        for programs, spent in _candidates(problem, stops, seed):
+            moves += spent
+            found = value(problem, programs) if is_whole(problem, programs) else None
+            if found is not None and (best is None or found < least):
+                best, least = programs, found
+                if watch is not None:
+                    watch(found, bound)
+            if best is not None and (least <= bound or any(stop.reached(progress()) for stop in stops)):
+                break
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        interrupted = True
+    if best is None:
+        raise PlanningFailed(NOTHING_WHOLE)
+    return SearchResult(best, progress(), interrupted=interrupted)
 
 
-def _unequal(problem: Problem, stops: Sequence[StoppingCriterion], seed: int) -> Iterator[tuple[Programs, Progress]]:
-    """Schedules for pipelines that are not alike, with what each of them took."""
-    if problem.mode.routing_rule.keeps_home and problem.intact:
-        yield _one_by_one(problem, stops, seed)
-    for programs in chunk_schedules(problem):
-        yield programs, Progress(0, 0, 1, 0.0)
+def _candidates(problem: Problem, stops: Sequence[StoppingCriterion], seed: int) -> Iterator[tuple[Programs, int]]:
+    """Schedules to choose from, with the moves that each of them took."""
+    if not problem.mode.routing_rule.keeps_home:
+        mode = msgspec.structs.replace(problem.mode, routing="home")
+        home = make_problem(problem.job, problem.dead, mode)
+        yield from _found(search(home, [_Share(stop, 2) for stop in stops], seed))
+    elif not problem.job.even and problem.intact:
+        yield from _found(_one_by_one(problem, stops, seed))
+    twin = Twin.of(problem)
+    if twin is not None:
+        for programs, moves in _found(search(twin.problem, stops, seed)):
+            yield twin.programs(programs), moves
+        return
+    if problem.job.even:
+        yield from _found(improve(problem, stops, seed))
+    else:
+        for programs in chunk_schedules(problem):
+            yield programs, 1
+    for places in range(1, problem.job.pipelines) if problem.dead or not problem.job.even else ():
+        rotation = Rotation.of(problem, places)
+        for programs in chunk_schedules(rotation.problem):
+            yield rotation.programs(programs), 1 + problem.tasks // TASKS_A_MOVE
+
+
+def _found(result: SearchResult) -> Iterator[tuple[Programs, int]]:
+    """What another search has found. Ctrl-C that ended it ends the one that asked for it, too."""
+    yield result.programs, result.progress.moves
+    if result.interrupted:
+        raise KeyboardInterrupt
 
 
 class _Share(msgspec.Struct, frozen=True):
@@ -67,7 +116,7 @@ class _Share(msgspec.Struct, frozen=True):
         return self.stop.reached(msgspec.structs.replace(progress, moves=moves, seconds=seconds))
 
 
-def _one_by_one(problem: Problem, stops: Sequence[StoppingCriterion], seed: int) -> tuple[Programs, Progress]:
+def _one_by_one(problem: Problem, stops: Sequence[StoppingCriterion], seed: int) -> SearchResult:
     """Every pipeline by the best schedule of its own; pipelines that are alike share it."""
     job = problem.job
     jobs = {pipeline: alone(job, pipeline, joined=True) for pipeline, crew in enumerate(job.crews) if crew}
@@ -83,8 +132,8 @@ def _one_by_one(problem: Problem, stops: Sequence[StoppingCriterion], seed: int)
             mine = job.crews[pipeline][server.stage]
             programs[mine] = list(_tasks(problem, mine, program))
     moves = sum(result.progress.moves for result in found.values())
-    seconds = sum(result.progress.seconds for result in found.values())
-    return programs, Progress(0, 0, moves, seconds)
+    interrupted = any(result.interrupted for result in found.values())
+    return SearchResult(programs, Progress(0, 0, moves, 0.0), interrupted=interrupted)
 
 
 def _tasks(problem: Problem, server: Server, program: Sequence[Instruction]) -> Iterator[int]:

@@ -7,7 +7,7 @@ that the stage and the kind decide looked up once.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from itertools import count
@@ -19,7 +19,8 @@ from recycle.planner.model.problem import Problem, Programs
 from recycle.planner.model.routing import Routes, dealt_routes
 
 EFFORT = 200_000
-"""How many tasks of the whole problem may be simulated in search of a better policy, beyond the first simulation."""
+"""How many tasks of the whole problem are simulated in search of a better policy in any case, beyond the first
+simulation."""
 
 
 class BatchPolicy(NamedTuple):
@@ -63,11 +64,15 @@ class SimulatedSchedule(NamedTuple):
     value: int
 
 
-def schedule_large(problem: Problem) -> Programs:
+def schedule_large(problem: Problem, may_go_on: Callable[[], bool] = lambda: False) -> Programs:
     """A plan of good quality, in time proportional to its size.
 
-    The policies are ranked on one pipeline without failures. The best are tried on the whole problem, as many as
-    ``EFFORT`` allows, until one meets the lower bound. Without failures all pipelines are alike, and one is enough.
+    The policies are ranked on one pipeline without failures. The best are tried on the whole problem until one meets
+    the lower bound. Without failures all pipelines are alike, and one is enough.
+
+    Args:
+        problem: what to plan.
+        may_go_on: asked before each policy beyond those that ``EFFORT`` allows, whether it is tried.
     """
     routes = dealt_routes(problem)
     bound = lower_bound(problem).value
@@ -77,7 +82,10 @@ def schedule_large(problem: Problem) -> Programs:
     if not problem.dead:
         return _copies(problem, trials[ranking[0]].programs)
     best: SimulatedSchedule | None = None
-    for policy in ranking[: 1 + EFFORT // (problem.total * problem.job.depth * problem.kinds)]:
+    free = 1 + EFFORT // (problem.total * problem.job.depth * problem.kinds)
+    for tried, policy in enumerate(ranking):
+        if tried >= free and not may_go_on():
+            break
         schedule = simulate(problem, routes, policy)
         if best is None or schedule.value < best.value:
             best = schedule

@@ -281,10 +281,17 @@ class _Simulation:
             taken += lane.held[other]
         while lane.unstarted < len(lane.order) and lane.order[lane.unstarted] in lane.held:
             lane.unstarted += 1
-        if lane.unstarted < len(lane.order) and lane.order[lane.unstarted] < rank:
-            first = lane.order[lane.unstarted]
-            above = amount + sum(lane.held[other] for other in lane.flight if other > first)
-            return above + lane.rest[first] <= limit
+        most = 0
+        for place in range(lane.unstarted, len(lane.order)):
+            other = lane.order[place]
+            if other >= rank:
+                break
+            # Those of higher rank hold no more than for the one before: only one that needs more room can lack it.
+            if other not in lane.held and lane.rest[other] > most:
+                most = lane.rest[other]
+                above = amount + sum(lane.held[higher] for higher in lane.flight if higher > other)
+                if above + most > limit:
+                    return False
         return True
 
     def _start_forward(self, lane: _Lane, heap: list[int]) -> int:

@@ -12,8 +12,11 @@ The rules see two relaxations of a server's memory, and each holds for any mixtu
 - what I does not release is held from F to W, so no more than ``limit // (that part)`` are between F and W.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from itertools import accumulate
+from math import ceil
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -23,6 +26,7 @@ from recycle.job import Server
 from recycle.planner.model.alone import alone
 from recycle.planner.model.chunk_bounds import chunk_bounds
 from recycle.planner.model.problem import Problem, make_problem
+from recycle.planner.model.twin import Twin
 
 Rule: TypeAlias = Literal["work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich"]
 
@@ -82,15 +86,23 @@ def breakdown(problem: Problem) -> tuple[Bound, ...]:
 
 
 def _unequal(problem: Problem) -> Iterator[Bound]:
-    """Bounds where pipelines are not alike.
+    """Bounds where pipelines are written out.
+
+    Alike. Where they are alike all the same, the bounds are those of the job by number.
 
     Alone. Where micro-batches stay at home and nobody who holds a chunk is dead, the plan of all pipelines holds a plan
     of each alone, whose steps wait for less: so each pipeline's own bounds hold.
 
-    Work. A live server does what its pipeline brings to its chunks, if micro-batches stay at home. Where a holder of a
-    chunk is dead, the live ones do its part together, each at its own speed and so no faster than the fastest.
+    Work. A live server does what its pipeline brings to its chunks, if micro-batches stay at home. The rest, of dead
+    homes or of all, the live holders share (``_shared``).
     """
     job = problem.job
+    twin = Twin.of(problem)
+    if twin is not None:
+        for bound in breakdown(twin.problem):
+            server = twin.holder(bound.stage)
+            yield msgspec.structs.replace(bound, stage=server.stage, pipeline=server.pipeline)
+        return
     if problem.mode.routing_rule.keeps_home and problem.intact:
         for pipeline, crew in enumerate(job.crews):
             if not crew:
@@ -99,7 +111,6 @@ def _unequal(problem: Problem) -> Iterator[Bound]:
                 server = crew[bound.stage]
                 yield msgspec.structs.replace(bound, stage=server.stage, pipeline=server.pipeline)
         return
-    peers = holders(job)
     keeps_home = problem.mode.routing_rule.keeps_home
     own: dict[Server, int] = {}
     for server in problem.servers:
@@ -108,17 +119,60 @@ def _unequal(problem: Problem) -> Iterator[Bound]:
         work = brought * sum(stage.work for stage in costs.values())
         own[server] = work + (least_updates(job, server) if problem.staggered else 0)
         yield Bound(own[server], server.stage, "work", server.pipeline)
-    for chunk, each in enumerate(peers):
-        live = [server for server in each.values() if server in own]
-        brought = sum(job.loads[home] for home, server in each.items() if not keeps_home or server not in own)
-        least = min(costs_on(job, server)[chunk].work for server in live)
-        busiest = -(-(sum(own[server] for server in live) + brought * least) // len(live))
-        yield Bound(busiest, live[0].stage, "work", live[0].pipeline)
+    for server, value in _shared(problem, own):
+        yield Bound(value, server.stage, "work", server.pipeline)
+
+
+def _shared(problem: Problem, own: Mapping[Server, int]) -> Iterator[tuple[Server, int]]:
+    """How long live servers are busy that share what is not their own, and the first of them.
+
+    Let a chunk be executed k times away from home, by its live holders, each in c at its own speed. A holder with o of
+    its own executes no more than (T - o) / c of them in a period of T, rounded down, for one server executes all of a
+    micro-batch at a chunk. So these numbers add up to k at least.
+
+    Let several chunks of works w be executed k times each. On a server whose least ratio c / w among those that it
+    holds is r, an amount x of all this work takes r x at least. T is not below any o, so the amounts (T - o) / r that
+    the holders can execute are none below 0, and add up to the sum of k w at least: T is no less than the sum of o / r
+    and k w, over that of 1 / r. The chunks taken together are those with the same live holders; and all of them.
+
+    Args:
+        problem: of pipelines that are not alike.
+        own: what each live server has to do in any case.
+    """
+    job, keeps_home = problem.job, problem.mode.routing_rule.keeps_home
+    cost = {server: {chunk: stage.work for chunk, stage in costs_on(job, server).items()} for server in own}
+    together: dict[tuple[Server, ...], list[int]] = {}
+    away: dict[int, int] = {}
+    for chunk, peers in enumerate(holders(job)):
+        live = tuple(server for server in peers.values() if server in own)
+        away[chunk] = sum(job.loads[home] for home, server in peers.items() if not keeps_home or server not in own)
+        if not away[chunk] or not job.stages[chunk].work:
+            continue
+        together.setdefault(live, []).append(chunk)
+        slowest = max(own[server] + away[chunk] * cost[server][chunk] for server in live)
+        yield (
+            live[0],
+            bisect_left(
+                range(slowest),
+                away[chunk],
+                key=lambda time: sum(max(0, time - own[each]) // cost[each][chunk] for each in live),
+            ),
+        )
+    for chunks in (*together.values(), [chunk for each in together.values() for chunk in each]):
+        ratio = {
+            server: min(Fraction(held[chunk], job.stages[chunk].work) for chunk in chunks if chunk in held)
+            for server, held in cost.items()
+            if not held.keys().isdisjoint(chunks)
+        }
+        if ratio:
+            shared = sum(away[chunk] * job.stages[chunk].work for chunk in chunks)
+            mean = (shared + sum(own[each] / ratio[each] for each in ratio)) / sum(1 / each for each in ratio.values())
+            yield next(iter(ratio)), ceil(mean)
 
 
 def period(problem: Problem, value: int) -> int:
     """The time of an iteration of this value: behind a global barrier the longest update comes on top."""
-    return value if problem.staggered else value + longest_update(problem.job)
+    return value if problem.staggered else value + longest_update(problem.job, problem.dead)
 
 
 _ORDER: tuple[Rule, ...] = ("work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich")

@@ -80,7 +80,7 @@ def chunk_routes(problem: Problem) -> Routes:
 
     The chunks of one place begin with other peers, so that what one peer gets of each is balanced as a whole; but for
     neighbouring chunks, which stay together. Where pipelines are not alike, each guest goes to the host with the least
-    to do so far, the one that executed it at the chunk before among equals.
+    to do so far, the one that executed it at the chunk before among equals; with free routing all micro-batches do.
     """
     if not problem.job.even:
         return _routes_by_load(problem)
@@ -101,7 +101,7 @@ def chunk_routes(problem: Problem) -> Routes:
 
 def _routes_by_load(problem: Problem) -> Routes:
     job, width = problem.job, problem.job.micro_batches
-    peers = holders(job)
+    peers, keeps_home = holders(job), problem.mode.routing_rule.keeps_home
     load = dict.fromkeys(problem.servers, 0)
 
     def cost(server: Server, chunk: int) -> int:
@@ -111,7 +111,7 @@ def _routes_by_load(problem: Problem) -> Routes:
     routes = [[unit // width for unit in range(problem.total)] for _ in peers]
     for chunk, each in enumerate(peers):
         for home, brought in enumerate(job.loads):
-            if home in problem.live[chunk]:
+            if keeps_home and home in problem.live[chunk]:
                 load[each[home]] += brought * cost(each[home], chunk)
             else:
                 homes.append((chunk, home, problem.hosts(chunk, home)))
@@ -119,9 +119,9 @@ def _routes_by_load(problem: Problem) -> Routes:
         for unit in range(home * width, home * width + job.loads[home]):
             before = routes[chunk - 1][unit] if chunk else -1
 
-            def rank(host: int) -> tuple[int, bool]:
+            def rank(host: int) -> tuple[int, bool, bool]:
                 server = peers[chunk][host]  # noqa: B023 - used at once
-                return load[server] + cost(server, chunk), host != before  # noqa: B023
+                return load[server] + cost(server, chunk), host != before, host != home  # noqa: B023
 
             host = min(hosts, key=rank)
             load[peers[chunk][host]] += cost(peers[chunk][host], chunk)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from harness.examples import paper_job
 from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
+from recycle.planner.greedy import batches
 from recycle.planner.greedy.batches import POLICIES, schedule_large, simulate
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
@@ -87,3 +88,24 @@ def test_the_same_problem_gives_the_same_programs_in_any_unit_of_time():
     programs = schedule_large(make_problem(coarse, failed, Mode()))
     assert programs == schedule_large(make_problem(coarse, failed, Mode()))
     assert programs == schedule_large(make_problem(fine, failed, Mode()))
+
+
+def test_policies_beyond_the_effort_are_tried_as_long_as_one_may_go_on(monkeypatch):
+    job = even_job(8, 8, 16, 8)
+    problem = make_problem(job, random_failures(job, 2, 3), Mode())
+    monkeypatch.setattr(batches, "EFFORT", 0)
+    asked = []
+
+    def may_go_on():
+        asked.append(None)
+        return len(asked) < 5
+
+    tried = []
+    monkeypatch.setattr(batches, "simulate", lambda *each: tried.append(simulate(*each)) or tried[-1])
+    ranked = len(POLICIES)
+    schedule_large(problem)
+    assert len(tried) == ranked + 1
+    tried.clear()
+    programs = schedule_large(problem, may_go_on)
+    assert len(tried) == ranked + 5
+    assert value(problem, programs) <= min(each.value for each in tried[ranked:])

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from harness.least_value import least_value
 from recycle.job import Job, Stage
 from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
@@ -10,7 +11,6 @@ from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.model.bounds import breakdown, lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem
-from tests.planner.placed_solver import least_value
 from tests.strategies import placed_problems
 
 

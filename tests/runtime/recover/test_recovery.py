@@ -13,7 +13,7 @@ from recycle.control.events import Built, Decided, Died, JoinReady, Noticed, Ove
 from recycle.control.machine import Machine
 from recycle.control.messages import Death, PublishedPlan, Report, Verdict
 from recycle.control.view import Member
-from recycle.errors import NoPlanError
+from recycle.errors import NoPlanError, PlanningFailed
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.execute.notices import Notices
@@ -210,9 +210,10 @@ def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
     assert mine.choose(Verdict(1, NAMES, 5)).plan == FIRST
 
 
-def test_where_no_plan_can_be_made_the_verdict_says_why_the_run_stops():
+@pytest.mark.parametrize("error", [NoPlanError, PlanningFailed])
+def test_where_no_plan_can_be_made_the_verdict_says_why_the_run_stops(error):
     def refuse(_):
-        raise NoPlanError("no room for it")
+        raise error("no room for it")
 
     plans = Plans(make_plan(JOB, (), Mode(), QUICK), None, refuse)
     verdict = ViewPlans(FIRST_MEMBER, JOB, plans, SimpleNamespace()).choose(NEXT)

@@ -1,12 +1,16 @@
-"""The least value of a small problem whose servers hold several chunks, found by OR-Tools from its definition."""
+"""The least value of a small problem, found by OR-Tools from its definition."""
+
+from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
 from recycle.holding import costs_on, holders, placed
 from recycle.job import Server
+from recycle.plan.clock import duration
+from recycle.planner.model.problem import Problem
 
 
-def least_value(problem, upper, effort=0.2):
+def least_value(problem: Problem, upper: int, effort: float = 0.2) -> int:
     """The best value that is found with some effort (the solver's deterministic seconds), the least in most cases.
 
     ``upper`` is a value that is known to be possible.
@@ -19,7 +23,7 @@ def least_value(problem, upper, effort=0.2):
     spots = [(chunk, unit, kind) for chunk in range(len(job.stages)) for unit in problem.units for kind in kinds]
     start = {spot: model.new_int_var(0, horizon, "") for spot in spots}
     end = {spot: model.new_int_var(0, horizon, "") for spot in spots}
-    host = {}
+    host: dict[tuple[int, int], dict[int, cp_model.IntVar]] = {}
     for chunk in range(len(job.stages)):
         for unit in problem.units:
             choices = problem.hosts(job.places[chunk] if job.even else chunk, unit // job.micro_batches)
@@ -53,9 +57,9 @@ def least_value(problem, upper, effort=0.2):
                     continue
                 here = host[chunk, unit][job.pipeline_of(server)]
                 first = start[chunk, unit, 0]
-                for kind in kinds:
+                for kind, op in enumerate(problem.ops):
                     spot = (chunk, unit, kind)
-                    cost = here_is.time(problem.cost[chunk][kind])
+                    cost = duration(costs_on(job, server)[chunk], op)
                     busy.append(model.new_optional_interval_var(start[spot], cost, end[spot], here, ""))
                     for step in steps:
                         model.add(end[spot] <= step).only_enforce_if(here)
@@ -87,7 +91,15 @@ def least_value(problem, upper, effort=0.2):
     return round(solver.objective_value) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else upper
 
 
-def _close(model, value, problem, server: Server, opening, ready, steps) -> None:
+def _close(
+    model: cp_model.CpModel,
+    value: cp_model.IntVar,
+    problem: Problem,
+    server: Server,
+    opening: cp_model.IntVar,
+    ready: Sequence[cp_model.IntVar],
+    steps: Sequence[cp_model.IntVar],
+) -> None:
     """The updates of a server: behind its own work, each when its chunk is ready, one at a time, inside its window.
 
     Where reductions keep no server busy, chunks are ready when they are summed, and each server's are so one by one.
