@@ -44,6 +44,7 @@ SMALL = {
     "planner large": Small("--shape 8x4x4 --budget 0.01", r"4 +10:12:7 +1 +8 .* True"),
     "planner huge": Small("--shape 8x4x4 --budget 0.01", r"period \d+, bound \d+, ratio 1"),
     "planner lookup": Small("--shape 4x2x2 --budget 0.01", r"one server's program: median [\d.]+ ms; all 7: "),
+    "fuzz": Small("--jobs 12 --proofs 2 --moves 20", r"bound above optimum: 0"),
     "planner help": Small("", r"recycle --help: median [\d.]+ s"),
     "placements": Small(
         "--servers 4 --micro-batches 1 --budget 0.01", r"interleaved:2 +1 x 4 x 8 +10:12:7 heavy +1 +8 "
