@@ -32,7 +32,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.source import plan_ahead, plan_maker
 from recycle.record.recording import DeathLine, EvaluationLine, InstantLine, IterationLine, RecoveryLine, ViewLine
-from recycle.record.reporting import Event, EventFile, FileReporter
+from recycle.record.reporting import Event, FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import LauncherConnection
@@ -231,8 +231,9 @@ def _serve(job: Job, plan: Plan, catalogue: Path | None, folder: Path, member: M
         torch.set_num_threads(1)
         (folder / "workers" / str(member)).write_text(str(os.getpid()))
         send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
-        file = EventFile(folder / "events", str(member), "emulated")
-        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        reporter = FileReporter(
+            folder / "events", str(member), "emulated", lambda content: send(ReportMessage(content))
+        )
         trainee = EmulatedServer(Emulated(job, False, SLOT, ENDLESS), member.server, reporter)
         found = None if catalogue is None else Catalogue(catalogue, job)
         plans = Plans(plan, found, plan_maker(job, plan.mode))

@@ -47,7 +47,7 @@ from recycle.planner.source import plan_maker
 from recycle.record.history import load_history
 from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
-from recycle.record.reporting import EventFile, FileReporter
+from recycle.record.reporting import FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import LauncherConnection
@@ -151,8 +151,9 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, member: Member, d
 
         torch.set_num_threads(1)
         send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
-        file = EventFile(folder / "events", str(member), "fidelity")
-        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        reporter = FileReporter(
+            folder / "events", str(member), "fidelity", lambda content: send(ReportMessage(content))
+        )
         emulated = Emulated(job, plan.mode.optimizer == "staggered", 1 / MICROSECONDS, iterations)
         trainee = EmulatedServer(emulated, member.server, reporter)
         plans = Plans(plan, None, plan_maker(job, plan.mode))

@@ -34,7 +34,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line, ViewLine
-from recycle.record.reporting import EventFile, FileReporter
+from recycle.record.reporting import FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import LauncherConnection
@@ -100,8 +100,7 @@ def serve(job: Job, plan: Plan, iterations: int, folder: Path, faults: Faults, m
 
         torch.set_num_threads(1)
         send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
-        file = EventFile(folder / "events", str(member), "soak")
-        reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+        reporter = FileReporter(folder / "events", str(member), "soak", lambda content: send(ReportMessage(content)))
         trainee = Watched(Emulated(job, False, SLOT, iterations), member.server, reporter)
         store = door.endpoint.connect()
         assert isinstance(store, TorchStore)

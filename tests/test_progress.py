@@ -2,8 +2,12 @@ import io
 import re
 
 from rich.console import Console
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from recycle.cli import shown_run
 from recycle.cli.progress import TrainingProgress
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.run import Run
 from recycle.record.totals import Totals
 from tests.record.test_history import FOUR, KILLED
 from tests.record.test_totals import iteration, view
@@ -53,3 +57,28 @@ def test_the_end_says_how_long_it_took_and_that_nothing_failed():
     assert lines[-2].startswith("1 iteration in ")
     assert lines[-2].endswith(", 1 s each in the median")
     assert lines[-1] == "no failures"
+
+
+def test_what_is_only_for_looking_at_can_fail_and_begins_again(tmp_path):
+    board, picture, output = tmp_path / "tensorboard", tmp_path / "loss.svg", io.StringIO()
+    picture.mkdir()
+    run = Run(small(2, 2, 2), ModelOptions(2, 32, 2, 16), 8, tmp_path)
+    with shown_run.shown(run, Console(file=output, width=200, soft_wrap=True)) as watch:
+        for line in RUN[:5]:
+            watch(line)
+        (first,) = board.glob("events.out.tfevents.*")
+        before = first.read_bytes()
+        board.rename(tmp_path / "nice-name")
+        board.write_text("a file where the folder was")
+        for server in FOUR:
+            watch(iteration(server, 1, [1.0]))
+        board.unlink()
+        for server in FOUR:
+            watch(iteration(server, 2, [1.0]))
+    told = output.getvalue()
+    assert f"warning: {board} cannot be written: " in told
+    assert f"warning: {board} is written again" in told
+    assert f"warning: {picture}: cannot be written: Is a directory" in told
+    assert (tmp_path / "nice-name" / first.name).read_bytes() == before
+    events = [each.summary.value[0].simple_value for each in EventFileLoader(str(first)).Load() if each.summary.value]
+    assert len(events) == 2

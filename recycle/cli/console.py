@@ -1,8 +1,9 @@
 """The console: the only place that prints. Reports go to standard output, progress and errors to standard error."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
@@ -12,10 +13,34 @@ if TYPE_CHECKING:
 
 
 def make_console(*, error: bool = False, color: bool = True) -> "Console":
-    """A rich console on standard output, or on standard error."""
+    """A rich console on standard output, or on standard error, which may be full or closed."""
     from rich.console import Console
 
-    return Console(stderr=error, no_color=not color, highlight=False, soft_wrap=True)
+    file = cast("IO[str]", _Spared(sys.stderr)) if error else None
+    return Console(file=file, no_color=not color, highlight=False, soft_wrap=True)
+
+
+class _Spared:
+    """A stream without which its writer goes on: what cannot be written is left out.
+
+    Args:
+        stream: where to.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def print_json(value: Any) -> None:

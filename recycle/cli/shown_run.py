@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.files import write_whole
 from recycle.plan.plan import Plan
-from recycle.record.recording import Line
+from recycle.record.best_effort import BestEffort
+from recycle.record.recording import InstantLine, Line
 from recycle.view.losses import draw_losses
 from recycle.wording import throughput_text, units
 
@@ -51,7 +53,8 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
         try:
             train(run, watch, make, faults, meeting, mover)
         except ProcessFailed as failure:
-            write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
+            with BestEffort(str(output / "failure.txt"), partial(console.print, markup=False)):
+                write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
             raise RunFailed(
                 f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
                 "and with --dead if a server is gone"
@@ -74,10 +77,10 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
     from recycle.cli.progress import TrainingProgress
     from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.tensorboard import TensorBoard
+    from recycle.runtime.recover.view_reports import now
 
     plan, job, output = run.plan, run.plan.job, run.folder
     tokens = run.model.sequence * run.model.micro_batch_size * sum(job.loads)
-    board = TensorBoard(output / "tensorboard", tokens)
     curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
     with TrainingProgress(console, plan, tokens, run.iterations, began) as progress:
         progress.say(f"starting {len(plan.programs)} servers, each with its part of the model and the text")
@@ -86,6 +89,10 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
             curve, step = ("held-out", total.step) if total.held_out else ("training", total.step + 1)
             curves[curve][step] = total.loss
 
+        def warn(text: str) -> None:
+            progress.note(InstantLine("warning", now(), None, text))
+
+        board = TensorBoard(output / "tensorboard", tokens, warn)
         totals = Totals(progress.show, board.add, note)
 
         def watch(event: Line) -> None:
@@ -96,12 +103,14 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
             yield watch
         finally:
             totals.finish()
-            progress.summarise()
             board.close()
             drawn = {name: sorted(curve.items()) for name, curve in curves.items() if curve}
             if drawn:
                 title = f"{job.name}, {describe_dead(plan.dead)} dead" if plan.dead else job.name
-                write_whole(output / "loss.svg", draw_losses(title, drawn, marks_of(progress.history)).encode())
+                picture = draw_losses(title, drawn, marks_of(progress.history)).encode()
+                with BestEffort(str(output / "loss.svg"), warn):
+                    write_whole(output / "loss.svg", picture)
+            progress.summarise()
 
 
 def tell_where(console: "Console", output: Path) -> None:

@@ -1,14 +1,15 @@
 """What fired: a line per fault, on disk before the fault takes effect, because a killed process says nothing after."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from recycle.errors import UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults
 from recycle.files import read_bytes
 from recycle.job import Server
+from recycle.record.best_effort import BestEffort
 
 LAUNCHER = "launcher"
 
@@ -36,19 +37,16 @@ class FiredFile:
 
     Args:
         path: the file; made if it is not there.
+        warn: told where it cannot be written or read.
         server: who writes; None for the launcher.
         incarnation: of the server.
-
-    Raises:
-        UserError: it cannot be written.
     """
 
-    def __init__(self, path: Path, server: Server | None = None, incarnation: int = 0) -> None:
-        try:
-            path.touch()
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written: {error.strerror}; choose another folder") from error
+    def __init__(
+        self, path: Path, warn: Callable[[str], None], server: Server | None = None, incarnation: int = 0
+    ) -> None:
         self._path = path
+        self._output = BestEffort(str(path), warn)
         self._by = LAUNCHER if server is None else str(server)
         self._incarnation = incarnation
 
@@ -56,30 +54,29 @@ class FiredFile:
         """Add a fault that is about to take effect; the line outlives this process when this returns."""
         line = FiredLine(time_ns, self._by, self._incarnation, fault.kind.value, str(fault))
         # One write of an appending file: the lines of several processes do not mix.
-        with self._path.open("ab", buffering=0) as file:
+        with self._output, self._path.open("ab", buffering=0) as file:
             file.write(msgspec.json.encode(line) + b"\n")
 
+    def unfired(self, faults: Faults) -> tuple[Fault, ...]:
+        """The faults that have a step, and yet did not fire in the run with this file; none where nobody can say.
 
-def unfired(faults: Faults, path: Path) -> tuple[Fault, ...]:
-    """The faults that have a step, and yet did not fire in the run with this file.
-
-    Those that only have a time may have been due after the end of the run.
-
-    Raises:
-        UserError: the file cannot be read.
-        FaultError: it is no such file.
-    """
-    fired = {line.fault for line in load_fired(path)} if path.exists() else set()
-    return tuple(fault for fault in faults.entries if fault.step is not None and str(fault) not in fired)
+        Those that only have a time may have been due after the end of the run.
+        """
+        with self._output:
+            fired = {line.fault for line in load_fired(self._path)}
+            return tuple(fault for fault in faults.entries if fault.step is not None and str(fault) not in fired)
+        return ()
 
 
 def load_fired(path: Path) -> tuple[FiredLine, ...]:
-    """What fired in a run, in order of time.
+    """What fired in a run, in order of time; nothing where there is no file.
 
     Raises:
         UserError: the file cannot be read.
         FaultError: it is no such file.
     """
+    if not path.exists():
+        return ()
     try:
         lines = msgspec.json.Decoder(FiredLine).decode_lines(read_bytes(path))
     except msgspec.MsgspecError as error:

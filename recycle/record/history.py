@@ -1,11 +1,13 @@
 """The history of a run: who died, which views followed, and how long each change of views took."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
+from recycle.errors import UserError
 from recycle.record.reading import load_lines
 from recycle.record.recording import (
     DeathLine,
@@ -213,13 +215,14 @@ class History:
 def next_epoch(folder: Path) -> int:
     """The number of the next view in a run's folder: where a run goes on in it, its views are numbered on.
 
-    Raises:
-        UserError: what is there cannot be read.
+    What cannot be read there keeps no run from going on.
     """
-    if not any((folder / "events").glob("*.jsonl")):
-        return 0
-    view = load_history(folder).view
-    return 0 if view is None else view.epoch + 1
+    epoch = 0
+    for file in (folder / "events").glob("*.jsonl"):
+        with suppress(UserError):
+            for line in load_lines(file):
+                epoch = max(epoch, line.epoch + 1) if isinstance(line, ViewLine) else epoch
+    return epoch
 
 
 def load_history(path: Path) -> History:

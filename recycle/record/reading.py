@@ -36,7 +36,7 @@ def load_recording(path: Path) -> Timeline:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version, or the files of a directory disagree on the time unit.
     """
-    return _assemble({str(file): read_bytes(file) for file in _files(path)}, str(path)).from_zero()
+    return _assemble(dict(_contents(path)), str(path)).from_zero()
 
 
 def decode_recording(content: bytes, source: str) -> Timeline:
@@ -59,8 +59,8 @@ def load_lines(path: Path) -> Iterator[Line]:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version; the message names the line.
     """
-    for file in _files(path):
-        yield from decode_lines(read_bytes(file), str(file))
+    for file, content in _contents(path):
+        yield from decode_lines(content, file)
 
 
 def decode_lines(content: bytes, source: str) -> Iterator[Line]:
@@ -191,12 +191,17 @@ def _assemble(contents: Mapping[str, bytes], name: str) -> Timeline:
     return parts.timeline(first)
 
 
-def _files(path: Path) -> list[Path]:
+def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
+    """What a recording holds, or each one of a run's directory that was begun; with what to call it in errors."""
     folder = path / "events" if (path / "events").is_dir() else path
-    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [path]
-    if not files:
+    if not folder.is_dir():
+        yield str(path), read_bytes(path)
+        return
+    # Where a disk was full, a file may hold not even its first line.
+    found = [(str(file), content) for file in sorted(folder.glob("*.jsonl")) if b"\n" in (content := read_bytes(file))]
+    if not found:
         raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
-    return files
+    yield from found
 
 
 def _check(head: RunLine) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import IO, Protocol
 
 import msgspec
 
-from recycle.errors import UserError
 from recycle.job import Server
+from recycle.record.best_effort import BestEffort, GrowingFile
 from recycle.record.recorder import UNIT
 from recycle.record.recording import (
     FORMAT,
@@ -35,46 +36,45 @@ Event = IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | I
 class EventFile:
     """A process's recording: a JSON line per instruction and event, written while the run goes on.
 
-    A disk that is full ends the recording and not the run.
-
     Args:
         folder: where the files are; made if it is not there.
         name: of the process: a server's, or the launcher's.
         title: what is run.
+        warn: told where lines are left out because they cannot be written.
         failed: the servers that are dead from the start, if this is the file that says so.
         ahead: by how many microseconds this machine's clock is ahead of the launcher's.
-
-    Raises:
-        UserError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, name: str, title: str, failed: Sequence[Server] = (), ahead: float = 0.0) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = (folder / f"{name}.jsonl").open("ab")
-        except OSError as error:
-            raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from error
-        self._failed = failed
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        title: str,
+        warn: Callable[[str], None],
+        failed: Sequence[Server] = (),
+        ahead: float = 0.0,
+    ) -> None:
         head = RunLine(FORMAT, VERSION, title, UNIT, "measured")
-        self._write([head, ProcessLine(name, os.getpid(), socket.gethostname(), ahead)])
+        process = ProcessLine(name, os.getpid(), socket.gethostname(), ahead)
+        output = BestEffort(f"the recording in {folder}", warn)
+        self._file = GrowingFile(folder / f"{name}.jsonl", _encode([head, process]), output, b"\n")
+        self._file.add(b"")
+        self._failed = failed
 
     def write(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """Add what was executed and an event; both are on their way to disk when this returns."""
         # What is dead is known from the start, and the run's clock only now.
         dead = [InstantLine("failure", spans[0].start, str(each), f"{each} is dead") for each in self._failed if spans]
         self._failed = () if spans else self._failed
-        self._write([*dead, *(span.line() for span in spans), event])
+        self._file.add(_encode([*dead, *(span.line() for span in spans), event]))
 
     def close(self) -> None:
         """Write no more."""
-        with suppress(OSError):
-            self._file.close()
+        self._file.close()
 
-    def _write(self, lines: Iterable[Line]) -> None:
-        content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-        with suppress(OSError):
-            self._file.write(content)
-            self._file.flush()
+
+def _encode(lines: Iterable[Line]) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 class Reporter(Protocol):
@@ -88,18 +88,37 @@ class FileReporter:
     """Reports what happens on a server: its recording gets everything, and who watches the run the events.
 
     Args:
-        file: the server's recording.
+        folder: of the recordings.
+        name: of the server.
+        title: what is run.
         send: sends an encoded event to who watches.
+        failed: the servers that are dead from the start, if this server's recording says so.
+        ahead: by how many microseconds this machine's clock is ahead of the launcher's.
     """
 
-    def __init__(self, file: EventFile, send: Callable[[bytes], None]) -> None:
-        self._file = file
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        title: str,
+        send: Callable[[bytes], None],
+        failed: Sequence[Server] = (),
+        ahead: float = 0.0,
+    ) -> None:
+        def warn(text: str) -> None:
+            send(msgspec.json.encode(InstantLine("warning", time.monotonic_ns() / 1000, name, text)))
+
         self._send = send
+        self._file = EventFile(folder, name, title, warn, failed, ahead)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""
         self._file.write(event, spans)
         self._send(msgspec.json.encode(event))
+
+    def close(self) -> None:
+        """Record no more."""
+        self._file.close()
 
 
 class Reporters:
@@ -151,5 +170,6 @@ class ConsoleReporter:
             self._say(event.text)
 
     def _say(self, text: str) -> None:
-        self._console.write(f"recycle: {text}\n")
-        self._console.flush()
+        with suppress(OSError):  # it may be full or closed
+            self._console.write(f"recycle: {text}\n")
+            self._console.flush()

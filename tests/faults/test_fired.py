@@ -2,7 +2,7 @@ import pytest
 
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
-from recycle.faults.fired import FiredFile, FiredLine, load_fired, unfired
+from recycle.faults.fired import FiredFile, FiredLine, load_fired
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 
@@ -12,7 +12,7 @@ LOSS = Fault(Kind.STORE_LOSS, at=3.0)
 
 def test_all_processes_append_to_one_file(tmp_path):
     path = tmp_path / "fired.jsonl"
-    worker, launcher = FiredFile(path, Server(1, 2), incarnation=1), FiredFile(path)
+    worker, launcher = FiredFile(path, pytest.fail, Server(1, 2), incarnation=1), FiredFile(path, pytest.fail)
     worker.write(KILL, 20)
     launcher.write(LOSS, 10)
     assert load_fired(path) == (
@@ -25,16 +25,27 @@ def test_what_had_a_step_and_did_not_fire_is_found(tmp_path):
     path = tmp_path / "fired.jsonl"
     later = Fault(Kind.KILL, (Server(1, 2),), step=9)
     faults = Faults((KILL, later, LOSS))
-    assert unfired(faults, path) == (KILL, later)
-    FiredFile(path, Server(1, 2)).write(KILL, 20)
-    assert unfired(faults, path) == (later,)
+    file = FiredFile(path, pytest.fail, Server(1, 2))
+    assert file.unfired(faults) == (KILL, later)
+    file.write(KILL, 20)
+    assert file.unfired(faults) == (later,)
+
+
+def test_what_cannot_be_written_or_read_is_a_warning(tmp_path):
+    warnings = []
+    file = FiredFile(tmp_path / "none" / "fired.jsonl", warnings.append)
+    file.write(KILL, 20)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "fired.jsonl").write_text("half a li")
+    assert file.unfired(Faults((KILL,))) == ()
+    (warning,) = warnings
+    assert "fired.jsonl cannot be written: No such file or directory" in warning
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"fired.jsonl: cannot be written: .*; choose another folder"):
-        FiredFile(tmp_path / "none" / "fired.jsonl")
-    with pytest.raises(UserError, match=r"none: cannot be read"):
-        load_fired(tmp_path / "none")
+    assert load_fired(tmp_path / "none") == ()
+    with pytest.raises(UserError, match="this is a folder"):
+        load_fired(tmp_path)
     path = tmp_path / "other.jsonl"
     path.write_text('{"time": "noon"}\n')
     with pytest.raises(FaultError, match=r"other.jsonl: this is no list of fired faults: .*\$"):

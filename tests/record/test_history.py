@@ -1,8 +1,11 @@
+from contextlib import closing
+
 import msgspec
 import pytest
 
-from recycle.record.history import Change, History, ViewRecovery, load_history
+from recycle.record.history import Change, History, ViewRecovery, load_history, next_epoch
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, RunLine, ViewLine
+from recycle.record.reporting import EventFile
 
 FOUR = ["W0_0", "W0_1", "W1_0", "W1_1"]
 HEAD = RunLine("recycle run", 1, "t", "us", "measured")
@@ -132,3 +135,17 @@ def test_the_history_of_a_run_is_read_from_its_files(tmp_path):
 @pytest.mark.parametrize("turn", range(len(KILLED)))
 def test_the_order_of_lines_changes_nothing_in_the_end(turn):
     assert told(KILLED[turn:] + KILLED[:turn])[0].changes == told(KILLED)[0].changes
+
+
+def test_views_are_numbered_on_behind_whatever_is_half_written(tmp_path):
+    assert next_epoch(tmp_path) == 0
+    for name in ("W0_0", "W1_0", "launcher"):
+        with closing(EventFile(tmp_path / "events", name, "a run", pytest.fail)) as file:
+            for epoch in range(3):
+                file.write(view(epoch, FOUR, 3))
+    (tmp_path / "events" / "launcher.jsonl").write_bytes(b"")
+    with (tmp_path / "events" / "W1_0.jsonl").open("ab") as broken:
+        broken.write(b'{"type":"vie{"type":"view"\n')
+    assert next_epoch(tmp_path) == 3
+    (tmp_path / "events" / "W1_0.jsonl").write_bytes(b'{"type":"run"')
+    assert len(load_history(tmp_path).changes) == 2

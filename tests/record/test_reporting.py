@@ -6,7 +6,6 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from recycle.errors import UserError
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.reading import load_lines, load_recording
@@ -25,8 +24,7 @@ def view(epoch, servers=("W0_0", "W1_0")):
 
 def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_events(tmp_path):
     sent = []
-    with closing(EventFile(tmp_path, "W0_0", "a run")) as file:
-        reporter = FileReporter(file, sent.append)
+    with closing(FileReporter(tmp_path, "W0_0", "a run", sent.append)) as reporter:
         reporter.tell(ITERATION, [SPAN])
         reporter.tell(view(1))
     lines = list(load_lines(tmp_path))
@@ -39,7 +37,7 @@ def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_even
 
 
 def test_servers_that_are_dead_from_the_start_are_recorded_once_when_the_clock_is_known(tmp_path):
-    with closing(EventFile(tmp_path, "W0_0", "a run", [SECOND])) as file:
+    with closing(EventFile(tmp_path, "W0_0", "a run", pytest.fail, [SECOND])) as file:
         file.write(view(0))
         file.write(ITERATION, [SPAN])
         file.write(ITERATION, [SPAN])
@@ -47,18 +45,24 @@ def test_servers_that_are_dead_from_the_start_are_recorded_once_when_the_clock_i
     assert dead == [InstantLine("failure", 10.0, "W1_0", "W1_0 is dead")]
 
 
-def test_a_full_disk_ends_the_recording_and_not_the_run(tmp_path):
+def test_what_cannot_be_recorded_is_a_warning_for_who_watches(tmp_path):
     (tmp_path / "W0_0.jsonl").symlink_to("/dev/full")
     sent = []
-    with closing(EventFile(tmp_path, "W0_0", "a run")) as file:
-        FileReporter(file, sent.append).tell(ITERATION, [SPAN])
-    assert len(sent) == 1
+    with closing(FileReporter(tmp_path, "W0_0", "a run", sent.append)) as reporter:
+        reporter.tell(ITERATION, [SPAN])
+    warning, event = (msgspec.json.decode(each, type=IterationLine | InstantLine) for each in sent)
+    assert (warning.kind, warning.server) == ("warning", "W0_0")
+    assert warning.text.startswith(f"the recording in {tmp_path} cannot be written: No space left on device;")
+    assert event == ITERATION
 
 
-def test_a_folder_that_cannot_be_made_is_said_so(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="choose another folder"):
-        EventFile(tmp_path / "file" / "events", "W0_0", "a run")
+def test_a_line_that_a_killed_process_has_begun_is_no_obstacle_for_the_next_one(tmp_path):
+    for _ in range(2):
+        with closing(EventFile(tmp_path, "W0_0", "a run", pytest.fail)) as file:
+            file.write(ITERATION)
+        with (tmp_path / "W0_0.jsonl").open("ab") as killed:
+            killed.write(b'{"type":"iterat')
+    assert [line for line in load_lines(tmp_path) if isinstance(line, IterationLine)] == [ITERATION, ITERATION]
 
 
 @pytest.mark.parametrize(("server", "lines"), [(FIRST, 1), (SECOND, 0)])

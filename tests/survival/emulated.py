@@ -28,7 +28,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
-from recycle.record.reporting import Event, EventFile, FileReporter, Reporter
+from recycle.record.reporting import Event, FileReporter, Reporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
@@ -328,7 +328,7 @@ class Scenario:
             status, version = path.read_text().split()
             ends[path.name] = (int(status), int(version))
         path = self.folder / FIRED
-        return Result(events, load_fired(path) if path.exists() else (), error, ends, self.folder)
+        return Result(events, load_fired(path), error, ends, self.folder)
 
     def _require_nobody_left(self) -> None:
         """All processes of the run are gone, soon if not at once."""
@@ -349,11 +349,12 @@ class Scenario:
         send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
 
         def survive() -> int:
-            file = EventFile(self.folder / "events", str(member), "emulated")
-            reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+            reporter = FileReporter(
+                self.folder / "events", str(member), "emulated", lambda content: send(ReportMessage(content))
+            )
             emulated = Emulated(JOB, self.mode.optimizer == "staggered", SLOT, self.iterations)
             trainee = ScenarioServer(emulated, member, reporter, self)
-            fired = FiredFile(self.folder / FIRED, member.server, member.incarnation)
+            fired = FiredFile(self.folder / FIRED, print, member.server, member.incarnation)
 
             def tell(fault: Fault, time_ns: int) -> None:
                 fired.write(fault, time_ns)

@@ -7,9 +7,12 @@ import pytest
 
 from harness.processes import send_signal
 from harness.waiting import ForReturn, wait_between
+from recycle.errors import RunFailed
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
+from recycle.megatron.gpt import checkpointing
 from recycle.megatron.gpt.checkpointing import Checkpointing
+from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
@@ -84,7 +87,8 @@ def test_what_fails_again_and_again_without_a_death_ends_the_run(tmp_path, monke
 
 def test_a_full_disk_is_a_warning_until_the_last_checkpoint_and_leaves_the_one_before(tmp_path, reference):
     run = Trained(tmp_path / "run", fault(Kind.DISK_FULL, "W0_0", step=5), checkpoint_every=4)
-    (warning,) = run.texts("warning")
+    recording, warning = run.texts("warning")
+    assert recording.startswith(f"the recording in {tmp_path / 'run' / 'events'} cannot be written: File too large")
     for step, text in ((8, warning), (12, run.error)):
         assert f"step-{step:08d}" in text
         assert "cannot be written" in text
@@ -96,16 +100,45 @@ def test_a_full_disk_is_a_warning_until_the_last_checkpoint_and_leaves_the_one_b
     assert all(losses == pytest.approx(expected[step], rel=SAME) for step, losses in told.items())
 
 
+def test_a_checkpoint_that_could_not_be_written_is_tried_again(tmp_path, reference, monkeypatch):
+    write = checkpointing.write_stage
+
+    def fail_at_first(root, step, stage, state):
+        if step == 3:
+            raise RunFailed("checkpoint: step-3 cannot be written: No space left on device")
+        write(root, step, stage, state)
+
+    monkeypatch.setattr(checkpointing, "write_stage", fail_at_first)
+    monkeypatch.setattr(checkpointing, "AGAIN", 0.0)
+    monkeypatch.setattr(checkpointing, "COSTS", 0)
+    monkeypatch.setattr(Run, "is_due", lambda run, step: step == 3)
+    run = Trained(tmp_path / "run", evaluate_every=4)
+    again, last = run.steps
+    assert 3 < again < last == ITERATIONS
+    assert set(run.texts("warning")) == {"checkpoint: step-3 cannot be written: No space left on device"}
+    run.require_same(reference, IterationLine, EvaluationLine)
+
+
+def test_the_last_checkpoint_is_what_a_run_ends_with_where_it_cannot_be_completed(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("recycle.runtime.step.checkpoint._put", fail)
+    run = Trained(tmp_path / "run")
+    assert run.error.startswith(f"checkpoint: {run.run.checkpoints / 'step-00000012'} cannot be written: ")
+    assert run.of(DeathLine) == []
+
+
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch):
     save = Checkpointing.save
 
-    def die_at_eight(checkpointing, step, network):
+    def die_at_eight(saving, step, network):
         if step == 8 and network.server == Server(0, 1) and network.view.epoch == 0:
-            folder = checkpointing._run.checkpoints / ".step-00000008.partial" / "stage-1"
+            folder = saving._run.checkpoints / ".step-00000008.partial" / "stage-1"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "half").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
-        save(checkpointing, step, network)
+        save(saving, step, network)
 
     monkeypatch.setattr(Checkpointing, "save", die_at_eight)
     run = Trained(tmp_path / "run", checkpoint_every=4)

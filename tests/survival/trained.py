@@ -62,7 +62,7 @@ class Trained:
             self.error = str(error)
         require_plain(self.error, *map(str, self.events))
         path = folder / FIRED
-        fired = [each.fault for each in load_fired(path)] if path.exists() else []
+        fired = [each.fault for each in load_fired(path)]
         assert sorted(fired) == sorted(map(str, faults)), self.story
         assert sorted(self.texts("fault")) == sorted(map(str, faults)), self.story
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Self
@@ -45,7 +46,7 @@ def begin_recordings(folder: Path | None, plan: Plan) -> int:
         The number of its first view: where there are recordings of an earlier start, they are gone on with.
 
     Raises:
-        UserError: it cannot be written, or what is there cannot be read.
+        UserError: it cannot be written.
     """
     if folder is None:
         return 0
@@ -104,7 +105,8 @@ class Recording:
         path = folder / "events" / f"{name}.jsonl"
         goes_on = not member.incarnation and path.exists()
         tells_dead = member.server == min(plan.programs)
-        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", tuple(plan.dead) if tells_dead else ())
+        dead = tuple(plan.dead) if tells_dead else ()
+        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", _warn, dead)
         return cls(file, member, plan, first, goes_on)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
@@ -174,6 +176,12 @@ class Recording:
     def _epoch_of(self, step: int) -> int:
         """Of the view in which an iteration was made, which may be over when it is told of."""
         return max((epoch for epoch, first in self._views.items() if first <= step), default=max(self._views))
+
+
+def _warn(text: str) -> None:
+    with suppress(OSError):  # what has no room may be the log as well
+        sys.stderr.write(f"recycle: {text}\n")
+        sys.stderr.flush()
 
 
 def _loss(losses: Mapping[str, Any]) -> list[float]:

@@ -1,9 +1,12 @@
 """A server's part in the checkpoints of a run."""
 
+import time
+from typing import Literal
+
 import torch
 
 from recycle.control.view import ServerRank
-from recycle.errors import RunFailed, UserError
+from recycle.errors import RunFailed
 from recycle.holding import live_holders
 from recycle.job import Server
 from recycle.megatron.gpt.recut import Cut, read_recut, shard
@@ -20,12 +23,16 @@ from recycle.runtime.step.checkpoint import (
     checkpoints,
     complete,
     folder_of,
+    give_up,
     read_manifest,
     write_stage,
 )
 
 STAGES = "stages"
 """The setting that may change from one run to the next that goes on from its checkpoint."""
+
+AGAIN, COSTS = 30.0, 20
+"""One that could not be written is tried again after so many seconds, and so many times what the attempt took."""
 
 
 class Checkpointing:
@@ -54,6 +61,8 @@ class Checkpointing:
         self._training = training
         self._reporter = reporter
         self.saving: Saving | None = None
+        self._owed = False
+        self._due_again = 0.0
 
     def load(self, step: int) -> None:
         """See Durable.
@@ -92,8 +101,9 @@ class Checkpointing:
         if leads and self.saving is not None:
             self.saving.finish()
         if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())):
+            self._owed = False
             return
-        failures = torch.zeros(1)
+        began, failed = time.monotonic(), False
         stages = self._training.chunks
         live = live_holders(self._training.job, frozenset(view.servers))
         writers = [live[stage][0] for stage in stages]
@@ -105,19 +115,36 @@ class Checkpointing:
             for stage, state in mine:
                 write_stage(self._run.checkpoints, step, shard(stage, self._rank.number), state)
         except RunFailed as error:
-            failures += 1
-            if step == self._run.iterations:
-                raise  # there is no later one
-            self._warn(str(error))
-        if not self._sum(network, failures) and leads:
+            failed = self._fail(step, error)
+        if not self._sum(network, torch.ones(1) * failed) and leads:
             try:
                 complete(self._run.checkpoints, self.manifest(step), self._run.keep)
-            except UserError as error:
-                self._warn(str(error))
-        self._sum(network, torch.zeros(1))
+            except RunFailed as error:
+                failed = self._fail(step, error)
+        self._owed = bool(self._sum(network, torch.ones(1) * failed))
+        if self._owed and leads:
+            give_up(self._run.checkpoints)
+        if self.saving is not None:
+            self.saving.failed = False
+        ended = time.monotonic()
+        self._due_again = ended + max(AGAIN, COSTS * (ended - began))
 
-    def _warn(self, text: str) -> None:
-        self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
+    @property
+    def is_owed(self) -> bool:
+        """Whether the last one that was due could not be written."""
+        return self._owed or (self.saving is not None and self.saving.failed)
+
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether it is time to try again, as far as this rank knows."""
+        return self.is_owed and time.monotonic() >= self._due_again
+
+    def _fail(self, step: int, error: RunFailed) -> Literal[True]:
+        """It cannot be written, and is tried again; the last one of a run is not."""
+        if step == self._run.iterations:
+            raise error
+        self._reporter.tell(InstantLine("warning", now(), str(self._server), str(error)))
+        return True
 
     def _sum(self, network: Network, tensor: torch.Tensor) -> float:
         """Over all ranks: those of one number meet, and then those of each server. Who has it knows that all came."""

@@ -140,6 +140,16 @@ class GptServer:
         if self.training.newest == 0:
             self.training.tie_embeddings()
 
+    @property
+    def owes_checkpoint(self) -> bool:
+        """See Loop."""
+        return self.checkpoints.is_owed
+
+    @property
+    def saves_again(self) -> bool:
+        """See Loop."""
+        return self.checkpoints.is_tried_again
+
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Loop."""
         run = self._run

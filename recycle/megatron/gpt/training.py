@@ -25,7 +25,7 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.moves import Mover
 from recycle.record.history import next_epoch
 from recycle.record.recording import InstantLine
-from recycle.record.reporting import Event, EventFile, FileReporter, Reporter, SilentReporter
+from recycle.record.reporting import Event, FileReporter, Reporter, SilentReporter
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
@@ -45,7 +45,7 @@ from recycle.runtime.recover.plans import Maker, Planning, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.runtime.recover.view_reports import first_view, now
-from recycle.runtime.step.checkpoint import adopt, checkpoints
+from recycle.runtime.step.checkpoint import adopt, checkpoints, give_up
 
 Watch = Callable[[Event], None]
 
@@ -91,6 +91,7 @@ def train(
             adopt(run.resume_from, run.checkpoints)
         refuse_to_overwrite(run)
         run.folder.mkdir(parents=True, exist_ok=True)
+        give_up(run.checkpoints)
         run.save()
     newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
     if run.protected:
@@ -198,8 +199,13 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
         reporter: Reporter = SilentReporter()
         if door.rank.is_first:
             name = str(member.server) if member.incarnation == 0 else str(member)
-            file = EventFile(run.events, name, f"{run.plan.job.name}, trained", ahead=send.ahead)
-            reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+            reporter = FileReporter(
+                run.events,
+                name,
+                f"{run.plan.job.name}, trained",
+                lambda content: send(ReportMessage(content)),
+                ahead=send.ahead,
+            )
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
         trained = GptServer(run, member.server, text, reporter, keep=True, rank=door.rank, device=device)
@@ -207,7 +213,11 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
         mine = faults.of_worker(member.server, member.incarnation) if door.rank.is_first else ()
         hooks: list[Hooks] = []
         if mine:
-            fired = FiredFile(run.folder / FIRED, member.server, member.incarnation)
+
+            def warn(text: str) -> None:
+                reporter.tell(InstantLine("warning", now(), str(member.server), text))
+
+            fired = FiredFile(run.folder / FIRED, warn, member.server, member.incarnation)
 
             def tell(fault: Fault, time_ns: int) -> None:
                 fired.write(fault, time_ns)
@@ -239,8 +249,7 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     reporter: Reporter = SilentReporter()
     if rank.is_first:
         failed = tuple(run.plan.dead) if process.rank == 0 else ()
-        file = EventFile(run.events, str(server), f"{run.plan.job.name}, trained", failed)
-        reporter = FileReporter(file, process.report)
+        reporter = FileReporter(run.events, str(server), f"{run.plan.job.name}, trained", process.report, failed)
     store = process.store()
     trained = GptServer(run, server, text, reporter, keep=False, rank=rank, device=device)
     training = trained.training

@@ -146,6 +146,16 @@ class EmulatedServer:
         self._epoch = network.view.epoch
         self._worker = Worker(plan, self._stages, counted, network, self.recorder, hooks, notices)
 
+    @property
+    def owes_checkpoint(self) -> bool:
+        """See Loop: it makes none."""
+        return False
+
+    @property
+    def saves_again(self) -> bool:
+        """See Loop."""
+        return False
+
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Loop: nothing is due."""
 

@@ -29,24 +29,26 @@ class Notices(NamedTuple):
     Attributes:
         admit: that somebody waits to be let in.
         unprotected: that the store cannot be reached.
+        unsaved: that a checkpoint which could not be written is to be tried again.
         leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; last, those who hold
             nothing. Empty for nobody.
     """
 
     admit: int = 0
     unprotected: int = 0
+    unsaved: int = 0
     leaving: tuple[int, ...] = ()
 
     def encoded(self, units: int) -> torch.Tensor:
         """As it is summed over all servers of a job with so many stages, or chunks."""
         leaving = self.leaving or (0,) * (units + 1)
-        return torch.tensor([self.admit, self.unprotected, *leaving], dtype=torch.int32)
+        return torch.tensor([self.admit, self.unprotected, self.unsaved, *leaving], dtype=torch.int32)
 
     @classmethod
     def decoded(cls, tensor: torch.Tensor) -> Self:
         """The same again."""
-        admit, unprotected, *leaving = tensor.tolist()
-        return cls(admit, unprotected, tuple(leaving) if any(leaving) else ())
+        admit, unprotected, unsaved, *leaving = tensor.tolist()
+        return cls(admit, unprotected, unsaved, tuple(leaving) if any(leaving) else ())
 
 
 class NoticeExchange:

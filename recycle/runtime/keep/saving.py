@@ -81,12 +81,16 @@ class Saving:
         target: what is written, and where.
         find_desks: gives the keepers of the run; raises StoreLost where nobody can say.
         tell: tells the user something.
+
+    Attributes:
+        failed: whether what was due last could not be written.
     """
 
     def __init__(self, target: Target, find_desks: Callable[[], Sequence[Desk]], tell: Tell) -> None:
         self._target = target
         self._find_desks = find_desks
         self._tell = tell
+        self.failed = False
         self._leads = False
         self._begun = 0
         self._left_out = 0
@@ -151,8 +155,10 @@ class Saving:
             _release(desks, step - 1)
             if step > _newest(self._target.root):
                 self._write(step, desks, stopped)
+            self.failed = False
         except (_GivenUp, StoreLost, UserError, OSError) as error:
             if not stopped.is_set():
+                self.failed = True
                 self._say("warning", f"the checkpoint of step {step} is not written from memory: {error}")
         if not stopped.is_set():
             _release(desks, step)

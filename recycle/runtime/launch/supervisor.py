@@ -21,17 +21,18 @@ from recycle.control.messages import Death, Description, Opening
 from recycle.control.participant import Participant, first_rank, members_of
 from recycle.control.view import Member
 from recycle.errors import EndedBySignal, RunFailed
-from recycle.faults.fired import FiredFile, unfired
+from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Kind
 from recycle.holding import sole_units, units_of, units_text
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
-from recycle.record.reporting import Event, EventFile
+from recycle.record.reporting import Event
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.call_off import CallOff
 from recycle.runtime.launch.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
+from recycle.runtime.launch.news import News
 from recycle.runtime.launch.outcome import before_run, is_over, live_elsewhere, ranks_at_end, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
@@ -71,7 +72,8 @@ class Supervisor:
         self._fork_server = ForkServer(host, start, None if keeping is None else keeping.seat.listener)
         self._keeper = HostKeeper(self._token, self._fork_server)
         self._inbox.open()
-        self._file = EventFile(setting.folder / "events", "launcher", f"{setting.job.name}, the launcher")
+        self._news = News(setting.folder, f"{setting.job.name}, the launcher", watch)
+        self._fired = FiredFile(setting.folder / FIRED, self._news.warn)
         self._port = 0
         self._store_pid = 0
         self._store_due: float | None = None
@@ -89,7 +91,7 @@ class Supervisor:
         self._watchlist = Watchlist[Member](setting.store_silence)
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(lambda: self._began > 0)
-        self._call_off = CallOff(self._signals, self._tell)
+        self._call_off = CallOff(self._signals, self._news.tell)
 
     def run(self) -> None:
         """Wait for the end of the run.
@@ -108,9 +110,9 @@ class Supervisor:
                 while not self._is_over():
                     self._look()
             self._require_kept()
-            for fault in unfired(setting.faults, setting.folder / FIRED):
+            for fault in self._fired.unfired(setting.faults):
                 text = f"{fault}: it did not happen, because its server or its instruction was not there"
-                self._tell(InstantLine("warning", now(), None, text))
+                self._news.tell(InstantLine("warning", now(), None, text))
             if setting.meeting is not None:
                 setting.meeting.leave(0)
                 setting.meeting.dismiss(ranks_at_end(setting.endpoint(self._port, self._token), setting.servers))
@@ -118,7 +120,7 @@ class Supervisor:
             self._keeper.end(over=self._board is not None and is_over(self._board))
             self._fork_server.end()
             self._inbox.close()
-            self._file.close()
+            self._news.close()
 
     def _look(self) -> None:
         """Take in what has happened since the last look, or happens in a moment, and do what is due."""
@@ -159,14 +161,14 @@ class Supervisor:
         if meeting is not None:
             meeting.receive()
         for text in self._keeper.open(self._setting):
-            self._tell(InstantLine("memory", now(), None, text))
+            self._news.tell(InstantLine("memory", now(), None, text))
         self._open_board()
         if meeting is not None:
             directory = self._keeper.directory
             kept = directory is not None and directory.survival(1) == 1
             held = [units_of(self._setting.job, each) for each in self._setting.servers]
             for text in meeting.risks(held, self._setting.ranks, kept=kept):
-                self._tell(InstantLine("warning", now(), None, text))
+                self._news.tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 
     def _await_store(self) -> None:
@@ -181,11 +183,11 @@ class Supervisor:
                 self._store_pid, self._port = event.pid, event.port
             else:
                 self._store_due = time.monotonic() + self._setting.durations.silence
-                self._tell(InstantLine("warning", now(), None, "the store's process is gone"))
+                self._news.tell(InstantLine("warning", now(), None, "the store's process is gone"))
             return
         if event.name == "keeper":
             for text in self._keeper.learn(event):
-                self._tell(InstantLine("warning", now(), None, text))
+                self._news.tell(InstantLine("warning", now(), None, text))
             return
         participant = Participant.parse(event.name, self._setting.ranks)
         if event.kind == "started":
@@ -218,13 +220,8 @@ class Supervisor:
                 self._note(msgspec.json.decode(content, type=Event))
             case ErrorMessage() as message:
                 raise message.as_error()
-            case FailureMessage(detail) as message:
-                folder = self._setting.folder / "failures"
-                folder.mkdir(exist_ok=True)
-                path, server = folder / f"{participant}.txt", participant.member.server
-                path.write_bytes(detail.encode())
-                text = f"{participant.rank.of(server)} failed: {message.summary}; {path} says where"
-                self._tell(InstantLine("warning", now(), str(server), text))
+            case FailureMessage() as message:
+                self._news.tell_failure(participant, message)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, ViewLine):
@@ -234,10 +231,6 @@ class Supervisor:
             self._step = max(self._step, event.step + 1)
         elif isinstance(event, InstantLine) and event.kind == "end" and event.text not in self._reasons:
             self._reasons.append(event.text)
-        self._watch(event)
-
-    def _tell(self, event: Event) -> None:
-        self._file.write(event)
         self._watch(event)
 
     # How a run ends.
@@ -313,10 +306,10 @@ class Supervisor:
             return
         self._faults.remove(fault)
         if not targets and fault.kind is not Kind.JOIN:
-            self._tell(InstantLine("warning", now(), None, f"{fault}: no live process is left for it"))
+            self._news.tell(InstantLine("warning", now(), None, f"{fault}: no live process is left for it"))
             return
-        FiredFile(self._setting.folder / FIRED).write(fault, time.monotonic_ns())
-        self._tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
+        self._fired.write(fault, time.monotonic_ns())
+        self._news.tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
         for server in fault.servers if fault.kind is Kind.JOIN else ():
             self._start_replacement(server)
         for pid in targets:
@@ -343,7 +336,7 @@ class Supervisor:
             life = Member(server, self._board.joining.new_incarnation(server))
         except StoreLost:
             text = f"{server} cannot be replaced while the store is lost"
-            self._tell(InstantLine("warning", now(), str(server), text))
+            self._news.tell(InstantLine("warning", now(), str(server), text))
             return
         for each in Participant.all_of(life, self._setting.ranks):
             self._fork_server.start_server(str(each), self._port)
@@ -356,12 +349,12 @@ class Supervisor:
             return
         refusal = self._restarts.refusal(server)
         if refusal:
-            self._tell(InstantLine("warning", now(), str(server), refusal))
+            self._news.tell(InstantLine("warning", now(), str(server), refusal))
         alive = [each.server for each in self._going - members_of(self._ended)]
         alive += live_elsewhere(self._board, members_of(self._agents))
         if (lost := sole_units(self._setting.job, server, alive)) and self._setting.durable():
             text = f"no live server of {units_text(self._setting.job, lost)} is left: {server} is started again"
-            self._tell(InstantLine("warning", now(), str(server), text))
+            self._news.tell(InstantLine("warning", now(), str(server), text))
             self._start_again(member)
 
     def _start_again(self, member: Member) -> None:

@@ -208,13 +208,20 @@ class Survivor:
             if self._moving.look(shares) and (order := self._order) is not None:
                 self._admission.order(order)
 
-    def exchange_notices(self) -> Notices:
-        """Between two iterations: look after the store, and say what all should know; gives what all said."""
+    def exchange_notices(self, *, unsaved: bool = False) -> Notices:
+        """Between two iterations: look after the store, and say what all should know.
+
+        Args:
+            unsaved: whether a checkpoint is to be tried again.
+
+        Returns:
+            What all said.
+        """
         self._store_loss.look()
         notices = self._rebuilding.notices
         self._told_to_leave = self._told_to_leave or self._alarm_watch.told_to_end
         asks = self._admission.is_asked_for or self._wish is not None
-        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), self._leaving)
+        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), int(unsaved), self._leaving)
         return notices.heard
 
     def tell_to_leave(self, cause: str) -> None:
@@ -251,15 +258,19 @@ class Survivor:
             return False
         return max(self._rebuilding.notices.heard.leaving) >= HOLDERS
 
-    def part(self) -> None:
+    def part(self, *, saved: bool = True) -> None:
         """Servers leave, and this may be one of them; all come here, before the same iteration.
+
+        Args:
+            saved: whether there is a checkpoint, where the run ends.
 
         Raises:
             AdmissionPause: it is not, or the run ends.
         """
         recovery = self._recovery
         if self.is_end:
-            done = f"training has ended after {recovery.step} iterations, with a checkpoint"
+            checkpoint = "with a checkpoint" if saved else "and their checkpoint could not be written"
+            done = f"training has ended after {recovery.step} iterations, {checkpoint}"
             recovery.stop = f"told to end: {done}; go on with --resume"
             raise AdmissionPause("the run ends")
         if not self._rebuilding.notices.said.leaving:

@@ -19,6 +19,7 @@ class TrainingLoop:
         self._survivor = survivor
         self._loop = loop
         self._saved_unprotected = False
+        self._heard_unsaved = False
 
     def run(self) -> int:
         """Train until the end, or until this process has to end; gives its exit status."""
@@ -50,17 +51,20 @@ class TrainingLoop:
 
     def _at_boundary(self) -> None:
         survivor, loop = self._survivor, self._loop
-        heard = survivor.exchange_notices()
+        # Where it was heard already, who says it again is not heard a second time before the next attempt has failed.
+        heard = survivor.exchange_notices(unsaved=loop.saves_again and not self._heard_unsaved)
         # Every server hears in the same iteration that one has lost the store: a checkpoint is made once.
         save = heard.unprotected > 0 and not self._saved_unprotected
         self._saved_unprotected = heard.unprotected > 0
+        save = save or (heard.unsaved > 0 and not self._heard_unsaved)
+        self._heard_unsaved = heard.unsaved > 0
         admits, parting = heard.admit > 0 and heard.unprotected == 0, survivor.is_parting
         save = save or survivor.is_end or survivor.takes_shards
         loop.between(survivor.step, save=save, settle=admits or parting)
         if survivor.step == loop.last:
             return
         if parting:
-            survivor.part()
+            survivor.part(saved=not loop.owes_checkpoint)
             return
         if admits:
             raise AdmissionPause("new servers are admitted")

@@ -19,7 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from recycle.errors import RunFailed
+from recycle.errors import RunFailed, UserError
 from recycle.files import read_bytes, write_whole
 from recycle.runtime.errors import RunError
 from recycle.runtime.plain_words import plain
@@ -94,10 +94,9 @@ def write_shard(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
         digests = {each.name: _digest(each) for each in sorted(folder.iterdir()) if each.name != DIGESTS}
         (folder / DIGESTS).write_bytes(msgspec.json.encode(digests))
     except (OSError, dcp.api.CheckpointException) as error:
-        raise RunFailed(
-            f"checkpoint: {folder} cannot be written: {_cause(error)}; make room or choose another folder. "
-            "Earlier checkpoints are as they were"
-        ) from error
+        # Where there is too little room, half a checkpoint must not take what is left.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise _unwritten(folder, error) from error
 
 
 def attempt_folder(root: Path, step: int) -> Path:
@@ -117,16 +116,26 @@ def complete(root: Path, manifest: Manifest, keep: int = KEPT, partial: Path | N
         partial: where it was made; None for where ``write_stage`` writes.
 
     Raises:
-        UserError: the manifest cannot be written.
+        RunFailed: it cannot be made valid.
     """
     partial = partial or _partial(root, manifest.step)
+    final = folder_of(root, manifest.step)
     shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
     manifest = msgspec.structs.replace(manifest, shards=shards)
-    write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
-    _put(partial, folder_of(root, manifest.step))
-    begun = [each for each in root.glob(f".step-*{_PARTIAL}") if each.name < f".step-{manifest.step + 1:08d}"]
+    try:
+        write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+        _put(partial, final)
+    except (OSError, UserError) as error:
+        raise _unwritten(final, error) from error
+    begun = [each for each in _begun(root) if each.name < f".step-{manifest.step + 1:08d}"]
     for old in (*checkpoints(root)[:-keep], *begun):
         shutil.rmtree(old, ignore_errors=True)
+
+
+def give_up(root: Path) -> None:
+    """Remove what was written of checkpoints that were never completed, and that nobody writes any more."""
+    for each in _begun(root):
+        shutil.rmtree(each, ignore_errors=True)
 
 
 def find_damage(folder: Path) -> str:
@@ -289,6 +298,17 @@ def require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: Ma
                 f"{path}: it holds {has} for {name}, and this model needs {tuple(parameter.shape)}: "
                 "the checkpoint is of a model of another shape"
             )
+
+
+def _begun(root: Path) -> list[Path]:
+    return list(root.glob(f".step-*{_PARTIAL}"))
+
+
+def _unwritten(path: Path, error: BaseException) -> RunFailed:
+    return RunFailed(
+        f"checkpoint: {path} cannot be written: {_cause(error)}; make room or choose another folder. "
+        "Earlier checkpoints are as they were"
+    )
 
 
 def _partial(root: Path, step: int) -> Path:

@@ -179,6 +179,14 @@ class Loop(Protocol):
     def last(self) -> int:
         """The step at which training ends."""
 
+    @property
+    def owes_checkpoint(self) -> bool:
+        """Whether the last checkpoint that was due could not be written."""
+
+    @property
+    def saves_again(self) -> bool:
+        """Whether this server has it tried again."""
+
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """What is due before an iteration: a checkpoint, a look at held-out data. All servers come here.
 

@@ -36,7 +36,7 @@ class Child:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                self._run(Injector(faults, FiredFile(self.fired, ME).write, list))
+                self._run(Injector(faults, FiredFile(self.fired, print, ME).write, list))
                 body()
                 os._exit(0)
             finally:
@@ -162,14 +162,16 @@ def test_a_full_disk_fails_writes_leaves_the_old_file_and_ends(tmp_path):
     path.write_bytes(b"old")
 
     def body():
-        injector = Injector([fault(Kind.DISK_FULL, duration=2.0)], FiredFile(tmp_path / "disk.jsonl", ME).write, list)
+        injector = Injector(
+            [fault(Kind.DISK_FULL, duration=2.0)], FiredFile(tmp_path / "disk.jsonl", print, ME).write, list
+        )
         injector.before(1, FORWARD)
         try:
             write_whole(path, b"new")
         except UserError as error:
             os.write(write, str(error).encode())
         assert path.read_bytes() == b"old"
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["disk.jsonl", "done", "fired.jsonl", "state"]
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["disk.jsonl", "done", "state"]
         while path.read_bytes() == b"old":
             time.sleep(0.01)
             try:

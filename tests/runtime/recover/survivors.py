@@ -17,7 +17,7 @@ from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.record.reporting import EventFile, FileReporter
+from recycle.record.reporting import FileReporter
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import Setting
@@ -133,8 +133,9 @@ def survive(folder, make_trainee, ends, trouble=lambda _: None, hooks=lambda _: 
         send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
 
         def survive():
-            file = EventFile(folder / "events", str(member), "test")
-            reporter = FileReporter(file, lambda content: send(ReportMessage(content)))
+            reporter = FileReporter(
+                folder / "events", str(member), "test", lambda content: send(ReportMessage(content))
+            )
             trainee = make_trainee(member.server, reporter)
             trainee.prepare(member, folder, ends, trouble)
             plans = Plans(plan, None, lambda failed: make_plan(job, failed, Mode(), QUICK))
