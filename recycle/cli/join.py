@@ -7,6 +7,7 @@ import click
 from recycle.cli.model import quiet
 from recycle.cli.parameters import SERVER
 from recycle.control.agent import FENCED, STOPPED
+from recycle.control.run_folder import shared
 from recycle.errors import RunFailed
 from recycle.job import Server
 
@@ -45,7 +46,8 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     if address is not None:
         address = choose_address(address, None)
     run = Run.read(folder)
-    status = join_run(run, server, planning_of(run), address)
+    with shared(folder):
+        status = join_run(run, server, planning_of(run), address)
     if status and run.is_done:
         raise RunFailed(f"{folder}: {LATE}")
     if status:

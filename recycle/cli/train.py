@@ -15,6 +15,7 @@ from recycle.cli.options import GroupedOption, JobCommand, device_option, job_op
 from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
+from recycle.control.run_folder import shared, taken
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
@@ -273,6 +274,8 @@ def command(
     )
     meeting = None if start is None else meet(start, start_within, cluster)
     with nullcontext() if meeting is None else meeting.telling_others():
+        if start is None or start.rank == 0:
+            click.get_current_context().with_resource(taken(output))
         host = choose_address(address, start)
     if meeting is not None:
         meeting.address = host
@@ -363,8 +366,9 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     """
     from recycle.cli.planning import planning_of
     from recycle.cli.stand_in import StandIn
+    from recycle.control.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
-    from recycle.runtime.launch.keepers import Seat, last_token
+    from recycle.runtime.launch.keepers import Seat
 
     def say(text: str) -> None:
         make_console(error=True).print(f"recycle: {text}", markup=False)
@@ -372,7 +376,8 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     seat = Seat(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
     stand_in = StandIn(folder)
     try:
-        status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)
+        with shared(folder):
+            status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)
     finally:
         stand_in.end()
     if status:

@@ -10,6 +10,7 @@ import msgspec
 
 from recycle.control.errors import ControlError
 from recycle.control.etcd_cluster import EtcdCluster
+from recycle.control.run_folder import identity
 from recycle.files import read_bytes, write_whole
 
 JOIN_FILE = "join.json"
@@ -36,6 +37,7 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         token: the run's secret.
         prefix: of the run's keys, in a store that is not its alone.
         cluster: where the store is in etcd, and how that lets one in; None where the run serves its own.
+        folder: which one the run has; a copy of the file, in another one, is not that run's.
     """
 
     host: str
@@ -44,16 +46,18 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str
     prefix: str = ""
     cluster: EtcdCluster | None = None
+    folder: str = ""
 
     def write(self, path: Path) -> None:
-        """Write the file so that nobody but its owner can read it, at no moment.
+        """Write the file, with its folder, so that nobody but its owner can read it, at no moment.
 
         Raises:
             UserError: it cannot be written.
         """
+        here = msgspec.structs.replace(self, folder=identity(path.parent))
         mask = os.umask(0o077)
         try:
-            write_whole(path, msgspec.json.encode(self) + b"\n")
+            write_whole(path, msgspec.json.encode(here) + b"\n")
         finally:
             os.umask(mask)
 
@@ -68,3 +72,17 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.json.decode(read_bytes(path), type=cls)
         except msgspec.DecodeError as error:
             raise ControlError(f"{path}: is not the join file of a run: {error}") from error
+
+
+def last_token(folder: Path) -> str:
+    """Of the last start of a run in a folder; empty if there was none in this one, of which it may be a copy.
+
+    Args:
+        folder: with its join file.
+    """
+    path = folder / JOIN_FILE
+    try:
+        last = JoinFile.read(path) if path.exists() else None
+        return last.token if last is not None and last.folder == identity(folder) else ""
+    except ControlError:
+        return ""

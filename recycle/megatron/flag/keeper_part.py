@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recycle.control.board import Board
 from recycle.control.errors import StoreLost
-from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.control.joinfile import JOIN_FILE, JoinFile, last_token
 from recycle.control.participant import participants_of
 from recycle.control.view import Member
 from recycle.errors import UserError
@@ -15,7 +15,7 @@ from recycle.job import Server
 from recycle.megatron.flag.flags import RESUME, Flags
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.fetching import ask_all
-from recycle.runtime.launch.keepers import KeeperSetting, Seat, dismiss, last_token, serve_from, settle
+from recycle.runtime.launch.keepers import KeeperSetting, Seat, dismiss, serve_from, settle
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import is_over, was_kept
 from recycle.runtime.net.endpoint import Endpoint

@@ -21,7 +21,7 @@ from recycle.megatron.gpt.training import serve_member
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
-from recycle.runtime.launch.keepers import Seat, dismiss_after, last_token, serve_from, settle
+from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from, settle
 from recycle.runtime.launch.lives import Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import before_run, end_with_run
@@ -139,7 +139,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     member = Member(server, board.joining.new_incarnation(server))
     del board
     if run.redundancy is not None:
-        settle(keeper_setting(run, Seat(last_token(run.folder), host, resumes=True)), endpoint, server, alive)
+        settle(keeper_setting(run, Seat(door.token, host, resumes=True)), endpoint, server, alive)
     access = RunAccess(endpoint, (door.host, door.watch))
     status = serve_all_ranks(
         run.ranks,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Literal
 
+from recycle.control.joinfile import last_token
 from recycle.control.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
@@ -15,7 +16,7 @@ from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
 from recycle.runtime.launch.keeper_finder import KeeperFinder
-from recycle.runtime.launch.keepers import KeeperSetting, Seat, last_token
+from recycle.runtime.launch.keepers import KeeperSetting, Seat
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now

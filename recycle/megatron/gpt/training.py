@@ -17,7 +17,7 @@ from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
-from recycle.megatron.gpt.resuming import begins_anew, find_newest, refuse_to_overwrite
+from recycle.megatron.gpt.resuming import begins_anew, find_newest, refuse_to_overwrite, set_earlier_aside
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import TokenText
@@ -80,7 +80,7 @@ def train(
             "exact is on: sums are not exact where one stage uses the embedding twice; do without it, or take at least "
             "two stages"
         )
-    view = View.of(run.plan, next_epoch(run.folder))
+    view = View.of(run.plan, next_epoch(run.folder) if run.goes_on else 0)
     if meeting is not None:
         _require_fit(run, len(view.servers), meeting.start.count, faults)
     text = load_text(run.text, run.model)
@@ -92,6 +92,7 @@ def train(
         refuse_to_overwrite(run)
         run.folder.mkdir(parents=True, exist_ok=True)
         give_up(run.checkpoints)
+        set_earlier_aside(run)
         run.save()
     newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
     if run.protected:

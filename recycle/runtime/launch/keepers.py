@@ -4,12 +4,10 @@ import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.board import Board
-from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.control.errors import StoreLost
 from recycle.control.participant import Participant
 from recycle.job import Server
 from recycle.runtime.errors import RunError
@@ -252,16 +250,3 @@ def dismiss(token: str) -> None:
     """The run is over, and this host's keeper is not needed any more."""
     with suppress(KeeperLost):
         KeeperClient(keeper_address(token), token, "this host's keeper").dismiss()
-
-
-def last_token(folder: Path) -> str:
-    """Of the last start of a run in its folder; empty if there was none.
-
-    Args:
-        folder: with its join file.
-    """
-    path = folder / JOIN_FILE
-    try:
-        return JoinFile.read(path).token if path.exists() else ""
-    except ControlError:
-        return ""

@@ -163,6 +163,10 @@ class Supervisor:
         for text in self._keeper.open(self._setting):
             self._news.tell(InstantLine("memory", now(), None, text))
         self._open_board()
+        # A store that takes the place of a lost one is found at the same address.
+        endpoint, watch = self._setting.endpoint(self._port, self._token), self._inbox.address[1]
+        door = JoinFile(self._setting.host, endpoint.port, watch, self._token, endpoint.prefix, self._setting.cluster)
+        door.write(self._setting.folder / JOIN_FILE)
         if meeting is not None:
             directory = self._keeper.directory
             kept = directory is not None and directory.survival(1) == 1
@@ -207,10 +211,6 @@ class Supervisor:
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
             self._board.verdicts.open(Opening.of(setting.view, setting.restore))
-        endpoint = setting.endpoint(self._port, self._token)
-        watch = self._inbox.address[1]
-        door = JoinFile(setting.host, endpoint.port, watch, self._token, endpoint.prefix, setting.cluster)
-        door.write(setting.folder / JOIN_FILE)
 
     def _hear(self, received: Received) -> None:
         participant = Participant.parse(received.sender.name, self._setting.ranks)

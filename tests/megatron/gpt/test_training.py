@@ -10,6 +10,7 @@ from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.resuming import set_earlier_aside
 from recycle.megatron.gpt.training import Run, train
 from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
@@ -150,6 +151,22 @@ def test_a_run_that_is_to_go_on_from_its_own_folder_begins_where_that_has_no_che
     after, _ = losses(msgspec.structs.replace(queued, iterations=3))
     assert (list(before), list(after)) == ([0, 1], [2])
     assert before | after == whole
+
+
+def test_what_an_earlier_start_left_to_look_at_is_not_gone_on_with(tmp_path):
+    run = Run(plan(), MODEL, 2, tmp_path)
+    for start in (1, 2):
+        (tmp_path / "events").mkdir()
+        (tmp_path / "events" / "launcher.jsonl").write_text(str(start))
+        (tmp_path / "faults.jsonl").touch()
+        set_earlier_aside(msgspec.structs.replace(run, resume=True))
+        assert (tmp_path / "events").is_dir()
+        set_earlier_aside(run)
+        aside = tmp_path / f"earlier-{start}"
+        assert sorted(each.name for each in aside.iterdir()) == ["events", "faults.jsonl"]
+        assert (aside / "events" / "launcher.jsonl").read_text() == str(start)
+    set_earlier_aside(run)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["earlier-1", "earlier-2"]
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):

@@ -1,0 +1,74 @@
+"""The folder of a run belongs to one that is alive, until its last process has ended. A copy of it does not."""
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from recycle.control import run_folder
+from recycle.control.errors import ControlError
+from recycle.control.joinfile import JOIN_FILE, JoinFile, last_token
+from recycle.control.run_folder import identity, shared, taken
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(run_folder, "PATIENCE", 0.0)
+
+
+def process(folder, part):
+    """A process that has a part in a run, and a child that outlives it; gives what kills the child."""
+    ready, begun = os.pipe()
+    leader = os.fork()
+    if leader == 0:
+        with part(folder):
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+            os.write(begun, child.to_bytes(4, "big"))
+        os._exit(0)
+    child = int.from_bytes(os.read(ready, 4), "big")
+    os.waitpid(leader, 0)
+    return lambda: os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("part", [taken, shared])
+def test_a_folder_is_taken_until_the_last_process_of_its_run_was_killed(tmp_path, monkeypatch, part):
+    folder = tmp_path / "run"
+    kill = process(folder, part)
+    refusal = r"run: a run is alive in it; wait for its end, or give this one another folder with --output"
+    with pytest.raises(ControlError, match=refusal), taken(folder):
+        pass
+    with shared(folder):
+        kill()
+    monkeypatch.setattr(run_folder, "PATIENCE", 60.0)
+    with taken(folder), shared(folder):
+        pass
+    with taken(folder):
+        pass
+
+
+def test_what_another_run_has_is_another_folder(tmp_path):
+    with taken(tmp_path / "a"), taken(tmp_path / "b"):
+        assert identity(tmp_path / "a") != identity(tmp_path / "b")
+
+
+@pytest.mark.parametrize("copy", [shutil.copy, shutil.copy2], ids=["as-new", "with-times"])
+def test_a_copy_has_neither_the_lock_nor_the_token_of_its_original(tmp_path, copy):
+    folder = tmp_path / "run"
+    with taken(folder):
+        JoinFile("127.0.0.1", 1, 2, "a secret").write(folder / JOIN_FILE)
+        shutil.copytree(folder, tmp_path / "copy", copy_function=copy)
+        with taken(tmp_path / "copy"):
+            assert last_token(tmp_path / "copy") == ""
+    with taken(folder):
+        assert last_token(folder) == "a secret"
+    folder.rename(tmp_path / "nice-name")
+    assert last_token(tmp_path / "nice-name") == "a secret"
+
+
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ControlError, match="Not a directory; choose another folder"), taken(tmp_path / "file" / "run"):
+        pass
