@@ -1,14 +1,39 @@
-"""Megatron's checkpoints where servers are dead, or die while one is written."""
+"""Megatron's checkpoints where servers are dead, die while one is written, or have no room for it."""
 
+import errno
 import inspect
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from queue import Empty
 from typing import Any, Protocol
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from recycle.runtime.errors import ViewBroken
+
+OF_DISKS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOENT,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.ESTALE,
+}
+"""With which the system says that a file cannot be written."""
+
+PROBE = 1 << 20
+"""Bytes that are written to see whether a folder takes them."""
 
 KEPT = ("save_strategy", "load_strategy")
 """What Megatron keeps between saves, in its context: who writes what, which another view does otherwise."""
@@ -39,6 +64,7 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
     """Megatron's ``save_checkpoint``, by all who live: given up whole where one dies, and made again without it.
 
     What a dead server would have written, its peers write: to Megatron the job is as large as there are live servers.
+    Where one of them cannot write it, that is no death: all give it up together, and training goes on without it.
 
     Args:
         save: Megatron's own.
@@ -52,19 +78,34 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
     def save_checkpoint(*positional: Any, **keywords: Any) -> None:
         given = signature.bind(*positional, **keywords).arguments
         begun = False
+        refusal: OSError | None = None
 
         def act() -> None:
-            nonlocal begun, last
+            nonlocal begun, last, refusal
             if view.epoch != last:
                 _forget(given.get("checkpointing_context"))
             last = view.epoch
             # Who is not through this call does not know whether others are, and write.
             again, begun = begun, True
-            if _any(again):
+            again_anywhere, refused_anywhere = _any(again, refusal is not None)
+            if again_anywhere:
                 _clear(arguments, given)
+            if refused_anywhere:
+                return
             # A reader looks for a part of each.
             arguments.world_size = torch.distributed.get_world_size()
-            save(*positional, **keywords)
+            try:
+                save(*positional, **keywords)
+            except ViewBroken:
+                raise
+            except (Exception, CheckpointException) as error:  # a full disk is said in many ways
+                refusal = _refusal(error, Path(arguments.save))
+                # Torch raises that on all ranks where it cannot be written by one.
+                if refusal is None and not isinstance(error, CheckpointException):
+                    raise
+                cause = "by another rank" if refusal is None else refusal.strerror
+                # The others wait for this rank inside Megatron's function, and only the end of the view gets them out.
+                raise ViewBroken(f"a checkpoint cannot be written: {cause}") from error
 
         view.settle()
         world_size = arguments.world_size
@@ -72,6 +113,8 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
             view.together("save", act)
         finally:
             arguments.world_size = world_size
+        if refusal is not None:
+            _warn(f"the checkpoint of iteration {given['iteration']} cannot be written: {refusal.strerror}")
 
     return save_checkpoint
 
@@ -102,8 +145,29 @@ def _clear(arguments: Any, given: MutableMapping[str, Any]) -> None:
     torch.distributed.barrier()
 
 
-def _any(here: bool) -> bool:
-    """Whether something is so on any server; all get the same answer."""
-    anywhere = torch.tensor([here], dtype=torch.int32)
+def _any(*here: bool) -> list[bool]:
+    """Which of some things are so on any server; all get the same answer."""
+    anywhere = torch.tensor(here, dtype=torch.int32)
     torch.distributed.all_reduce(anywhere, op=torch.distributed.ReduceOp.MAX)
-    return bool(anywhere.item())
+    return [bool(each) for each in anywhere.tolist()]
+
+
+def _refusal(error: BaseException, folder: Path) -> OSError | None:
+    """What the system says of a checkpoint that could not be written there; None where that is not why."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in OF_DISKS:
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(PROBE))
+    except OSError as refused:
+        return refused
+    return None
+
+
+def _warn(text: str) -> None:
+    with suppress(OSError):  # what has no room may be the log as well
+        sys.stderr.write(f"recycle: {text}; training goes on, and earlier checkpoints are as they were\n")
+        sys.stderr.flush()
