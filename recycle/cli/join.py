@@ -7,6 +7,7 @@ import click
 from recycle.cli.model import quiet
 from recycle.cli.parameters import SERVER
 from recycle.control.agent import FENCED, STOPPED
+from recycle.control.open_files import allow_most
 from recycle.control.run_folder import shared
 from recycle.errors import RunFailed
 from recycle.job import Server
@@ -38,6 +39,7 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     recycle join run --server W1_2
     """
     quiet()
+    allow_most()
     from recycle.cli.planning import planning_of
     from recycle.megatron.gpt.arriving import join_run
     from recycle.megatron.gpt.run import Run

@@ -15,6 +15,7 @@ from recycle.cli.options import GroupedOption, JobCommand, device_option, job_op
 from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
+from recycle.control.open_files import allow_most
 from recycle.control.run_folder import shared, taken
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
@@ -252,6 +253,7 @@ def command(
     if nccl and device != "cuda":
         raise UserError("--nccl: it carries what lies on GPUs; give --device cuda, or leave it out")
     require_device(device)
+    allow_most()
     protected = not unprotected
     if store is not None and not protected:
         raise UserError(

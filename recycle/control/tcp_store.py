@@ -13,6 +13,7 @@ from torch.distributed import DistError, DistStoreError, PrefixStore, Store, TCP
 
 from recycle.control import counted_log
 from recycle.control.errors import ControlError, StoreLost
+from recycle.control.open_files import why_none_opens
 from recycle.control.store import Entries
 
 LOOPBACK = "127.0.0.1"
@@ -210,4 +211,6 @@ class TorchStore:
             yield
         except (DistError, OSError) as error:
             host, port = self._address
-            raise StoreLost(f"the store at {host}:{port} does not answer") from error
+            refusal = why_none_opens()
+            why = f"cannot be reached: {refusal}" if refusal else "does not answer"
+            raise StoreLost(f"the store at {host}:{port} {why}") from error

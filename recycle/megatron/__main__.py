@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recycle.control.open_files import allow_most
 from recycle.errors import UserError
 from recycle.megatron.flag.command_line import require_command_line
 from recycle.megatron.flag.data_helpers import require_data_helpers, use_data_helpers
@@ -67,6 +68,7 @@ def main(arguments: list[str]) -> int:
     from recycle.megatron.flag.protection import find_protection
 
     asks = exit_signal(rest)
+    allow_most()
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
         if not flags.dead:

@@ -11,6 +11,10 @@ RESTARTS = 3
 """Of a server that has crashed, within an hour, if nobody says."""
 
 
+MOST_IN_PLACE = 3
+"""Of the last server that holds something, while the run gets no further."""
+
+
 def has_crashed(status: int) -> bool:
     """Whether a worker that ended so was meant to go on."""
     return status not in (DONE, FENCED, LEFT, STOPPED)
@@ -28,6 +32,7 @@ class Restarts:
         self._limit = limit
         self._remedy = remedy
         self._times: dict[Server, list[float]] = defaultdict(list)
+        self._insisted: dict[Server, tuple[int, int]] = {}
 
     def allow(self, server: Server, now: float) -> bool:
         """Whether a server may be started again; it counts as started then.
@@ -41,6 +46,18 @@ class Restarts:
             return False
         times.append(now)
         return True
+
+    def insist(self, server: Server, step: int) -> bool:
+        """Whether a server without which the run ends is started again beyond that: as long as the run gets on.
+
+        Args:
+            server: which.
+            step: how far the run is.
+        """
+        last, times = self._insisted.get(server, (step, 0))
+        times = times + 1 if step == last else 1
+        self._insisted[server] = step, times
+        return times <= MOST_IN_PLACE
 
     def refusal(self, server: Server) -> str:
         """Why a server is not started again; empty where that was never to be."""

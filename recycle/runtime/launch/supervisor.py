@@ -352,7 +352,8 @@ class Supervisor:
             self._news.tell(InstantLine("warning", now(), str(server), refusal))
         alive = [each.server for each in self._going - members_of(self._ended)]
         alive += live_elsewhere(self._board, members_of(self._agents))
-        if (lost := sole_units(self._setting.job, server, alive)) and self._setting.durable():
+        lost = sole_units(self._setting.job, server, alive)
+        if lost and self._setting.durable() and self._restarts.insist(server, self._step):
             text = f"no live server of {units_text(self._setting.job, lost)} is left: {server} is started again"
             self._news.tell(InstantLine("warning", now(), str(server), text))
             self._start_again(member)

@@ -24,6 +24,14 @@ def test_who_wants_none_gets_none_and_hears_nothing_of_it():
     assert restarts.refusal(ONE) == ""
 
 
+def test_whoever_the_run_needs_comes_back_as_long_as_the_run_gets_on():
+    restarts = Restarts(0)
+    assert all(restarts.insist(ONE, step) for step in range(20))
+    assert restarts.insist(OTHER, 19)
+    assert [restarts.insist(ONE, 19) for _ in range(4)] == [True, True, False, False]
+    assert restarts.insist(ONE, 20)
+
+
 @pytest.mark.parametrize("status", [DONE, FENCED, LEFT, STOPPED])
 def test_an_end_that_was_meant_is_no_crash(status):
     assert not has_crashed(status)

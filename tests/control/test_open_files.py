@@ -1,0 +1,35 @@
+"""What keeps a process from opening files has its own name."""
+
+import os
+import resource
+import socket
+from contextlib import suppress
+
+import pytest
+
+from recycle.control.errors import StoreLost
+from recycle.control.open_files import allow_most, why_none_opens
+from recycle.control.tcp_store import TorchStore
+from recycle.runtime.launch.local import launch
+
+
+def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed():
+    def body(member):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        listener = socket.create_server(("127.0.0.1", 0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, most))
+        opened = []
+        with suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        said = r"cannot be reached: Too many open files: this process may have 128; raise ulimit -Hn"
+        with pytest.raises(StoreLost, match=said):
+            TorchStore("127.0.0.1", listener.getsockname()[1], 1.0)
+        allow_most()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+        assert why_none_opens() == ""
+        member.report(b"done")
+
+    heard = []
+    launch(1, body, lambda rank, content: heard.append(content))
+    assert heard == [b"done"]
