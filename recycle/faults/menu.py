@@ -2,13 +2,15 @@
 
 import enum
 import math
+from collections.abc import Collection
 
 import msgspec
 
 from recycle.faults.duration import format_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.pattern import InstructionPattern
-from recycle.job import Server
+from recycle.holding import sole_units, units_text
+from recycle.job import Job, Server
 
 
 class Kind(enum.Enum):
@@ -165,9 +167,29 @@ class Faults(msgspec.Struct, frozen=True):
 
     Attributes:
         entries: in the order of the file they are from.
+        at_random: whether they are nobody's wish, so that one which would end the run is left out.
     """
 
     entries: tuple[Fault, ...] = ()
+    at_random: bool = False
+
+    def why_left_out(self, fault: Fault, job: Job, live: Collection[Server]) -> str:
+        """Why a fault that is due does not happen; empty where it does.
+
+        What was planned to be back by now may not be: to start a server takes its time.
+
+        Args:
+            fault: one of them, of the launcher's.
+            job: what is trained.
+            live: the servers that train now.
+        """
+        if not self.at_random:
+            return ""
+        if fault.kind is Kind.JOIN:
+            return "it is alive" if set(fault.servers) <= set(live) else ""
+        others = [each for each in live if each not in fault.servers]
+        sole = sorted({unit for server in fault.servers for unit in sole_units(job, server, others)})
+        return f"no other live server of {units_text(job, sole)} is left" if sole else ""
 
     def of_worker(self, server: Server, incarnation: int = 0) -> tuple[Fault, ...]:
         """What a process does to itself, for its ``Injector``: a replacement does not repeat what ended the first."""

@@ -64,7 +64,7 @@ def random_faults(
             faults.append(Fault(Kind.KILL, (victim,), at=_round(time)))
             wait = math.inf if mean_time_to_repair is None else random.expovariate(1 / mean_time_to_repair)
             repairs[victim] = time + wait
-    return Faults(tuple(faults))
+    return Faults(tuple(faults), at_random=True)
 
 
 def _round(time: float) -> float:

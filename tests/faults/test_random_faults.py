@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from harness.examples import paper_job
 from recycle.faults.check import check_faults
 from recycle.faults.errors import FaultError
-from recycle.faults.menu import Kind
+from recycle.faults.menu import Faults, Kind
 from recycle.faults.random_faults import random_faults
 from tests.strategies import failed_sets, jobs
 
@@ -80,3 +80,18 @@ def test_times_without_sense_are_refused(mtbf):
 def test_endless_lists_are_refused():
     with pytest.raises(FaultError, match=r"mtbf is 0.001 s in a run of 1000 s: at most 100000 kills; make it longer"):
         random_faults(paper_job(), 0.001, 1, 1000.0)
+
+
+@given(seed=st.integers(0, 1000), live=st.sets(st.sampled_from(paper_job().servers())))
+def test_whoever_is_back_late_a_kill_leaves_every_stage_its_last_server(seed, live):
+    job = paper_job()
+    faults = random_faults(job, 1.0, seed, 20.0, 5.0)
+    for fault in faults.entries:
+        (server,) = fault.servers
+        why = faults.why_left_out(fault, job, live)
+        peers = [each for each in live if each.stage == server.stage and each != server]
+        if fault.kind is Kind.KILL:
+            assert why == ("" if peers else f"no other live server of stage {server.stage} is left")
+        else:
+            assert why == ("it is alive" if server in live else "")
+        assert Faults((fault,)).why_left_out(fault, job, live) == ""

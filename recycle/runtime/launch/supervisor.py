@@ -83,8 +83,8 @@ class Supervisor:
         self._ended: dict[Participant, int] = {}
         # Members whose end was answered with another life, or with none.
         self._crashed: set[Member] = set()
-        self._began = 0.0
-        self._step = setting.step
+        self._struck: set[Member] = set()  # by the launcher, and perhaps nobody has heard of it yet
+        self._began, self._step = 0.0, setting.step
         self._faults = list(setting.faults.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
@@ -165,8 +165,8 @@ class Supervisor:
         self._open_board()
         # A store that takes the place of a lost one is found at the same address.
         endpoint, watch = self._setting.endpoint(self._port, self._token), self._inbox.address[1]
-        door = JoinFile(self._setting.host, endpoint.port, watch, self._token, endpoint.prefix, self._setting.cluster)
-        door.write(self._setting.folder / JOIN_FILE)
+        where = self._setting.host, endpoint.port, watch, self._token, endpoint.prefix, self._setting.cluster
+        JoinFile(*where).write(self._setting.folder / JOIN_FILE)
         if meeting is not None:
             directory = self._keeper.directory
             kept = directory is not None and directory.survival(1) == 1
@@ -305,6 +305,10 @@ class Supervisor:
         if targets is None:
             return
         self._faults.remove(fault)
+        live = live_elsewhere(self._board, members_of(self._ended) | self._struck)
+        if why := self._setting.faults.why_left_out(fault, self._setting.job, live):
+            self._news.tell(InstantLine("warning", now(), None, f"{fault}: left out, because {why}"))
+            return
         if not targets and fault.kind is not Kind.JOIN:
             self._news.tell(InstantLine("warning", now(), None, f"{fault}: no live process is left for it"))
             return
@@ -312,6 +316,8 @@ class Supervisor:
         self._news.tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
         for server in fault.servers if fault.kind is Kind.JOIN else ():
             self._start_replacement(server)
+        if fault.kind is Kind.KILL:
+            self._struck |= {each for each in members_of(self._agents) if each.server in fault.servers}
         for pid in targets:
             _signal(pid, signal.SIGSTOP if fault.kind is Kind.STOP else signal.SIGKILL)
             if fault.duration is not None:
