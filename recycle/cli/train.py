@@ -276,8 +276,6 @@ def command(
     )
     meeting = None if start is None else meet(start, start_within, cluster)
     with nullcontext() if meeting is None else meeting.telling_others():
-        if start is None or start.rank == 0:
-            click.get_current_context().with_resource(taken(output))
         host = choose_address(address, start)
     if meeting is not None:
         meeting.address = host
@@ -300,6 +298,8 @@ def command(
             )
         answer = max(30.0, 2 * silence, 2 * hang)
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
+        if meeting is None or meeting.start.rank == 0:
+            click.get_current_context().with_resource(taken(output))
         if protected and catalogue is None:
             catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
         run = Run(
