@@ -276,7 +276,7 @@ def search_options(function: F) -> F:
             type=DURATION,
             default="2s",
             show_default=True,
-            help="Processor time to search for a better plan, at most.",
+            help="Most processor time for the search.",
         ),
     ):
         decorated = option(decorated)
