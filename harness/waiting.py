@@ -25,10 +25,10 @@ def wait_between(waits: Waits, patch: Callable[[object, str, object], None] = se
     exchange = Survivor.exchange_notices
 
     @wraps(exchange)
-    def wait_and_exchange(survivor: Survivor) -> Notices:
+    def wait_and_exchange(survivor: Survivor, **said: bool) -> Notices:
         while not survivor._alarm_watch.noticed and waits(survivor):
             time.sleep(0.01)
-        return exchange(survivor)
+        return exchange(survivor, **said)
 
     patch(Survivor, "exchange_notices", wait_and_exchange)
     # Short iterations would say it only now and then, and many of them would be needed.
