@@ -16,7 +16,7 @@ from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS
 from recycle.cli.shown_run import show_emulation, train_and_show
 from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.control.open_files import allow_most
-from recycle.control.run_folder import shared, taken
+from recycle.control.run_folder import taken
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
@@ -378,8 +378,7 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     seat = Seat(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
     stand_in = StandIn(folder)
     try:
-        with shared(folder):
-            status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)
+        status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)
     finally:
         stand_in.end()
     if status:

@@ -10,6 +10,7 @@ from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JOIN_FILE, JoinFile
 from recycle.control.messages import differs
 from recycle.control.participant import participants_of
+from recycle.control.run_folder import shared
 from recycle.control.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal
 from recycle.faults.menu import Faults
@@ -75,24 +76,26 @@ def attend_run(
         raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
     if seat is not None:
         serve_from(keeper_setting(run, seat), endpoint)
-    workers: list[int] = []
-    with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
-        lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
+    # Not before it has come to the others: the first process has to find the folder free.
+    with shared(folder):
+        workers: list[int] = []
+        with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
+            lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
 
-        def serve(life: Member) -> int:
-            return serve_member(run, text, planning, Faults(), life, access, workers.append)
+            def serve(life: Member) -> int:
+                return serve_member(run, text, planning, Faults(), life, access, workers.append)
 
-        status = serve_again(serve, Member(server, 0), lives, Restarts(run.restarts), say)
-        workers.clear()
-        status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
-    if seat is not None:
-        dismiss_after(endpoint)
-    meeting.leave(status)
-    everybody = participants_of(View.of(run.plan).members, run.ranks)
-    end_for_first(meeting, endpoint, [each.member.server for each in everybody])
-    if signals.number and status:
-        raise EndedBySignal(f"{signals.name}: {server} has left the run", signals.number)
-    return status
+            status = serve_again(serve, Member(server, 0), lives, Restarts(run.restarts), say)
+            workers.clear()
+            status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
+        if seat is not None:
+            dismiss_after(endpoint)
+        meeting.leave(status)
+        everybody = participants_of(View.of(run.plan).members, run.ranks)
+        end_for_first(meeting, endpoint, [each.member.server for each in everybody])
+        if signals.number and status:
+            raise EndedBySignal(f"{signals.name}: {server} has left the run", signals.number)
+        return status
 
 
 def join_run(run: Run, server: Server | None, planning: Planning, address: str | None = None) -> int:

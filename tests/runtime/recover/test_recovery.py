@@ -227,7 +227,7 @@ class Ending:
         self.step, self.end, self.calls, self.ends = 0, None, [], ends
         self.is_parting = self.is_end = False
 
-    def exchange_notices(self):
+    def exchange_notices(self, *, unsaved):
         if self.ends and self.step == 2:
             self.end = FENCED
         return Notices()
@@ -242,7 +242,8 @@ class Ending:
 @pytest.mark.parametrize(("ends", "status", "steps"), [(False, DONE, 4), (True, FENCED, 2)])
 def test_the_loop_ends_with_training_or_with_the_process(ends, status, steps):
     survivor = Ending(ends)
-    loop = SimpleNamespace(last=4, between=lambda step, *, save, settle: None, iterate=lambda step: None)
+    iterates = {"between": lambda step, *, save, settle: None, "iterate": lambda step: None}
+    loop = SimpleNamespace(last=4, **iterates, saves_again=False, owes_checkpoint=False)
     assert TrainingLoop(survivor, loop).run() == status
     assert survivor.step == steps
     assert ("leave" in survivor.calls) == (not ends)
