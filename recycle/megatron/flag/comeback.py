@@ -57,11 +57,11 @@ class Comeback:
     def take(self, built: Sequence[Any]) -> Sequence[Any]:
         """Loaders were built: on a server that comes back they are not read from before it knows where.
 
-        The first rank has told all others what comes: whether to train, validate and test. A server that sets up alone
-        has heard itself in its place, so it reads that in the store.
+        The first rank tells all others what comes: whether to train, validate and test. Another one that is alone has
+        heard itself in its place, so it reads that in the store. The first rank may come back to a new store.
         """
         arguments = self._arguments
-        if self._alone:
+        if self._alone and arguments.rank:
             told = self._store.get("flags").decode().split()
             for name in FLAGS:
                 setattr(arguments, name, name in told)
