@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     micro_batches: int
 
 
-class Progress:
+class IterationProgress:
     """How far one server is.
 
     Args:

@@ -21,7 +21,7 @@ from recycle.megatron.flag.gradients import SameParameters
 from recycle.megatron.flag.keeping import KeptVersions, announce, make_keeping
 from recycle.megatron.flag.living_world import only_the_living
 from recycle.megatron.flag.loss_table import LossTable
-from recycle.megatron.flag.progress import Progress
+from recycle.megatron.flag.progress import IterationProgress
 from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.rank_calls import RankCalls, SomeRanks
 from recycle.megatron.flag.recording import Recording
@@ -111,7 +111,7 @@ class ProtectedExecution:
         self.server = server
         self.job: Job = training.plan.job
         self.recorder = Recorder(server)
-        self.progress = Progress(0, 0)
+        self.progress = IterationProgress(0, 0)
         self._training = training
         self._protection = protection
         self._groups = groups

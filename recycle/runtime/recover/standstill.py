@@ -29,7 +29,7 @@ CAUSE = "standstill: "
 """What the cause of an alarm begins with where an iteration has not come to its end."""
 
 
-class Place(NamedTuple):
+class ListPosition(NamedTuple):
     """Where a server is in its list.
 
     Attributes:
@@ -43,7 +43,7 @@ class Place(NamedTuple):
     since: float
 
 
-class Standstill:
+class StandstillWatch:
     """Notices one, and says where this server is; it is told of every instruction, as one of the Hooks.
 
     Args:
@@ -68,7 +68,7 @@ class Standstill:
         self._lengths: deque[float] = deque(maxlen=KNOWN)
         self._epoch = -1
         self._plan: Plan | None = None
-        self._place: Place | None = None
+        self._place: ListPosition | None = None
         # Of the iteration that is under way, or was last.
         self._began = self._ended = 0.0
         self._raised = False
@@ -86,7 +86,7 @@ class Standstill:
         elif self._place is None and not instruction.op.is_update:
             self._lengths.append(self._ended - self._began)
             self._began = now
-        self._place = Place(iteration, instruction, now)
+        self._place = ListPosition(iteration, instruction, now)
 
     def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
         """See Hooks."""
@@ -120,7 +120,7 @@ class Standstill:
         """Seconds after which an iteration stands still."""
         return max(LEAST, FACTOR * median(self._lengths)) if self._lengths else FIRST
 
-    def _said(self, place: Place | None) -> tuple[str, bool]:
+    def _said(self, place: ListPosition | None) -> tuple[str, bool]:
         """Where this rank is, in words, and whether it waits for others there."""
         if place is None:
             return f"{self._name} is in no iteration", False

@@ -37,7 +37,7 @@ from recycle.runtime.recover.pacing import Pacing
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.rebuilding import Groups, Rebuilding
 from recycle.runtime.recover.recovery import Recovery
-from recycle.runtime.recover.standstill import Standstill
+from recycle.runtime.recover.standstill import StandstillWatch
 from recycle.runtime.recover.store_connection import StoreConnection
 from recycle.runtime.recover.store_loss import StoreLoss
 from recycle.runtime.recover.view_plans import ViewPlans
@@ -83,7 +83,7 @@ class Survivor:
         self._store = store = StoreConnection(endpoint, durations)
         self._gathering = Gathering(member, store, rank)
         self._reports = reports = ViewReports(member, reporter, trainee.iteration)
-        self._standstill = still = Standstill(rank.of(member.server), member.server, reports.tell_standstill)
+        self._standstill = still = StandstillWatch(rank.of(member.server), member.server, reports.tell_standstill)
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._look_around, still.explain, rank.size)
         self._groups = Groups(member, store, watch, rank, trainee.transport)
         self._admission = Admission(member, trainee.followed, store, watch, rank, trainee.chunks)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.megatron.flag.progress import VERSIONS, Progress
+from recycle.megatron.flag.progress import VERSIONS, IterationProgress
 
 ASKED = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=20)
 """By how much the number of each iteration is larger than that of the one before, and how many micro-batches it has."""
@@ -11,13 +11,13 @@ ASKED = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, ma
 
 @given(first=st.integers(0, 100), asked=ASKED, back=st.integers(0, 19))
 def test_each_version_leads_on_by_the_iteration_that_was_asked_for_there(first, asked, back):
-    progress, iteration, history = Progress(first, first), first, {}
+    progress, iteration, history = IterationProgress(first, first), first, {}
     for number, (ahead, micro_batches) in enumerate(asked):
         version, repeats = progress.reached, number > 0 and ahead == 0
         iteration += ahead
         if number == back % len(asked) and not repeats:
             # A server comes to this iteration, with what a peer of its tells it.
-            progress = Progress(0, 0)
+            progress = IterationProgress(0, 0)
             progress.arrive(version, iteration)
             history.clear()
         progress.ask(iteration, micro_batches)

@@ -11,7 +11,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.runtime.recover.standstill import CAUSE, FACTOR, FIRST, LEAST, Standstill
+from recycle.runtime.recover.standstill import CAUSE, FACTOR, FIRST, LEAST, StandstillWatch
 
 FIRST_STAGE, LAST_STAGE = Server(0, 0), Server(0, 1)
 USUAL = 4.0
@@ -29,7 +29,7 @@ class Run:
     def __init__(self, plan, server):
         self.time, self.usual, self.told = 100.0, USUAL, []
         self.program = plan.programs[server]
-        self.watch = Standstill(str(server), server, lambda *told: self.told.append(told), lambda: self.time)
+        self.watch = StandstillWatch(str(server), server, lambda *told: self.told.append(told), lambda: self.time)
         self.watch.begin(3, plan)
         self.board = Board(MemoryStore(), "token")
 
