@@ -1,10 +1,11 @@
 """What holds on this machine of what docs/gpu.md says: ``scripts/gpu-check``, from a source checkout.
 
-It needs torch and what can be imported besides; nothing is installed or fetched. Each part runs in processes of its
-own, with a time limit, and is left out with the reason where something is missing. Without a GPU, parts run on the CPU
-as far as they can. The table at the end is for docs/gpu.md.
+It needs torch and what can be imported besides; nothing is fetched. What is missing can be taken along to a machine
+without a network: ``scripts/gpu-pack FOLDER`` fetches it, and ``--wheels FOLDER`` installs it. Each part runs
+in processes of its own, with a time limit, and is left out with the reason where something is missing. Without a GPU,
+parts run on the CPU as far as they can. The most telling ones come first. The table at the end is for docs/gpu.md.
 
-Usage: scripts/gpu-check [PART ...] [--kills 100] [--small]
+Usage: scripts/gpu-check [PART ...] [--wheels FOLDER] [--output FOLDER] [--minutes 8] [--script FILE] [--kills 20]
 """
 
 import argparse
@@ -12,20 +13,25 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+LEAST = 5.0
+"""Seconds without which no part is begun."""
 
 SHARED = 23003
 """The first release of NCCL that lets several ranks share a GPU."""
@@ -111,26 +117,51 @@ def delayed(_: argparse.Namespace) -> str:
     return compare_delayed()
 
 
-def profile(_: argparse.Namespace) -> str:
+def profile(arguments: argparse.Namespace) -> str:
     """What the stages of a GPT cost and hold, of Megatron's layers and, where it is there, of Transformer Engine's."""
-    require("megatron.core", "click", "rich")
-    found = [f"F, I, W, held, after I of two stages: {_profile('')}"]
+    require("megatron.core", "ortools", "click", "rich")
+    model = LAYERS if device() == "cuda" and not arguments.small else ""
+    found = [f"{_profile(model)}"]
     if device() == "cuda" and importlib.util.find_spec("transformer_engine") is not None:
-        found.append(f"of Transformer Engine's layers: {_profile('transformer_engine = true')}")
+        found.append(f"of Transformer Engine's layers: {_profile(f'{model}transformer_engine = true')}")
     return "; ".join(found)
 
 
 def _profile(model: str) -> str:
-    shape = ["-D", "2", "-P", "2", "-M", "4", "--repeats", "5", "--device", device()]
-    program = [sys.executable, "-c", "from recycle.cli import main; main()"]
+    """Measure two stages, and make the plan of a job of theirs in which a server is dead."""
+    shape = ["-D", "2", "-P", "2", "-M", "8", "--repeats", "5", "--device", device()]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "model.toml").write_text(model)
-        command = [*program, "profile", *shape, "--model", f"{folder}/model.toml", "-o", f"{folder}/job.toml"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = _recycle("profile", *shape, "--model", f"{folder}/model.toml", "-o", f"{folder}/job.toml")
+        plan = _recycle("plan", f"{folder}/job.toml", "--dead", "W1_1", "--moves", "500")
+    rows = [re.split(r"\s{2,}", line.strip()) for line in said.splitlines()]
+    stages = ", ".join(" ".join([*row[1:4], *row[6:8]]) for row in rows if len(row) == 9 and row[0] in "01")
+    planned = re.search(r"throughput +(.*)", plan)
+    return f"F, I, W, held, after I of two stages: {stages}; with one of 4 servers dead: {planned and planned[1]}"
+
+
+def _recycle(*words: str) -> str:
+    program = [sys.executable, "-W", "ignore", "-c", "from recycle.cli import main; main()", *words]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip())
-    rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
-    return ", ".join(" ".join([*row[1:4], *row[6:8]]) for row in rows if len(row) == 9 and row[0] in "01")
+        raise RuntimeError(f"recycle {words[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def exact(_: argparse.Namespace) -> str:
+    """Kills and returns in ``recycle train --exact``, over the staged transport."""
+    require("megatron.core", "ortools", "click", "rich", "xxhash", "tensorboard")
+    from scripts.gpu_exact import train_exactly
+
+    return train_exactly(device())
+
+
+def executor(_: argparse.Namespace) -> str:
+    """All stages in one process, by plans and by Megatron's schedule without pipelining."""
+    require("megatron.core", "ortools", "msgspec")
+    from scripts.gpu_executor import time_executor
+
+    return time_executor(device())
 
 
 def staged(_: argparse.Namespace) -> str:
@@ -160,15 +191,16 @@ def nccl(arguments: argparse.Namespace) -> str:
     return survive_kills("nccl", "cuda", arguments.kills)
 
 
-def flag(_: argparse.Namespace) -> str:
+def flag(arguments: argparse.Namespace) -> str:
     """The flag on Megatron's own training code: over the staged transport, and over NCCL where ranks have GPUs."""
     require("megatron.training", "yaml", "six", "regex", "pydantic")
-    from scripts.gpu_flag import RANKS, survive_under_flag
+    from scripts.gpu_flag import RANKS, SCRIPT, survive_under_flag
 
+    script = arguments.script or SCRIPT
     if device() == "cpu":
-        return survive_under_flag(["gloo"], "cpu")
+        return survive_under_flag(["gloo"], "cpu", script)
     missing = share_gpus(RANKS)
-    found = survive_under_flag(["gloo", "nccl"] if missing is None else ["gloo"], "cuda")
+    found = survive_under_flag(["gloo", "nccl"] if missing is None else ["gloo"], "cuda", script)
     return found if missing is None else f"{found}; not over nccl: {missing}"
 
 
@@ -213,16 +245,22 @@ def share_gpus(ranks: int) -> str | None:
 
 
 PARTS = {
-    "find": Part(find, "what is here", 120),
-    "stages": Part(stages, "are stages on this device those of the CPU, and split as fused?", 300),
-    "te-split": Part(delayed, "is Transformer Engine's split backward pass as its fused one?", 300),
-    "profile": Part(profile, "what do F, I and W cost?", 600),
-    "staged": Part(staged, "do 8 servers that share a device lose as one process does?", 600),
-    "kills": Part(kills, "are kills survived over the staged transport?", 1200),
-    "nccl": Part(nccl, "are kills survived over NCCL, and how soon?", 3600),
-    "flag": Part(flag, "does the flag carry Megatron's training code through a kill?", 1200),
-    "stock": Part(stock, "how long are iterations of a plan against those of Megatron's own 1F1B?", 1800),
+    "find": Part(find, "what is here", 60),
+    "stages": Part(stages, "are stages on this device those of the CPU, and split as fused?", 120),
+    "flag": Part(flag, "does the flag carry Megatron's training code through a kill?", 300),
+    "exact": Part(exact, "do kills change a bit of what recycle train trains?", 300),
+    "executor": Part(executor, "what does executing a plan cost?", 180),
+    "profile": Part(profile, "what do F, I and W cost?", 180),
+    "kills": Part(kills, "are kills survived over the staged transport?", 300),
+    "nccl": Part(nccl, "are kills survived over NCCL, and how soon?", 300),
+    "stock": Part(stock, "how long are iterations of a plan against those of Megatron's own 1F1B?", 900),
+    "te-split": Part(delayed, "is Transformer Engine's split backward pass as its fused one?", 120),
+    "staged": Part(staged, "do 8 servers that share a device lose as one process does?", 120),
 }
+"""The most telling ones first, for where there is little time."""
+
+LAYERS = "layers = 2\nhidden = 4096\nheads = 32\nsequence = 2048\nmicro_batch_size = 1\nbf16 = true\n"
+"""A model whose layers are of a real size."""
 
 
 class Outcome(NamedTuple):
@@ -234,15 +272,26 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
-    """Run a part in processes of its own, all of which end with it."""
+def run_part(name: str, arguments: argparse.Namespace, left: float = math.inf) -> Outcome:
+    """Run a part in processes of its own, all of which end with it.
+
+    Args:
+        name: of the part.
+        arguments: of the check.
+        left: seconds until the check has to end.
+    """
     part = PARTS[name]
-    command = [sys.executable, "-m", "scripts.gpu_check", "--inside", name, "--kills", str(arguments.kills)]
+    limit = min(part.limit, left)
+    if left < LEAST:
+        return Outcome(name, "left out", "there was no time left for it", 0.0)
+    command = [sys.executable, "-W", "ignore", "-m", "scripts.gpu_check", "--inside", name]
+    command += ["--kills", str(arguments.kills)]
     command += ["--small"] if arguments.small else []
+    command += ["--script", arguments.script] if arguments.script else []
     start = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
-            output, _ = process.communicate(timeout=part.limit)
+            output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             output = ""
         finally:
@@ -252,8 +301,8 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
     try:
         status, detail = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError):
-        late = seconds >= part.limit
-        status, detail = "failed", f"it took more than {part.limit:g} s" if late else f"ended with {process.returncode}"
+        late = seconds >= limit
+        status, detail = "failed", f"it took more than {limit:.3g} s" if late else f"ended with {process.returncode}"
     return Outcome(name, status, detail, seconds)
 
 
@@ -274,34 +323,83 @@ def run_inside(name: str, arguments: argparse.Namespace) -> tuple[str, str]:
         return "failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
 
 
+def unpack(wheels: Path) -> Path:
+    """Install wheels in a folder beside the checkout, and have all parts find them; needs no network.
+
+    Args:
+        wheels: the folder in which they are; made by ``scripts/gpu-pack``.
+
+    Returns:
+        Where they are installed; the caller removes it.
+    """
+    site = Path(tempfile.mkdtemp(prefix="gpu-site-"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--no-compile", "--target", site, *sorted(wheels.glob("*.whl"))], check=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(site)]).strip(os.pathsep)
+    return site
+
+
 def main() -> int:
     """Run all parts, or those that were asked for; 1 if one failed."""
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is given")
-    parser.add_argument("--kills", type=int, default=100, help="how many, over each transport")
     parser.add_argument(
-        "--small", action="store_true", help="stock: a small model on a GPU as well; its times say little"
+        "--wheels", type=Path, metavar="FOLDER", help="what scripts/gpu-pack made: used without network"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="gets each row as soon as it is there: rows.jsonl, table.md"
+    )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which parts are ended or left out")
+    parser.add_argument("--script", metavar="FILE", help="flag: runs this one, such as Megatron's pretrain_gpt.py")
+    parser.add_argument("--kills", type=int, default=20, help="how many, over each transport")
+    parser.add_argument(
+        "--small", action="store_true", help="profile, stock: a small model on a GPU as well; its times say little"
     )
     parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.script is not None:
+        arguments.script = Path(arguments.script).resolve()
     if arguments.inside is not None:
+        from recycle.runtime.device import spare_cuda
+
+        # What a part forks computes on GPUs, and Megatron asks for them when it is imported.
+        spare_cuda()
         print(json.dumps(run_inside(arguments.inside, arguments)), flush=True)
         return 0
     unknown = [each for each in arguments.parts if each not in PARTS]
     if unknown:
         parser.error(f"{unknown[0]} is no part; they are {', '.join(PARTS)}")
-    # So that the part that runs is ended as well.
+    # So that the part that runs is ended as well, and what was unpacked is removed.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    outcomes = []
-    for name in arguments.parts or PARTS:
-        print(f"{name}: {PARTS[name].question}", file=sys.stderr, flush=True)
-        outcomes.append(run_part(name, arguments))
-        print(f"{name}: {outcomes[-1].status}: {outcomes[-1].detail}", file=sys.stderr, flush=True)
-    print("| part | result | what was found | seconds |\n| --- | --- | --- | --- |")
+    with ExitStack() as at_end:
+        end = time.monotonic() + 60 * arguments.minutes
+        if arguments.wheels is not None:
+            at_end.callback(shutil.rmtree, unpack(arguments.wheels), ignore_errors=True)
+        outcomes = []
+        for name in arguments.parts or PARTS:
+            print(f"{name}: {PARTS[name].question}", file=sys.stderr, flush=True)
+            outcomes.append(run_part(name, arguments, end - time.monotonic()))
+            print(f"{name}: {outcomes[-1].status}: {outcomes[-1].detail}", file=sys.stderr, flush=True)
+            if arguments.output is not None:
+                save(outcomes, arguments.output)
+    print("\n".join(table(outcomes)))
+    return int(any(each.status == "failed" for each in outcomes))
+
+
+def save(outcomes: Sequence[Outcome], folder: Path) -> None:
+    """Write what is known so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(each._asdict())}\n" for each in outcomes))
+    (folder / "table.md").write_text("".join(f"{line}\n" for line in table(outcomes)))
+
+
+def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """The lines of a table in Markdown."""
+    yield "| part | result | what was found | seconds |"
+    yield "| --- | --- | --- | --- |"
     for each in outcomes:
         detail = each.detail.replace("|", "/")
-        print(f"| `{each.part}` | {each.status} | {detail} | {each.seconds:.0f} |")
-    return int(any(each.status == "failed" for each in outcomes))
+        yield f"| `{each.part}` | {each.status} | {detail} | {each.seconds:.0f} |"
 
 
 if __name__ == "__main__":

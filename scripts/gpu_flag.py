@@ -77,6 +77,7 @@ class Job(NamedTuple):
         words: of its command line.
         module: that runs it.
         on_cpu: whether it sees no GPU.
+        script: of training.
     """
 
     folder: Path
@@ -84,6 +85,7 @@ class Job(NamedTuple):
     words: Sequence[str]
     module: str = MODULE
     on_cpu: bool = False
+    script: Path = SCRIPT
 
     def run(self, kills: Mapping[int, int]) -> list[Line]:
         """Run it to its end.
@@ -128,7 +130,7 @@ class Job(NamedTuple):
             variables |= {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
             if self.on_cpu or not torch.cuda.is_available():
                 variables |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-W", "ignore", "-m", self.module, str(SCRIPT), *self.words]
+            command = [sys.executable, "-W", "ignore", "-m", self.module, str(self.script), *self.words]
             environment = os.environ | variables
             started.append(
                 subprocess.Popen(command, env=environment, cwd=self.folder, stdout=writer, stderr=writer, text=True)
@@ -138,12 +140,13 @@ class Job(NamedTuple):
         return started
 
 
-def survive_under_flag(backends: Sequence[str], kind: str) -> str:
-    """Megatron's script under the flag, of two pipelines in which a rank is killed, against one pipeline on the CPU.
+def survive_under_flag(backends: Sequence[str], kind: str, script: Path = SCRIPT) -> str:
+    """A script under the flag, of two pipelines in which a rank is killed, against one pipeline on the CPU.
 
     Args:
         backends: of torch.distributed, under each of which it is run.
         kind: of device.
+        script: that calls Megatron's ``pretrain``.
 
     Raises:
         RuntimeError: a run failed, or its losses are others.
@@ -153,11 +156,11 @@ def survive_under_flag(backends: Sequence[str], kind: str) -> str:
         shape = [*_words(folder, "small", 16, ITERATIONS), *FLAG]
         shape += ["--pipeline-model-parallel-size", "2"]
         # Torch's groups do not survive, and those of gloo cannot sum all that Megatron sums on a GPU.
-        whole = Job(folder, 2, [*shape, "--distributed-backend", "gloo"], on_cpu=True).run({})
+        whole = Job(folder, 2, [*shape, "--distributed-backend", "gloo"], on_cpu=True, script=script).run({})
         found = []
         for backend in backends:
             words = [*shape, "--distributed-backend", backend]
-            lines = Job(folder, RANKS, words).run({DEATH: VICTIM})
+            lines = Job(folder, RANKS, words, script=script).run({DEATH: VICTIM})
             if len(lines) != len(whole) or len(lines) != ITERATIONS:
                 raise RuntimeError(
                     f"over {backend}: {len(lines)} of {ITERATIONS} iterations, {len(whole)} of one pipeline"
@@ -169,7 +172,7 @@ def survive_under_flag(backends: Sequence[str], kind: str) -> str:
                 f"over {backend} losses differ by at most {apart:.1e}, the iteration of the death took {slow:.0f} ms, "
                 f"others {usual:.0f} ms"
             )
-    return f"{RANKS} ranks on {kind}, one killed, against one pipeline on the cpu: {'; '.join(found)}"
+    return f"{script.name}, {RANKS} ranks on {kind}, one killed, against one pipeline on the cpu: {'; '.join(found)}"
 
 
 def time_against_stock(stages: int, kind: str, model: str) -> str:

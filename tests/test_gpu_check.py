@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from scripts import gpu_check, gpu_flag
 
 ROOT = Path(__file__).parents[1]
 NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-ARGUMENTS = argparse.Namespace(kills=1, small=False)
+ARGUMENTS = argparse.Namespace(kills=1, small=False, script=None)
 
 
 @NONE
@@ -43,6 +44,8 @@ def test_each_part_is_a_row_of_a_table():
     ("part", "found"),
     [
         ("stages", "on cpu: at most "),
+        ("exact", "2 x 2 servers on cpu, 16 iterations: 2 failures, "),
+        ("executor", "4 layers of 64 x 64 on cpu, 8 micro-batches: plain Megatron "),
         ("profile", "F, I, W, held, after I of two stages: "),
         ("staged", "8 servers on cpu, "),
         ("kills", "4 ranks on cpu over staged, 3 kills: 0 hangs, 0 wrong sums; "),
@@ -71,7 +74,9 @@ def test_on_a_cpu_megatrons_training_code_is_run_under_the_flag_and_beside_it(mo
     monkeypatch.setattr(gpu_flag, "subprocess", SimpleNamespace(Popen=fork, run=subprocess.run))
     (flag_status, flag), (stock_status, stock) = (gpu_check.run_inside(each, ARGUMENTS) for each in ("flag", "stock"))
     assert (flag_status, stock_status) == ("passed", "passed"), (flag, stock)
-    assert flag.startswith("4 ranks on cpu, one killed, against one pipeline on the cpu: over gloo losses differ by ")
+    assert flag.startswith(
+        "pretrain_small_gpt.py, 4 ranks on cpu, one killed, against one pipeline on the cpu: over gloo "
+    )
     assert re.search(r", a fused plan \d\.\d+ of it, a split one \d\.\d+; losses differ by at most ", stock)
     # Nobody waits for what the first stage's backward pass gives, so that only the last one's is split.
     assert re.search(r"in the runs B0 .* B1 .*, and .* I1 .* W1 ", stock)
@@ -134,15 +139,60 @@ def test_what_a_part_raises_is_its_failure(monkeypatch):
 
 def test_a_part_that_failed_fails_the_check(monkeypatch, capsys):
     outcomes = {"find": "passed", "stages": "failed"}
-    monkeypatch.setattr(gpu_check, "run_part", lambda name, _: gpu_check.Outcome(name, outcomes[name], "a | b", 0.0))
+    monkeypatch.setattr(gpu_check, "run_part", lambda name, *_: gpu_check.Outcome(name, outcomes[name], "a | b", 0.0))
     for parts, status in ((["find"], 0), (["find", "stages"], 1)):
         monkeypatch.setattr("sys.argv", ["gpu-check", *parts])
         assert gpu_check.main() == status
     assert "| `stages` | failed | a / b | 0 |" in capsys.readouterr().out
 
 
+def test_a_row_is_kept_as_soon_as_its_part_is_over(monkeypatch, tmp_path):
+    known = []
+
+    def run_part(name, *_):
+        rows = tmp_path / "found" / "rows.jsonl"
+        known.append([json.loads(line)["part"] for line in rows.read_text().splitlines()] if rows.exists() else [])
+        return gpu_check.Outcome(name, "passed", "all is well", 1.0)
+
+    monkeypatch.setattr(gpu_check, "run_part", run_part)
+    monkeypatch.setattr("sys.argv", ["gpu-check", "find", "stages", "-o", str(tmp_path / "found")])
+    assert gpu_check.main() == 0
+    assert known == [[], ["find"]]
+    assert (tmp_path / "found" / "table.md").read_text().splitlines()[3] == "| `stages` | passed | all is well | 1 |"
+
+
+def test_parts_for_which_there_is_no_time_are_left_out(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu-check", "find", "stages", "--minutes", "0"])
+    assert gpu_check.main() == 0
+    assert capsys.readouterr().out.count("| left out | there was no time left for it | 0 |") == 2
+
+
+def test_wheels_are_installed_without_a_network_and_removed(monkeypatch, tmp_path, capsys):
+    name = "carried-1.0.dist-info"
+    with zipfile.ZipFile(tmp_path / "carried-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("carried.py", "")
+        wheel.writestr(
+            f"{name}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{name}/METADATA", "Metadata-Version: 2.1\nName: carried\nVersion: 1.0\n")
+        wheel.writestr(f"{name}/RECORD", "")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    seen = []
+
+    def run_part(name, *_):
+        own, site = os.environ["PYTHONPATH"].split(os.pathsep)
+        assert (own, Path(site, "carried.py").exists()) == (str(ROOT), True)
+        seen.append(Path(site))
+        return gpu_check.Outcome(name, "passed", "", 0.0)
+
+    monkeypatch.setattr(gpu_check, "run_part", run_part)
+    monkeypatch.setattr("sys.argv", ["gpu-check", "find", "--wheels", str(tmp_path)])
+    assert gpu_check.main() == 0
+    assert not seen[0].exists()
+
+
 def test_a_part_that_is_none_is_refused(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["gpu-check", "stage"])
     with pytest.raises(SystemExit):
         gpu_check.main()
-    assert "stage is no part; they are find, stages, " in capsys.readouterr().err
+    assert "stage is no part; they are find, stages, flag, " in capsys.readouterr().err

@@ -27,6 +27,9 @@ WRITERS = ("_get_process", "schedule_async_call")
 class NoStream:
     """A stream where there are none: everything happens at once."""
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
     def wait_stream(self, other: Any) -> None:
         """Nothing to wait for."""
 
@@ -121,9 +124,11 @@ def _have_one_device() -> None:
     replace(torch.cuda, "set_device", lambda device: None)
     replace(torch.cuda, "get_device_capability", lambda device=None: (0, 0))
     replace(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(major=0, minor=0))
-    for name in ("Stream", "current_stream", "default_stream"):
-        replace(torch.cuda, name, lambda *_, **__: NoStream())
+    for name in ("current_stream", "default_stream"):
+        replace(torch.cuda, name, NoStream)
     replace(torch.cuda, "stream", lambda stream: stream)
+    # What is imported later has them in its annotations, so that they have to be classes.
+    replace(torch.cuda, "Stream", NoStream)
     replace(torch.cuda, "Event", NoEvent)
     replace(torch.cuda, "synchronize", lambda device=None: None)
     replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))

@@ -7,7 +7,7 @@ from recycle.runtime.errors import RunError
 
 
 def replace(owner: Any, name: str, value: Any) -> Any:
-    """Put another object in the place of an attribute, and return what was there.
+    """Put another object in the place of an attribute, a class in that of a class, and return what was there.
 
     Raises:
         RunError: there is no such attribute, so this release is another one than the patch was made for.
@@ -20,5 +20,7 @@ def replace(owner: Any, name: str, value: Any) -> Any:
             f"megatron-core {__version__}: {where} has no {name}, which is replaced here; use one of {known}"
         )
     original = getattr(owner, name)
+    # Annotations and isinstance take no function in the place of a class.
+    assert isinstance(value, type) or not isinstance(original, type), name
     setattr(owner, name, value)
     return original

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from recycle.megatron.flag.cpu_training import train_on_cpu
 from recycle.megatron.gpt.model import ModelOptions, transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.patching import replace
@@ -59,3 +60,16 @@ def test_a_name_that_is_gone_is_named():
 def test_a_model_that_cannot_be_cut_says_why(options, depth, tensor_parallel, message):
     with pytest.raises(RunError, match=message):
         transformer_config(options, depth, tensor_parallel)
+
+
+def test_a_class_is_replaced_by_a_class():
+    """What is imported later may say ``Stream | None`` of it, as transformers does of torch's."""
+
+    def body(_):
+        with pytest.raises(AssertionError):
+            replace(torch.cuda, "Stream", lambda: None)
+        train_on_cpu()
+        assert torch.cuda.Stream | None
+        assert torch.cuda.Event | None
+
+    launch(1, body)
