@@ -1,1 +1,1 @@
-"""How a plan is made. Only this package may import a solver."""
+"""How a plan is made. The exact solver is called here alone; where layers move to, ``placing`` has solved as a flow."""

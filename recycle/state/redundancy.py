@@ -7,8 +7,8 @@ import msgspec
 
 from recycle.state.errors import StateError
 
-LARGEST = 256
-"""Pieces that the arithmetic of erasure codes tells apart at most."""
+LARGEST = 32
+"""Pieces of a part at most: so many does the library of the erasure code tell apart."""
 
 OFF = "off"
 

@@ -9,6 +9,7 @@ import torch
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room
+from recycle.runtime.keep.erasure import CODE
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.ladder import StatePart
 from recycle.state.shards import assign_shards, cut_layers
@@ -41,11 +42,19 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VersionHead(msgspec.Struct, frozen=True, array_like=True):
-    """What has to be known of a version to make room for it, and for its parts."""
+    """What has to be known of a version to make room for it, and for its parts.
+
+    Attributes:
+        state: its tensors.
+        edges: with which byte each part begins, and the last one ends.
+        shards: how its optimizer is cut; None where it is not.
+        code: of the pieces that are parity.
+    """
 
     state: bytes
     edges: tuple[int, ...]
     shards: ShardOutline | None = None
+    code: str = ""
 
 
 class Version(NamedTuple):
@@ -67,7 +76,9 @@ class Version(NamedTuple):
         Args:
             step: which version it is.
         """
-        return msgspec.msgpack.encode(VersionHead(describe_state(step, self.state), tuple(self.edges), self.shards))
+        return msgspec.msgpack.encode(
+            VersionHead(describe_state(step, self.state), tuple(self.edges), self.shards, CODE)
+        )
 
     def range_of(self, part: StatePart) -> range:
         """Which of its bytes are in a part."""
@@ -152,12 +163,17 @@ def make_version(head: bytes, parts: int) -> tuple[int, Version]:
         parts: how many there must be.
 
     Raises:
-        ConnectionLost: the description cannot be read.
+        ConnectionLost: the description cannot be read, or another release of recycle made it.
     """
     try:
         found = msgspec.msgpack.decode(head, type=VersionHead)
     except msgspec.DecodeError as error:
         raise ConnectionLost(f"a version is described in a way that cannot be read: {error}") from error
+    if found.code != CODE:
+        raise ConnectionLost(
+            f"a version was kept by another release of recycle, whose parity has the code {found.code or 'zfec'!r} and "
+            f"not {CODE!r}: go on from a checkpoint"
+        )
     step, state = make_room(found.state)
     edges = found.edges
     rising = all(start <= end for start, end in pairwise(edges))

