@@ -19,6 +19,7 @@ import msgspec
 
 from harness.hosts import Host
 from harness.ports import free_port
+from harness.processes import family, send_signal
 from recycle.control.agent import die_with_parent
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
@@ -79,8 +80,10 @@ class EtcdMember:
         self.start()
 
     def kill(self) -> None:
-        """Kill it."""
-        self.process.kill()
+        """Kill it; once this returns, its ports are free."""
+        # On a host, what was started only waits for it.
+        for each in family(self.process.pid) - {self.process.pid} or {self.process.pid}:
+            send_signal(each, signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:
