@@ -25,7 +25,7 @@ COPIES = Redundancy.parse("copies=1")
 TEXT = "the text"
 
 
-class Setting(NamedTuple):
+class OtherSetting(NamedTuple):
     """One that differs from the plainest start.
 
     Attributes:
@@ -46,23 +46,23 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "plain": Setting(),
-    "distributed optimizer": Setting(run={"distributed": True}),
-    "more copies": Setting(run={"redundancy": Redundancy.parse("copies=2")}),
-    "parity": Setting(run={"redundancy": Redundancy.parse("parity=2+1")}, in_memory=("parity",)),
-    "fp16": Setting(model={"fp16": True}, differs="fp16"),
-    "exact": Setting(model={"exact": True}, differs="exact"),
-    "tensor parallel": Setting(run={"tensor_parallel": 2}, differs="tensor_parallel"),
-    "sequence parallel": Setting(run={"tensor_parallel": 2, "sequence_parallel": True}, differs="tensor_parallel"),
-    "virtual stages": Setting(job={"stages": 4, "placement": "interleaved:2"}, in_memory=("stages", "placement")),
-    "more pipelines": Setting(job={"pipelines": 3}, differs="pipelines"),
-    "more stages": Setting(job={"stages": 4}, in_memory=("stages",)),
-    "more micro-batches": Setting(job={"micro_batches": 6}, differs="micro_batches"),
-    "a larger model": Setting(model={"hidden": 64}, differs="hidden"),
-    "another optimizer": Setting(model={"optimizer": "sgd"}, differs="optimizer"),
-    "a dead server": Setting(plan=((Server(1, 1),), Mode())),
-    "one optimizer step for all": Setting(plan=((), Mode("fused", "global"))),
-    "another device": Setting(run={"device": "cuda"}),
+    "plain": OtherSetting(),
+    "distributed optimizer": OtherSetting(run={"distributed": True}),
+    "more copies": OtherSetting(run={"redundancy": Redundancy.parse("copies=2")}),
+    "parity": OtherSetting(run={"redundancy": Redundancy.parse("parity=2+1")}, in_memory=("parity",)),
+    "fp16": OtherSetting(model={"fp16": True}, differs="fp16"),
+    "exact": OtherSetting(model={"exact": True}, differs="exact"),
+    "tensor parallel": OtherSetting(run={"tensor_parallel": 2}, differs="tensor_parallel"),
+    "sequence parallel": OtherSetting(run={"tensor_parallel": 2, "sequence_parallel": True}, differs="tensor_parallel"),
+    "virtual stages": OtherSetting(job={"stages": 4, "placement": "interleaved:2"}, in_memory=("stages", "placement")),
+    "more pipelines": OtherSetting(job={"pipelines": 3}, differs="pipelines"),
+    "more stages": OtherSetting(job={"stages": 4}, in_memory=("stages",)),
+    "more micro-batches": OtherSetting(job={"micro_batches": 6}, differs="micro_batches"),
+    "a larger model": OtherSetting(model={"hidden": 64}, differs="hidden"),
+    "another optimizer": OtherSetting(model={"optimizer": "sgd"}, differs="optimizer"),
+    "a dead server": OtherSetting(plan=((Server(1, 1),), Mode())),
+    "one optimizer step for all": OtherSetting(plan=((), Mode("fused", "global"))),
+    "another device": OtherSetting(run={"device": "cuda"}),
 }
 PAIRS = list(permutations(SETTINGS, 2))
 
