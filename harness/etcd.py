@@ -1,6 +1,10 @@
-"""An etcd cluster for tests and benchmarks: members on this machine or on hosts, which can be killed and paused."""
+"""An etcd cluster for tests and benchmarks: members on this machine or on hosts.
+
+They can be killed and paused, run full, and come back without their data or as another cluster.
+"""
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +19,7 @@ import msgspec
 
 from harness.hosts import Host
 from harness.ports import free_port
+from harness.processes import family, send_signal
 from recycle.control.agent import die_with_parent
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
@@ -36,26 +41,49 @@ class EtcdMember:
         name: of the member.
         words: its command line.
         address: where clients reach it.
-        log: a file for what it says.
+        folder: of its data, beside which there is a file for what it says.
     """
 
-    def __init__(self, name: str, words: Sequence[str], address: tuple[str, int], log: Path) -> None:
+    def __init__(self, name: str, words: Sequence[str], address: tuple[str, int], folder: Path) -> None:
         self.name = name
         self.address = address
         self._words = words
-        self._log = log
+        self._folder = folder
         self.start()
 
-    def start(self) -> None:
-        """Start it, with what it knew before."""
-        with self._log.open("ab") as log:
+    @property
+    def _aside(self) -> Path:
+        return self._folder.with_suffix(".aside")
+
+    def start(self, *more: str) -> None:
+        """Start it, with what it knew before.
+
+        Args:
+            more: options for this time only.
+        """
+        with self._folder.with_suffix(".log").open("ab") as log:
             self.process = subprocess.Popen(
-                self._words, stdout=log, stderr=log, preexec_fn=die_with_parent, start_new_session=True
+                [*self._words, *more], stdout=log, stderr=log, preexec_fn=die_with_parent, start_new_session=True
             )
 
+    def start_anew(self, *more: str) -> None:
+        """Kill it, and start it without its data, which are kept aside; see ``start``."""
+        self.kill()
+        self._folder.rename(self._aside)
+        self.start(*more)
+
+    def bring_back(self) -> None:
+        """Kill it, and start it with the data that were kept aside."""
+        self.kill()
+        shutil.rmtree(self._folder)
+        self._aside.rename(self._folder)
+        self.start()
+
     def kill(self) -> None:
-        """Kill it."""
-        self.process.kill()
+        """Kill it; once this returns, its ports are free."""
+        # On a host, what was started only waits for it.
+        for each in family(self.process.pid) - {self.process.pid} or {self.process.pid}:
+            send_signal(each, signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:
@@ -101,6 +129,25 @@ class Etcd:
                 return member
         raise AssertionError("nobody leads")
 
+    def fill(self) -> None:
+        """Write until a member is full, and all refuse what is written."""
+        gateway = Gateway(self.cluster)
+        with contextlib.suppress(StoreLost):
+            for _ in range(1000):
+                value = b64encode(os.urandom(700_000)).decode()
+                gateway.call("kv/put", {"key": b64encode(b"/junk").decode(), "value": value})
+            raise AssertionError("no member gets full: give a quota")
+
+    def make_room(self) -> None:
+        """Do what an administrator does about that."""
+        revision = Gateway(self.cluster).call("kv/range", {"key": b64encode(b"/junk").decode()})["header"]["revision"]
+        Gateway(self.cluster).call("kv/compaction", {"revision": revision, "physical": True})
+        for member in self.members:
+            gateway = Gateway(msgspec.structs.replace(self.cluster, members=(member.address,)))
+            gateway.call("maintenance/defragment", {})
+        for each in gateway.call("maintenance/alarm", {"action": "GET"})["alarms"]:
+            gateway.call("maintenance/alarm", {"action": "DEACTIVATE", **each})
+
     def demand_password(self, user: str, password: str) -> None:
         """From now on, nobody else but root is let in."""
         gateway = Gateway(self.cluster)
@@ -123,13 +170,16 @@ def _once(gateway: Gateway, method: str, request: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def etcd(count: int = 1, hosts: Sequence[Host] = (), tls: Sequence[str] = ()) -> Iterator[Etcd]:
+def etcd(
+    count: int = 1, hosts: Sequence[Host] = (), tls: Sequence[str] = (), quotas: Sequence[int] = ()
+) -> Iterator[Etcd]:
     """A cluster.
 
     Args:
         count: how many members.
         hosts: where they are, one each; on this machine if there are none.
         tls: options for connections of clients that are encrypted.
+        quotas: how many bytes the first members may hold.
 
     Yields:
         The cluster, once a majority answers; where clients need certificates, as soon as it is started.
@@ -151,8 +201,9 @@ def etcd(count: int = 1, hosts: Sequence[Host] = (), tls: Sequence[str] = ()) ->
                 *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10m"),
                 *("--pre-vote", "--logger", "zap", "--log-level", "error", *tls),
             ]
+            words += ["--quota-backend-bytes", str(quotas[number])] if number < len(quotas) else []
             words = hosts[number].command(*words) if hosts else words
-            member = EtcdMember(f"m{number}", words, (address, port), Path(folder) / f"m{number}.log")
+            member = EtcdMember(f"m{number}", words, (address, port), Path(folder) / f"m{number}")
             members.callback(member.kill)
             started.append(member)
         found = Etcd(started, "etcds" if tls else "etcd")

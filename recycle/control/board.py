@@ -4,7 +4,7 @@ Every method raises StoreLost when the store is gone. What was not made with the
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -63,6 +63,23 @@ class Board:
         """
         described = self._sealed.plain.get(keys.RUN)
         return None if described is None else self._sealed.unseal(keys.RUN, described, Description)
+
+    def probe(self) -> dict[str, bytes]:
+        """Try what a recovery will need of the store: that it takes what is written, and has what was.
+
+        Returns:
+            What lasts as long as the run, by its keys, as it is stored.
+        """
+        found = self._sealed.plain.exchange({keys.PROBE: b""}, keys.LASTING)
+        return {key: value for key, value in zip(keys.LASTING, found, strict=True) if value is not None}
+
+    def tell_again(self, lasting: Mapping[str, bytes]) -> None:
+        """Write what a new store has not got.
+
+        Args:
+            lasting: what ``probe`` has found in the one before.
+        """
+        self._sealed.plain.keep_first(lasting)
 
     def declare_dead(self, deaths: Sequence[Death], source: str) -> None:
         """Tell everybody who needs to know that some members are dead, and be heard.
@@ -225,12 +242,20 @@ class JoinBoard:
 
     def new_incarnation(self, server: Server) -> int:
         """A number for a new life of a server, given to nobody else; they start from 1."""
-        return self._sealed.plain.add(keys.incarnation(server), 1)
+        verdict = self._sealed.read(keys.VIEW, Verdict)
+        lives = () if verdict is None else verdict.view.members
+        # A store that has taken the place of a lost one has counted none of them.
+        return self._life_after(max((each for each in lives if each.server == server), default=Member(server, 0)))
+
+    def _life_after(self, member: Member) -> int:
+        while (number := self._sealed.plain.add(keys.incarnation(member.server), 1)) <= member.incarnation:
+            pass
+        return number
 
     def next_life(self, member: Member) -> Member:
         """The life in which a dead member's server comes back; who asks first decides that it does."""
         server = member.server
-        return Member(server, self._sealed.write_once(keys.next_life(member), self.new_incarnation(server)))
+        return Member(server, self._sealed.write_once(keys.next_life(member), self._life_after(member)))
 
     def decided_life(self, member: Member) -> Member | None:
         """The same, if somebody has asked."""

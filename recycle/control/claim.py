@@ -59,6 +59,7 @@ class HeldClaim:
     """
 
     def __init__(self, cluster: EtcdCluster, origin: str, silence: float, *, returns: bool = False) -> None:
+        cluster = _identified(cluster)
         claim = _take(cluster, Claim(secrets.token_hex(8), origin), silence, returns=returns)
         self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
         self._process = _renew_below(cluster, claim)
@@ -82,6 +83,12 @@ def _at_start() -> Iterator[None]:
         yield
     except StoreLost as error:
         raise ControlError(f"store: {error}") from error
+
+
+@_at_start()
+def _identified(cluster: EtcdCluster) -> EtcdCluster:
+    """The same and no other cluster, whoever answers at its addresses later."""
+    return msgspec.structs.replace(cluster, identity=EtcdStore(cluster).identity)
 
 
 @_at_start()
@@ -118,6 +125,7 @@ def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluste
     Raises:
         ControlError: nobody has claimed it, another run has the name, or etcd cannot be used.
     """
+    cluster = _identified(cluster)
     store, deadline = EtcdStore(cluster), time.monotonic() + patience
     # What was left by a run that has ended is never renewed.
     first = store.get(_KEY)
@@ -186,7 +194,9 @@ def _renew(cluster: EtcdCluster, claim: Claim) -> None:
         stored, claim = msgspec.json.encode(claim), msgspec.structs.replace(claim, renewed=claim.renewed + 1)
         with suppress(StoreLost):
             store = store or EtcdStore(cluster)
-            found = store.compare_set(_KEY, stored, msgspec.json.encode(claim)) or stored
+            renewed = msgspec.json.encode(claim)
+            # Where etcd has lost it, it is claimed again, unless others have done so meanwhile.
+            found = store.compare_set(_KEY, stored, renewed) or store.compare_set(_KEY, b"", renewed)
             if _read(cluster, found).scope != claim.scope:
                 return  # others took the run for dead
         time.sleep(RENEWAL)

@@ -8,4 +8,8 @@ class ControlError(UserError):
 
 
 class StoreLost(RuntimeError):
-    """The store does not answer any more: the run can go on, but no failure can be survived until it is back."""
+    """The store cannot be used any more: the run can go on, but no failure can be survived until it is back."""
+
+
+class StoreErased(StoreLost):
+    """The store answers, and what the run has written there is gone."""

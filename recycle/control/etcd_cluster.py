@@ -35,6 +35,7 @@ class EtcdCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         members: host and port of each.
         run: the name of the run whose keys are meant; empty where the user has given none.
         scope: below the run's name, for the keys of one start of it; empty for all.
+        identity: the number of the cluster, as its members say it; empty for whichever answers.
         user: etcd's user; empty where it asks for none.
         password: of the user.
         tls: whether connections are encrypted.
@@ -46,6 +47,7 @@ class EtcdCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     members: tuple[tuple[str, int], ...]
     run: str = ""
     scope: str = ""
+    identity: str = ""
     user: str = ""
     password: str = ""
     tls: bool = False

@@ -46,13 +46,20 @@ _UNAVAILABLE = {1, 2, 4, 8, 10, 13, 14}
 _UNAUTHENTICATED = 16
 _NEW_TOKEN = ("invalid auth token", "revision of auth store is old")
 
-_DOOR = {
+_REMEDIES = {
     "user name is empty": "it asks for a user and a password; give etcd://USER:PASSWORD@...",
     "authentication failed": "user {user!r} or the password is wrong; give etcd://USER:PASSWORD@...",
     "authentication is not enabled": "it asks for no user and no password; leave USER:PASSWORD@ out",
     "permission denied": "user {user!r} may not use keys below {keys}; grant a role with readwrite there",
+    "space exceeded": (
+        "a member is full, so it takes no writes; run etcdctl compact, etcdctl defrag for each member, "
+        "and etcdctl alarm disarm"
+    ),
+    "corrupt cluster": (
+        "its members hold different data; replace the one that etcd's log names, and run etcdctl alarm disarm"
+    ),
 }
-"""Why etcd lets somebody not in, by what it says, and the remedy."""
+"""Why etcd refuses what a run needs, by what it says, and the remedy."""
 
 _PROBES = {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_KEEPCNT: 2}
 """Seconds and numbers of the kernel's probes of a silent connection: so a watch at a host that is lost ends soon, and
@@ -63,8 +70,14 @@ class _Unavailable(Exception):
     """A member has answered that it cannot do this now."""
 
 
+class _Stranger(_Unavailable):
+    """A member of another cluster than the run's has answered."""
+
+
 class Gateway:
     """A connection to a cluster, for one thread; it is at one member at a time.
+
+    A member of another cluster than the one that is meant counts as one that does not answer.
 
     Args:
         cluster: where it is.
@@ -115,7 +128,7 @@ class Gateway:
                 self.close()
                 silent |= isinstance(error, (TimeoutError, _Unavailable))
                 if time.monotonic() - begin > self._patience:
-                    raise StoreLost(f"{self._cluster} does not answer: {_why(error, silent)}") from error
+                    raise StoreLost(f"{self._cluster} does not answer: {self._why(error, silent)}") from error
                 self._member = next(self._members)
                 if attempt % len(self._cluster.members) == 0:
                     time.sleep(PAUSE)
@@ -187,21 +200,42 @@ class Gateway:
         answer = msgspec.json.decode(response.read(), type=Json)
         if response.status != 200:
             self._refuse(answer.get("code", 0), str(answer.get("error", response.reason)))
+        found, meant = answer.get("header", {}).get("cluster_id", ""), self._cluster.identity
+        if meant and found != meant:
+            raise _Stranger(f"{self._member[0]}:{self._member[1]} is a member of cluster {found}")
         return answer
 
     def _refuse(self, code: int, text: str) -> None:
         if code == _UNAUTHENTICATED or any(each in text for each in _NEW_TOKEN):
             self._token = ""
             raise _Unavailable(text)
+        # What is refused may have been allowed before: a run outlives that like any other loss of its store.
+        if said := next((said for each, said in _REMEDIES.items() if each in text), ""):
+            raise StoreLost(f"{self._cluster}: {said.format(user=self._cluster.user, keys=self._cluster.prefix)}")
         if code in _UNAVAILABLE:
             raise _Unavailable(text)
-        # Who is not let in may have been before: a run outlives that like any other loss of its store.
-        if said := next((said for each, said in _DOOR.items() if each in text), ""):
-            raise StoreLost(f"{self._cluster}: {said.format(user=self._cluster.user, keys=self._cluster.prefix)}")
         remedy = "see what etcd's log says"
         if "too large" in text:
             remedy = "start its members with a larger --max-request-bytes"
         raise ControlError(f"{self._cluster}: {text}; {remedy}")
+
+    def _why(self, error: Exception, silent: bool) -> str:
+        """What may be wrong.
+
+        Args:
+            error: the last one.
+            silent: whether any member is there that cannot answer.
+        """
+        if isinstance(error, _Stranger):
+            return (
+                f"{error}, and the run is in {self._cluster.identity}; start the members of that one again, or end the "
+                "run and go on with --resume"
+            )
+        if silent:
+            return f"{error}; more than half of its members must be alive and reach each other"
+        if isinstance(error, ssl.SSLError):
+            return f"{error.reason or error}; see whether ca, cert and key are those of this cluster"
+        return f"{error}; see whether it runs there, and whether it takes TLS (etcds://) or not (etcd://)"
 
     def _connect(self, seconds: float) -> HTTPConnection:
         host, port = self._member
@@ -278,19 +312,3 @@ def _tls_context(cluster: EtcdCluster) -> ssl.SSLContext | None:
         files = ", ".join(filter(None, (cluster.authorities, cluster.certificate, cluster.key)))
         raise StoreLost(f"{files}: cannot be used for TLS: {error}; give PEM files that can be read") from error
     return context
-
-
-def _why(error: Exception, silent: bool) -> str:
-    """What may be wrong.
-
-    Args:
-        error: the last one.
-        silent: whether any member is there that cannot answer.
-    """
-    if "space exceeded" in str(error):
-        return f"{error}; compact and defragment its members, then etcdctl alarm disarm"
-    if silent:
-        return f"{error}; more than half of its members must be alive and reach each other"
-    if isinstance(error, ssl.SSLError):
-        return f"{error.reason or error}; see whether ca, cert and key are those of this cluster"
-    return f"{error}; see whether it runs there, and whether it takes TLS (etcds://) or not (etcd://)"

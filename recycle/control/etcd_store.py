@@ -4,18 +4,19 @@ import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 import msgspec
 
-from recycle.control.errors import StoreLost
+from recycle.control.errors import StoreErased, StoreLost
 from recycle.control.etcd_bells import Bells
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json
 from recycle.control.etcd_waits import EtcdWaits
 from recycle.control.store import Entries
 
-BATCH = 128
-"""How many operations etcd takes in one request."""
+BATCH = 127
+"""How many operations there may be in one request: one less than etcd takes, for the look whether the start counts."""
 
 LISTED = 10_000
 """How many keys are listed with one request."""
@@ -24,8 +25,10 @@ LISTED = 10_000
 class EtcdStore:
     """A connection to the keys of a run; see Store. It must not be used on both sides of a fork.
 
-    Where the cluster has the scope of a start of a run, nothing can be said or decided there once that start does not
-    count any more: who was cut off while the others came to the end must not find an empty store, and go on alone.
+    Where the cluster has the scope of a start of a run, nothing can be said, read or decided there once that start does
+    not count any more: who was cut off while the others came to the end must not find an empty store, and go on alone.
+    The same holds where etcd has lost its data, and after that was written again: what a connection knew before, such
+    as the numbers of entries, is of no use then, so another one has to be made.
 
     Requests may be carried out twice, where a member was lost before it could answer: so each is made such that this
     changes nothing.
@@ -37,7 +40,11 @@ class EtcdStore:
         near: an address; etcd's member there is asked first.
 
     Raises:
-        StoreLost: nobody answers or lets this user in, or the start of the run does not count any more.
+        StoreLost: nobody answers or lets this user in.
+        StoreErased: the start of the run does not count any more.
+
+    Attributes:
+        identity: the number of the cluster that has answered.
     """
 
     def __init__(self, cluster: EtcdCluster, prefix: str = "", patience: float = PATIENCE, near: str = "") -> None:
@@ -50,8 +57,12 @@ class EtcdStore:
         self._waits = EtcdWaits(self._gateway)
         self._bells: Bells | None = None
         self._mark = _text(cluster.mark.encode())
-        self._open = {"key": self._mark, "result": "GREATER", "target": "CREATE", "create_revision": "0"}
-        self._require_open(self._gateway.call("kv/range", {"key": self._mark}))
+        found = self._gateway.call("kv/range", {"key": self._mark})
+        self.identity: str = found["header"]["cluster_id"]
+        # Not its revision: etcd that has lost its data counts from the beginning.
+        self._begun = _value(found) or b""
+        self._open = {"key": self._mark, "result": "EQUAL", "target": "VALUE", "value": _text(self._begun)}
+        self._require_open(found)
 
     def set(self, key: str, value: bytes) -> None:
         """See Store."""
@@ -64,7 +75,7 @@ class EtcdStore:
 
     def get(self, key: str) -> bytes | None:
         """See Store."""
-        return _value(self._find(key))
+        return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
@@ -72,19 +83,14 @@ class EtcdStore:
             return all_found
         found: list[bytes | None] = []
         for batch in _batches(keys):
-            reads = [{"request_range": {"key": self._name(key)}} for key in batch]
-            answer = self._gateway.call("kv/txn", {"success": reads})
-            found += [_value(each["response_range"]) for each in answer["responses"]]
+            found += self._values(self._gateway.call("kv/txn", self._reads(batch)))
         return found
 
     def peek(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
         assert len(keys) <= BATCH, "what is looked at again and again is little"
-        reads = [{"request_range": {"key": self._name(key), **KNOWN_HERE}} for key in keys]
-        answer = self._gateway.call_here("kv/txn", {"success": reads})
-        if answer is None:
-            return self.get_many(keys)
-        return [_value(each["response_range"]) for each in answer["responses"]]
+        answer = self._gateway.call_here("kv/txn", self._reads(keys, KNOWN_HERE))
+        return self.get_many(keys) if answer is None else self._values(answer)
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
@@ -152,7 +158,7 @@ class EtcdStore:
         """See Store; the amount is 0 or 1."""
         assert amount in (0, 1), "etcd counts how often a key was set"
         if not amount:
-            return _count(self._find(key))
+            return _count(self._gateway.call("kv/range", {"key": self._name(key)}))
         mark_key = f"{key}/{uuid.uuid4().hex}"
         name, mark = self._name(key), self._name(mark_key)
         # The mark keeps a request that is made again from counting again.
@@ -227,11 +233,27 @@ class EtcdStore:
         return list(answer["responses"])
 
     def _require_open(self, mark: Json) -> None:
-        if self._cluster.scope and _value(mark) is None:
-            raise StoreLost(f"{self._cluster}: this start of run {self._cluster.run!r} has ended")
+        if not self._cluster.scope:
+            return
+        if (begun := _value(mark)) is None:
+            raise StoreErased(
+                f"{self._cluster} has no keys of run {self._cluster.run!r}: this start of it has ended, or etcd came "
+                "back without its data"
+            )
+        if begun != self._begun:
+            raise StoreLost(f"{self._cluster}: the keys of run {self._cluster.run!r} were written again; connect again")
 
-    def _find(self, key: str) -> Json:
-        return self._gateway.call("kv/range", {"key": self._name(key)})
+    def _reads(self, keys: Sequence[str], how: Mapping[str, object] = MappingProxyType({})) -> Json:
+        """To read some keys, and whether the start of the run counts."""
+        mark = [self._mark] if self._cluster.scope else []
+        return {"success": [{"request_range": {"key": each, **how}} for each in (*mark, *map(self._name, keys))]}
+
+    def _values(self, answer: Json) -> list[bytes | None]:
+        """What was read."""
+        found = [each["response_range"] for each in answer["responses"]]
+        if self._cluster.scope:
+            self._require_open(found.pop(0))
+        return list(map(_value, found))
 
     def _find_between(self, keys: Sequence[str]) -> list[bytes | None] | None:
         """The values of many keys by one reading of all from the first to the last; None where most are others.
@@ -267,6 +289,23 @@ class EtcdStore:
 
     def _name(self, key: str) -> str:
         return _text(f"{self._prefix}{key}".encode())
+
+
+def begin_again(cluster: EtcdCluster) -> None:
+    """Have a start of a run count that etcd has lost with its data; nothing happens where it counts.
+
+    Only for who knows that all members of the run are there, and have found the same: see ``StoreLoss``.
+
+    Args:
+        cluster: with the scope of the start.
+
+    Raises:
+        StoreLost: nobody answers, or lets this user in.
+    """
+    name = _text(cluster.mark.encode())
+    none = {"key": name, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}
+    put = {"request_put": {"key": name, "value": _text(uuid.uuid4().bytes)}}
+    Gateway(cluster).call("kv/txn", {"compare": [none], "success": [put]})
 
 
 def _text(value: bytes) -> str:

@@ -12,6 +12,12 @@ from recycle.job import Server
 
 RUN, OPENING, VIEW, EPOCH, KEEPERS, TOLD, SEEN = "run", "opening", "view", "epoch", "keepers", "told", "seen"
 
+PROBE = "probe"
+"""Written again and again, to find out whether the store takes what is written."""
+
+LASTING = (RUN, OPENING, KEEPERS, SEEN)
+"""What a run needs for as long as it goes on, and tells once or seldom."""
+
 
 def bell(epoch: int) -> str:
     """Ends a joiner's wait for a verdict."""

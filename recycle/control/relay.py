@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from recycle.control.errors import ControlError, StoreLost
+from recycle.control.errors import ControlError, StoreErased, StoreLost
 from recycle.control.relay_requests import (
     HEAD,
     LARGEST,
@@ -135,7 +135,7 @@ class Relay:
         except StoreLost as error:
             # The next request finds out whether there is a store again, and whether this run may still use it.
             self._store = None
-            return [Answer(lost=str(error))] * len(requests)
+            return [_lost(error)] * len(requests)
         except ControlError as error:
             if len(requests) == 1:
                 return [Answer(refusal=str(error))]
@@ -174,7 +174,7 @@ class Relay:
             self._idle.append(store)
             return Answer(found) if is_there else None
         except StoreLost as error:
-            return Answer(lost=str(error))
+            return _lost(error)
         except ControlError as error:
             return Answer(refusal=str(error))
 
@@ -242,6 +242,10 @@ class _Caller(asyncio.Protocol):
                 return
             self._is_asking = True
             self._relay.take(request, self)
+
+
+def _lost(error: StoreLost) -> Answer:
+    return Answer(lost=str(error), erased=isinstance(error, StoreErased))
 
 
 def _message(answer: Answer) -> bytes:

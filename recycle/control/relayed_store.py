@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from recycle.control.errors import ControlError, StoreLost
+from recycle.control.errors import ControlError, StoreErased, StoreLost
 from recycle.control.relay_connection import RelayConnection
 from recycle.control.relay_requests import (
     Add,
@@ -138,7 +138,7 @@ class RelayedStore:
             return self._directly(itself)
         self._own = None
         if answer.lost:
-            raise StoreLost(answer.lost)
+            raise (StoreErased if answer.erased else StoreLost)(answer.lost)
         if answer.refusal:
             raise ControlError(answer.refusal)
         return answer.result

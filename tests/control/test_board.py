@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from harness.bare_members import CountingStore
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
+from recycle.control import keys
 from recycle.control.beat_board import Beat
 from recycle.control.board import Board
 from recycle.control.errors import ControlError
@@ -295,6 +296,25 @@ def test_every_life_of_a_server_has_its_own_number(store: Store, board: Board) -
         lives = list(pool.map(lambda _: Board(store.clone(), TOKEN).joining.new_incarnation(Server(1, 2)), range(8)))
     assert sorted(lives) == list(range(1, 9))
     assert board.joining.new_incarnation(Server(1, 3)) == 1
+
+
+def test_a_store_that_has_counted_no_lives_gives_none_again(store: Store) -> None:
+    board = Board(store, TOKEN)
+    living = Member(Server(1, 2), 3)
+    board.verdicts.propose(Verdict(7, (str(living),), 0))
+    assert board.joining.new_incarnation(living.server) == 4
+    assert board.joining.next_life(Member(Server(1, 3), 2)) == Member(Server(1, 3), 3)
+
+
+def test_what_lasts_is_found_by_a_probe_and_told_again_to_a_store_that_lacks_it(store: Store) -> None:
+    board = Board(store, TOKEN)
+    assert board.probe() == {}
+    board.describe(Description({}, paper_job()))
+    lasting = board.probe()
+    assert lasting.keys() == {keys.RUN}
+    store.delete(keys.RUN)
+    board.tell_again(lasting)
+    assert board.description() == Description({}, paper_job())
 
 
 def test_requests_to_join_are_listed_and_foreign_ones_are_not(store: Store, board: Board) -> None:

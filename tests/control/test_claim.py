@@ -1,10 +1,11 @@
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from recycle.control.claim import HeldClaim, find_claim
+from recycle.control.claim import RENEWAL, HeldClaim, find_claim
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
@@ -142,4 +143,18 @@ def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(keys: EtcdClus
     # Nobody renews it.
     claim = HeldClaim(keys, "mine", 0.5)
     assert find_claim(keys, "mine", 120) == claim.cluster
+    claim.release()
+
+
+def test_a_claim_that_etcd_has_lost_is_made_again_unless_others_have_taken_the_name(
+    keys: EtcdCluster, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    claim, store = HeldClaim(keys, "mine", SILENCE), EtcdStore(keys)
+    store.delete("claim")
+    eventually(lambda: store.get("claim") is not None)
+    assert find_claim(keys, "mine", 120) == claim.cluster
+    other = b'{"scope":"new","origin":"other","renewed":0}'
+    store.set("claim", other)
+    time.sleep(3 * RENEWAL)
+    assert store.get("claim") == other
     claim.release()

@@ -9,10 +9,13 @@ import msgspec
 import pytest
 
 from harness.etcd import Etcd, await_answer, etcd, missing
-from recycle.control.errors import ControlError, StoreLost
+from recycle.control.errors import ControlError, StoreErased, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_gateway import Gateway, Watch
-from recycle.control.etcd_store import BATCH, EtcdStore
+from recycle.control.etcd_store import BATCH, EtcdStore, begin_again
+
+QUOTA = 1 << 24
+"""Bytes."""
 
 needs_etcd = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -211,13 +214,59 @@ def root(served: Etcd) -> EtcdCluster:
     return msgspec.structs.replace(served.cluster, user="root", password="se:cr@t")
 
 
-def test_of_etcd_that_is_full_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(gateway: Gateway, *_: object) -> None:
-        gateway._refuse(8, "etcdserver: mvcc: database space exceeded")
+@needs_etcd
+def test_of_etcd_that_is_full_it_is_said_what_to_do_and_after_that_it_is_a_store_again() -> None:
+    with etcd(quotas=[QUOTA]) as served:
+        store = EtcdStore(served.cluster)
+        store.set("a", b"1")
+        served.fill()
+        with pytest.raises(StoreLost, match="a member is full, so it takes no writes; run etcdctl compact"):
+            store.set("a", b"2")
+        assert store.get("a") == b"1"
+        served.make_room()
+        store.set("a", b"3")
+        assert store.get("a") == b"3"
 
-    monkeypatch.setattr(Gateway, "_ask", refuse)
-    with pytest.raises(StoreLost, match=r"space exceeded; compact and defragment its members"):
-        EtcdStore(EtcdCluster((("127.0.0.1", 1),)), patience=0.1)
+
+@needs_etcd
+def test_a_start_whose_keys_are_lost_counts_again_for_new_connections_only() -> None:
+    with etcd() as served:
+        cluster = msgspec.structs.replace(served.cluster, run="run", scope="start")
+        begin_again(cluster)
+        before = EtcdStore(cluster)
+        before.set("a", b"1")
+        served.members[0].start_anew()
+        await_answer(served.cluster)
+        for request in (
+            lambda: before.get("a"),
+            lambda: before.peek(["a"]),
+            lambda: before.set("a", b"2"),
+            before.clone,
+        ):
+            with pytest.raises(StoreErased, match=r"has no keys of run 'run': .* etcd came back without its data"):
+                request()
+        begin_again(cluster)
+        begin_again(cluster)
+        with pytest.raises(StoreLost, match="written again; connect again"):
+            before.get("a")
+        again = before.clone()
+        assert again.get("a") is None
+        again.set("a", b"3")
+        assert again.get("a") == b"3"
+
+
+@needs_etcd
+def test_members_of_another_cluster_do_not_count(three: Etcd) -> None:
+    meant = msgspec.structs.replace(three.cluster, identity=EtcdStore(three.cluster).identity)
+    EtcdStore(meant).set("a", b"1")
+    with etcd() as other:
+        assert EtcdStore(other.cluster).identity != meant.identity
+        mixed = msgspec.structs.replace(meant, members=(*other.cluster.members, *meant.members))
+        for _ in range(4):
+            assert EtcdStore(mixed).get("a") == b"1"
+        strange = msgspec.structs.replace(meant, members=other.cluster.members)
+        with pytest.raises(StoreLost, match=r"is a member of cluster \d+, and the run is in \d+; start the members"):
+            EtcdStore(strange, patience=0.3)
 
 
 @needs_etcd

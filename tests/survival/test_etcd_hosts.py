@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.etcd import etcd
+from harness.etcd import EtcdMember, etcd
 from harness.etcd import missing as etcd_missing
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, Started, by_hand, losses, wait_until
+from harness.started import TRAIN, Started, by_hand, losses, newest_view, wait_until
 
 WHY_NOT = missing() or etcd_missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
@@ -60,6 +60,24 @@ def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, un
     assert said.count(f"{ITERATIONS} iterations in") == 1, said
     assert "iteration 1/" not in said, said
     assert losses(run) == undisturbed
+
+
+def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_after_that(start, tmp_path):
+    with hosts(3) as three, etcd(3, hosts=three) as cluster:
+        arguments = words(tmp_path, "--store", cluster.url, "--iterations", "100000")
+        ranks = [start(arguments, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(three)]
+        ranks[0].wait_for("iteration 5/")
+        for act in (EtcdMember.kill, EtcdMember.start_anew):
+            for member in cluster.members:
+                act(member)
+        run = tmp_path / "run"
+        for said in (b"the store is lost", b"the store is back"):
+            wait_until(lambda said=said: all(said in each.read_bytes() for each in run.glob("events/W?_0.jsonl")))
+        assert list(run.glob("checkpoints/step-*"))
+        three[0].crash()
+        wait_until(lambda: newest_view(run).servers == ["W1_0", "W2_0"])
+        made = iterations(run, "W1_0")
+        wait_until(lambda: iterations(run, "W1_0") > made + 2)
 
 
 def test_a_first_host_that_is_cut_off_with_its_member_trains_no_further(served, undisturbed):

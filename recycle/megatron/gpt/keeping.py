@@ -16,7 +16,7 @@ from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
 from recycle.runtime.launch.keeper_finder import KeeperFinder
-from recycle.runtime.launch.keepers import KeeperSetting, Seat
+from recycle.runtime.launch.keepers import KeeperSetting, Seat, dismiss
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
@@ -104,6 +104,9 @@ def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
         meeting: with the other processes; None where all are started here.
     """
     if run.redundancy is None:
+        # What is left of an earlier start has no use any more.
+        if left := last_token(run.folder):
+            dismiss(left)
         return None
     seat = Seat(last_token(run.folder), None if meeting is None else meeting.address, resumes=run.goes_on)
     if meeting is not None:

@@ -1,15 +1,35 @@
-"""What a run goes on from: the newest whole checkpoint."""
+"""What a run goes on from: the newest whole checkpoint, or copies in memory, and with which settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from recycle.control.joinfile import last_token
+from recycle.errors import UserError
+from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.run import Run
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.keepers import is_kept
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import checkpoints, find_damage, read_manifest, set_aside
+from recycle.runtime.step.checkpoint import (
+    MANIFEST,
+    Manifest,
+    candidates,
+    checkpoints,
+    find_damage,
+    read_manifest,
+    require_same_settings,
+    set_aside,
+)
+
+IN_MEMORY = "in-memory.json"
+"""The settings of what a run keeps in memory: keepers are asked for it by those who have been started."""
 
 TO_LOOK_AT = ("events", "failures", "faults.jsonl", "tensorboard", "failure.txt", "loss.svg")
 """What a run leaves in its folder that another one in the same folder must not go on with."""
@@ -20,6 +40,67 @@ def begins_anew(run: Run) -> bool:
     own = run.resume_from is not None and run.resume_from.resolve() == run.folder.resolve()
     kept = run.redundancy is not None and bool(last_token(run.folder))
     return own and not kept and not checkpoints(run.checkpoints)
+
+
+def require_fit(run: Run, fingerprint: str) -> None:
+    """Refuse to go on with other settings than what there is was made with, while nothing is written or started.
+
+    Args:
+        run: what is to go on.
+        fingerprint: tells apart what is trained on.
+
+    Raises:
+        RunError: it cannot go on so.
+    """
+    if not run.goes_on:
+        return
+    found = checkpoints(run.checkpoints)
+    sources = found or ([] if run.resume_from is None else candidates(run.resume_from))
+    if sources and (manifest := _newest_manifest(sources)) is not None:
+        require_same_settings(manifest[0], manifest[1].settings, run.settings | {"text": fingerprint})
+    token, kept = last_token(run.folder), _settings_in_memory(run)
+    if not token or not kept or (sources and not is_kept(token)):
+        return
+    if run.redundancy is not None:
+        what = f"what {run.folder} has in memory"
+        require_same_settings(what, kept, run.settings_in_memory(fingerprint))
+    elif not sources:
+        raise RunError(
+            f"resume: there is no checkpoint in {run.checkpoints}, and what is in memory is not asked for; give "
+            "--keep-in-memory as before"
+        )
+
+
+def note_settings(run: Run, fingerprint: str) -> None:
+    """Write down what is needed to judge whether a later start can go on from what this one keeps in memory.
+
+    Args:
+        run: which.
+        fingerprint: tells apart what is trained on.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    path = run.folder / IN_MEMORY
+    if run.redundancy is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_whole(path, msgspec.json.format(msgspec.json.encode(run.settings_in_memory(fingerprint))))
+
+
+def _newest_manifest(sources: Sequence[Path]) -> tuple[str, Manifest] | None:
+    """Of the newest checkpoint that has one which can be read; all in a folder are of the same settings."""
+    for folder in reversed(sources):
+        with suppress(UserError, msgspec.DecodeError):
+            return str(folder), msgspec.json.decode(read_bytes(folder / MANIFEST), type=Manifest)
+    return None
+
+
+def _settings_in_memory(run: Run) -> dict[str, Any]:
+    """Of the last start in a run's folder; empty where it kept nothing, or that cannot be read."""
+    with suppress(UserError, msgspec.DecodeError):
+        return msgspec.json.decode(read_bytes(run.folder / IN_MEMORY), type=dict[str, Any])
+    return {}
 
 
 def find_newest(run: Run, fingerprint: str, watch: Callable[[Event], None]) -> int | None:

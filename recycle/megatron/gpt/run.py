@@ -145,6 +145,23 @@ class Run(msgspec.Struct, frozen=True):
         model: dict[str, Any] = msgspec.to_builtins(self.model)
         return shape | model
 
+    def settings_in_memory(self, text: str) -> dict[str, Any]:
+        """What must be the same for a run to go on from copies in memory: there, stages are as they were cut.
+
+        Args:
+            text: tells texts apart.
+        """
+        job, redundancy = self.plan.job, self.redundancy
+        kept = {"text": text, "stages": job.depth, "placement": self._placement}
+        # Any one copy is enough, however many are made. Of parity it has to be known how many pieces there are.
+        parity = str(redundancy) if redundancy is not None and redundancy.needed > 1 else "off"
+        return self.settings | kept | {"parity": parity}
+
+    @property
+    def _placement(self) -> str:
+        job = self.plan.job
+        return placement_text(job.chunks) if job.even else str(job.layout)
+
     def fingerprint(self, text: str) -> dict[str, str]:
         """What must be the same in all processes of the run.
 
@@ -154,9 +171,7 @@ class Run(msgspec.Struct, frozen=True):
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
         release |= {"device": self.device, "distributed_optimizer": str(self.distributed)}
         release |= {"sequence_parallel": str(self.sequence_parallel)}
-        job = self.plan.job
-        placements = placement_text(job.chunks) if job.even else str(job.layout)
-        release |= {"stages": str(job.depth), "placement": placements}
+        release |= {"stages": str(self.plan.job.depth), "placement": self._placement}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:

@@ -17,7 +17,14 @@ from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import make_keeping, take_seat
 from recycle.megatron.gpt.model import transformer_config
-from recycle.megatron.gpt.resuming import begins_anew, find_newest, refuse_to_overwrite, set_earlier_aside
+from recycle.megatron.gpt.resuming import (
+    begins_anew,
+    find_newest,
+    note_settings,
+    refuse_to_overwrite,
+    require_fit,
+    set_earlier_aside,
+)
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import TokenText
@@ -85,16 +92,20 @@ def train(
         _require_fit(run, len(view.servers), meeting.start.count, faults)
     text = load_text(run.text, run.model)
     # In an unprotected run that is started apart, all processes come here.
-    if meeting is None or meeting.start.rank == 0:
+    is_first = meeting is None or meeting.start.rank == 0
+    if is_first:
+        require_fit(run, text.fingerprint)
         if run.resume_from is not None and not checkpoints(run.checkpoints):
             run.checkpoints.mkdir(parents=True, exist_ok=True)
             adopt(run.resume_from, run.checkpoints)
+    newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
+    if is_first:
         refuse_to_overwrite(run)
         run.folder.mkdir(parents=True, exist_ok=True)
         give_up(run.checkpoints)
         set_earlier_aside(run)
         run.save()
-    newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
+        note_settings(run, text.fingerprint)
     if run.protected:
         _train_protected(run, view, text, newest, watch, Planning(make, mover), faults, meeting)
         return

@@ -12,7 +12,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.fetching import Fetching, ask_all
-from recycle.runtime.keep.layout import Version, cut_by_shards, cut_evenly, shard_of
+from recycle.runtime.keep.layout import Version, cut_by_shards, cut_evenly, outline_of, recut, shard_of
 from recycle.runtime.keep.snapshot import Snapshot
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.client import KeeperClient
@@ -247,7 +247,11 @@ class Keeping:
         version, sources = fetching.fetch(step, parts, copies)
         text = f"version {step} of stage {self._server.stage} is taken from {' and '.join(sorted(sources))}"
         self._tell("memory", text)
-        return version.state
+        shards, cut = self._source.shards, version.shards
+        if shards is not None and cut is not None and (cut.layers, cut.count) == (tuple(shards.layers), shards.count):
+            return version.state
+        # An earlier start of the run has kept it, whose optimizer was in shards, or was not.
+        return recut(version, None if shards is None else outline_of(self._source.state(), shards))
 
     def _copies(self, awake: bool = False) -> list[Copy]:
         """What all keepers have that can be reached, or those that were not lost a moment ago."""

@@ -10,9 +10,10 @@ import torch
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room
 from recycle.runtime.keep.erasure import CODE
+from recycle.runtime.step.shard_steps import COUNTED
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.ladder import StatePart
-from recycle.state.shards import assign_shards, cut_layers
+from recycle.state.shards import Piece, assign_shards, cut_layers
 
 SHARD = "shard"
 """What the names of a shard's tensors begin with; its number follows."""
@@ -115,10 +116,19 @@ def cut_by_shards(state: Mapping[str, torch.Tensor], shards: KeptShards, peers: 
         pieces = shards.pieces(shard)
         parts[peers.index(holders[0])].update({f"{SHARD}/{shard}/{name}": each for name, each in pieces.items()})
     edges = accumulate((count_bytes(each) for each in parts), initial=0)
+    return Version({name: each for part in parts for name, each in part.items()}, [*edges], outline_of(state, shards))
+
+
+def outline_of(state: Mapping[str, torch.Tensor], shards: KeptShards) -> ShardOutline:
+    """How a version's optimizer is cut into shards.
+
+    Args:
+        state: what all peers hold of it, by name.
+        shards: of the optimizer.
+    """
     # What is stepped comes first, and is in the same order with all peers.
     parameters = [name.removeprefix(PARAMETER) for name in state if name.startswith(PARAMETER)]
-    outline = ShardOutline(tuple(parameters[: sum(shards.layers)]), tuple(shards.layers), shards.count)
-    return Version({name: each for part in parts for name, each in part.items()}, [*edges], outline)
+    return ShardOutline(tuple(parameters[: sum(shards.layers)]), tuple(shards.layers), shards.count)
 
 
 def shard_of(state: Mapping[str, torch.Tensor], shard: int) -> Mapping[str, torch.Tensor]:
@@ -142,17 +152,53 @@ def put_together(version: Version) -> Mapping[str, torch.Tensor]:
     if outline is None:
         return version.state
     whole = dict(held_by_all(version.state))
-    sizes = iter([whole[f"{PARAMETER}{name}"].numel() for name in outline.parameters])
-    layers = [[next(sizes) for _ in range(length)] for length in outline.layers]
-    for shard, pieces in enumerate(cut_layers(layers, outline.count)):
+    for shard, pieces in enumerate(_pieces(whole, outline)):
         for name, content in shard_of(version.state, shard).items():
             key, _, place = name.partition("/")
             piece = pieces[int(place)]
             parameter = outline.parameters[piece.parameter]
             like = whole[f"{PARAMETER}{parameter}"]
-            moment = whole.setdefault(f"optimizer/{key}/{parameter}", torch.empty_like(like))
+            moment = whole.setdefault(_moment(key, parameter), torch.empty_like(like))
             moment.view(-1)[piece.start : piece.end] = content
     return whole
+
+
+def recut(version: Version, outline: ShardOutline | None) -> Mapping[str, torch.Tensor]:
+    """The state of a version, with its optimizer in other shards, or in none.
+
+    Args:
+        version: with all parts.
+        outline: how its optimizer is to be cut; None where it is not.
+    """
+    if version.shards == outline:
+        return version.state
+    whole = dict(put_together(version))
+    if outline is None:
+        return whole
+    names = whole.keys() & {_moment(key, each) for key in _moments(whole) for each in outline.parameters}
+    moments = {name: whole.pop(name).reshape(-1) for name in names}
+    for shard, pieces in enumerate(_pieces(whole, outline)):
+        for key in _moments(moments):
+            for place, piece in enumerate(pieces):
+                moment = moments[_moment(key, outline.parameters[piece.parameter])]
+                whole[f"{SHARD}/{shard}/{key}/{place}"] = moment[piece.start : piece.end]
+    return whole
+
+
+def _pieces(state: Mapping[str, torch.Tensor], outline: ShardOutline) -> Sequence[Sequence[Piece]]:
+    """What each shard consists of."""
+    sizes = iter([state[f"{PARAMETER}{name}"].numel() for name in outline.parameters])
+    return cut_layers([[next(sizes) for _ in range(length)] for length in outline.layers], outline.count)
+
+
+def _moment(key: str, parameter: str) -> str:
+    return f"optimizer/{key}/{parameter}"
+
+
+def _moments(state: Mapping[str, torch.Tensor]) -> Sequence[str]:
+    """What the optimizer has for each element of a parameter."""
+    keys = {name.split("/")[1] for name in state if name.startswith("optimizer/")}
+    return sorted(keys - set(COUNTED))
 
 
 def make_version(head: bytes, parts: int) -> tuple[int, Version]:

@@ -26,6 +26,7 @@ class HostKeeper:
         self._fork_server = fork_server
         self._limit = 0
         self._channel: Channel | None = None
+        self._is_found = False
 
     def open(self, setting: Setting) -> Iterator[str]:
         """Have one, if the run has any; once all processes have come.
@@ -47,6 +48,7 @@ class HostKeeper:
         if keeping.seat.is_taken(directory, setting.host):
             self._fork_server.start_keeper(self._token, self._limit)
         else:
+            self._is_found = True
             self._channel = hold(self._token)
         yield keeping.describe(directory)
 
@@ -58,16 +60,26 @@ class HostKeeper:
         if event.kind == "started":
             self._channel = hold(self._token)
             return
+        self._is_found = False
         self._fork_server.start_keeper(self._token, self._limit)
         yield "the keeper's process is gone, and with it the copies in memory: another one is started"
 
-    def end(self, *, over: bool) -> None:
+    def is_of_use(self, *, trained: bool) -> bool:
+        """Whether a later start may go on from what is kept.
+
+        Args:
+            trained: whether any iteration was made. Before that there is only what an earlier start has left.
+        """
+        return self.directory is not None and (self._is_found or trained)
+
+    def end(self, *, over: bool, trained: bool) -> None:
         """This process ends.
 
         Args:
             over: whether nobody will go on from what is kept.
+            trained: whether any iteration was made.
         """
-        if self.directory is not None and over:
+        if self.directory is not None and (over or not self.is_of_use(trained=trained)):
             dismiss(self._token)
         if self._channel is not None:
             self._channel.close()

@@ -246,6 +246,17 @@ def hold(token: str) -> Channel | None:
             time.sleep(0.02)
 
 
+def is_kept(token: str) -> bool:
+    """Whether the keeper of a run's start is on this host.
+
+    Args:
+        token: of that start.
+    """
+    with suppress(KeeperLost):
+        return KeeperClient(keeper_address(token), token, "this host's keeper").find_port() >= 0
+    return False
+
+
 def dismiss(token: str) -> None:
     """The run is over, and this host's keeper is not needed any more."""
     with suppress(KeeperLost):

@@ -84,7 +84,7 @@ class Supervisor:
         # Members whose end was answered with another life, or with none.
         self._crashed: set[Member] = set()
         self._struck: set[Member] = set()  # by the launcher, and perhaps nobody has heard of it yet
-        self._began, self._step = 0.0, setting.step
+        self._began, self._step, self._has_trained = 0.0, setting.step, False
         self._faults = list(setting.faults.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
@@ -117,7 +117,7 @@ class Supervisor:
                 setting.meeting.leave(0)
                 setting.meeting.dismiss(ranks_at_end(setting.endpoint(self._port, self._token), setting.servers))
         finally:
-            self._keeper.end(over=self._board is not None and is_over(self._board))
+            self._keeper.end(over=self._board is not None and is_over(self._board), trained=self._has_trained)
             self._fork_server.end()
             self._inbox.close()
             self._news.close()
@@ -228,7 +228,7 @@ class Supervisor:
             self._began = self._began or time.monotonic()
             self._step = event.step
         elif isinstance(event, IterationLine):
-            self._step = max(self._step, event.step + 1)
+            self._step, self._has_trained = max(self._step, event.step + 1), True
         elif isinstance(event, InstantLine) and event.kind == "end" and event.text not in self._reasons:
             self._reasons.append(event.text)
         self._watch(event)
@@ -282,7 +282,7 @@ class Supervisor:
             if self._board is not None and was_kept(self._board):
                 return
         ends = ", ".join(f"{each} ended with {status}" for each, status in self._ended.items())
-        source = "the last checkpoint" if self._keeper.directory is None else "what is in memory"
+        source = "what is in memory" if self._keeper.is_of_use(trained=self._has_trained) else "the last checkpoint"
         raise RunFailed(f"no server reached the end of the run: {ends}; go on from {source} with --resume")
 
     # What the launcher does to the run, and for it.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from recycle.control.agent import Sparing
 from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_store import EtcdStore
+from recycle.control.etcd_store import EtcdStore, begin_again
 from recycle.control.relay import run_relay
 from recycle.control.relay_requests import name_of
 from recycle.control.relayed_store import RelayedStore
@@ -60,6 +60,15 @@ class Endpoint(NamedTuple):
         if self.cluster is not None:
             return self._opener(self.cluster)()
         return self.connect()
+
+    def begin_again(self) -> None:
+        """Have this start of the run count in etcd that has lost its data; a store of the run's own asks for nothing.
+
+        Raises:
+            StoreLost: it does not answer.
+        """
+        if self.cluster is not None:
+            begin_again(self.cluster)
 
     def sparing(self, begin: Callable[[], None]) -> Sparing | None:
         """How this host asks little of the store; None where it need not.

@@ -17,6 +17,7 @@ from recycle.control.view import Member
 from recycle.plan.instruction import Instruction
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.network import Network
+from recycle.runtime.recover.store_probe import StoreProbe
 
 # Seconds until a thread that is still not free is freed again.
 AGAIN = 0.05
@@ -55,7 +56,8 @@ class AlarmWatch:
     Attributes:
         noticed: when the alarm of the present epoch was seen, on the monotonic clock in seconds; 0 if it was not.
         cause: of that alarm.
-        store_lost: whether the store does not answer.
+        loss: why the store cannot be used; None as long as it can.
+        probe: finds that out.
         requests: that were made in the present epoch by those who are alive, for places that are vacant.
         order: for copies of chunks in the present epoch; None for none.
         copied: what members have said of their copies in that epoch.
@@ -72,7 +74,8 @@ class AlarmWatch:
     ) -> None:
         self.noticed = 0.0
         self.cause = ""
-        self.store_lost = False
+        self.loss: StoreLost | None = None
+        self.probe = StoreProbe(durations.rare_look)
         self.requests: tuple[JoinRequest, ...] = ()
         self.order: MoveOrder | None = None
         self.copied: tuple[JoinRequest, ...] = ()
@@ -202,11 +205,15 @@ class AlarmWatch:
             try:
                 if board is None:
                     board = Board(self._door.connect(self._durations.silence), self._door.token)
-                    self.store_lost = False
+                    self.probe.require(board)
+                    # It may be another store, where nothing is known of what was read before.
+                    self._asked, self._joins, self._visited = (-1, 0), (), -1
+                    self.loss = None
+                self.probe.look(board)
                 self._look(board)
-            except StoreLost:
+            except StoreLost as error:
                 board = None
-                self.store_lost = True
+                self.loss = error
                 time.sleep(self._durations.beat)
 
     def _await_alarm(self, board: Board, epoch: int) -> Alarm | None:

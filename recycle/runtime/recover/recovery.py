@@ -103,6 +103,11 @@ class Recovery:
         """Whether the member trains without a store."""
         return self._machine.state is State.UNPROTECTED
 
+    @property
+    def is_first(self) -> bool:
+        """Whether the member is the first one of the view."""
+        return self._machine.me == self.view.members[0]
+
     def new_id(self) -> str:
         """For an event that is told once."""
         return next(self._ids)
@@ -277,7 +282,8 @@ class Recovery:
                 self._reports.warn(f"no live server of stage {names} is left: waiting for a replacement")
             case WarnUnprotected():
                 self._reports.warn(
-                    "the store is lost: training goes on, but no failure can be survived until it is back"
+                    f"the store is lost: training goes on, but no failure can be survived until it is back "
+                    f"({self._alarm_watch.loss})"
                 )
             case Exit(reason):
                 self.end_with(FENCED, reason)

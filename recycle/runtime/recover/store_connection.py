@@ -1,5 +1,6 @@
 """A member's way to the store, through the store's loss and its return."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from torch.distributed import Store as Meeting
@@ -39,18 +40,21 @@ class StoreConnection:
         self._meeting.set_timeout(timedelta(seconds=self.durations.rebuild))
         return self._meeting
 
-    def renew(self, verdict: Verdict) -> Verdict | None:
+    def renew(self, verdict: Verdict, lasting: Mapping[str, bytes]) -> Verdict | None:
         """Connect again after a loss, to a store that may be new and empty.
 
         Args:
             verdict: of the present view; proposed to the store.
+            lasting: what lasts as long as the run, by its keys; told to the store if it has it not.
 
         Returns:
             The verdict that the store holds; None if there still is no store.
         """
         try:
             store = self.endpoint.connect(self.durations.silence)
-            stored = Board(store, self.endpoint.token).verdicts.propose(verdict)
+            board = Board(store, self.endpoint.token)
+            board.tell_again(lasting)
+            stored = board.verdicts.propose(verdict)
         except StoreLost:
             return None
         self._take(store)

@@ -217,11 +217,12 @@ class Survivor:
         Returns:
             What all said.
         """
-        self._store_loss.look()
         notices = self._rebuilding.notices
+        self._store_loss.look(notices.heard)
         self._told_to_leave = self._told_to_leave or self._alarm_watch.told_to_end
         asks = self._admission.is_asked_for or self._wish is not None
-        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), int(unsaved), self._leaving)
+        lost, erased = int(self._recovery.is_unprotected), int(self._store_loss.is_erased)
+        notices.say = Notices(int(asks), lost, int(unsaved), erased, self._leaving)
         return notices.heard
 
     def tell_to_leave(self, cause: str) -> None:

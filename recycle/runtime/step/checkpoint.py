@@ -172,8 +172,7 @@ def adopt(source: Path, root: Path) -> None:
     Raises:
         UserError: there is none, or it cannot be copied.
     """
-    candidates = [source] if (source / MANIFEST).exists() else checkpoints(source / "checkpoints")
-    whole = [each for each in candidates if not find_damage(each)]
+    whole = [each for each in candidates(source) if not find_damage(each)]
     if not whole:
         raise RunError(f"resume-from: there is no whole checkpoint in {source}; give the folder of a run that has one")
     step = msgspec.json.decode((whole[-1] / MANIFEST).read_bytes(), type=Manifest).step
@@ -184,6 +183,11 @@ def adopt(source: Path, root: Path) -> None:
         _put(partial, folder_of(root, step))
     except (OSError, shutil.Error) as error:
         raise RunError(f"resume-from: {whole[-1]} cannot be copied to {root}: {error}") from error
+
+
+def candidates(source: Path) -> list[Path]:
+    """The checkpoints that are meant by a checkpoint's folder, or a run's; the newest last."""
+    return [source] if (source / MANIFEST).exists() else checkpoints(source / "checkpoints")
 
 
 def _link(source: str, target: str) -> None:
@@ -233,13 +237,27 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
         raise RunError(f"{path}: this is no checkpoint's manifest: {error}; resume from another one") from error
     if manifest.version != VERSION:
         raise RunError(f"{path}: version {manifest.version}, and this release reads version {VERSION}")
+    require_same_settings(str(folder), manifest.settings, settings)
+    return manifest
+
+
+def require_same_settings(what: str, found: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse to go on with other settings.
+
+    Args:
+        what: that a run is to go on from.
+        found: the settings that it is of, by name.
+        settings: of the run.
+
+    Raises:
+        RunError: they differ.
+    """
     for key, value in settings.items():
-        if manifest.settings.get(key) != value:
+        if found.get(key) != value:
             raise RunError(
-                f"{folder}: its {key} is {manifest.settings.get(key)}, and this run's is {value}: "
+                f"{what}: its {key} is {found.get(key)}, and this run's is {value}: "
                 "go on with the same, or start a new run in another folder"
             )
-    return manifest
 
 
 def read_stage(folder: Path, stage: str) -> dict[str, torch.Tensor]:

@@ -11,6 +11,8 @@ from recycle.runtime.join.handover import TYPES
 from recycle.runtime.keep.erasure import CODE
 from recycle.runtime.keep.layout import (
     FIRST,
+    ShardOutline,
+    Version,
     VersionHead,
     bytes_of,
     count_bytes,
@@ -18,6 +20,8 @@ from recycle.runtime.keep.layout import (
     cut_evenly,
     held_by_all,
     make_version,
+    put_together,
+    recut,
     shard_of,
 )
 from recycle.state.ladder import StatePart
@@ -127,3 +131,32 @@ def test_what_each_peer_has_for_itself_is_in_the_first_part_alone(parts):
     sizes = [len(version.range_of(part(number, parts))) for number in range(parts)]
     assert max(sizes[0] - 50, *sizes[1:], 0) - min([sizes[0] - 50, *sizes[1:]]) <= 1
     assert sum(sizes) == count_bytes(version.state)
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(1, 4), st.integers(1, 4), st.data())
+def test_an_optimizer_is_cut_into_shards_and_into_others_and_put_together_again(sizes, count, other, data):
+    names = [f"layer.{place}" for place in range(len(sizes))]
+    split = data.draw(st.integers(1, len(sizes) - 1))
+    state = {}
+    for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        state[f"parameter/{name}"] = torch.arange(size) + 10.0 * place
+        for key in ("exp_avg", "exp_avg_sq"):
+            state[f"optimizer/{key}/{name}"] = torch.arange(size) + 100.0 * place + len(key)
+        state[f"optimizer/step/{name}"] = torch.tensor(7.0)
+    outlines = [ShardOutline(tuple(names), (split, len(sizes) - split), each) for each in (count, other)]
+    version = Version(state, ())
+    for outline in outlines:
+        version = Version(recut(version, outline), (), outline)
+        # What is counted is with all peers, and each shard has its own part of what is not.
+        assert {name for name in held_by_all(version.state) if "/exp_avg" in name} == set()
+        assert held_by_all(version.state).keys() == {each for each in state if "/exp_avg" not in each}
+        held = [count_bytes(shard_of(version.state, shard)) for shard in range(outline.count)]
+        assert sum(held) == 2 * 4 * sum(sizes)
+    for found in (recut(version, None), put_together(version)):
+        assert found.keys() == state.keys()
+        assert all(torch.equal(found[name], each) for name, each in state.items())
+
+
+def test_a_first_version_has_nothing_of_an_optimizer_to_cut():
+    state = {"parameter/layer": torch.zeros(3)}
+    assert recut(Version(state, ()), ShardOutline(("layer",), (1,), 2)).keys() == state.keys()

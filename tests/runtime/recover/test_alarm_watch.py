@@ -1,13 +1,16 @@
-"""The alarm watch sees everybody who asks to be let in."""
+"""The alarm watch sees everybody who asks to be let in, and whether the store does its work."""
 
 import subprocess
 from types import SimpleNamespace
 
+from harness.examples import paper_job
 from harness.memory_store import MemoryStore
 from harness.started import wait_until
+from recycle.control import keys
 from recycle.control.board import Board
 from recycle.control.durations import Durations
-from recycle.control.messages import JoinRequest, Verdict
+from recycle.control.errors import StoreErased, StoreLost
+from recycle.control.messages import Description, JoinRequest, Verdict
 from recycle.control.view import Member
 from recycle.job import Server
 from recycle.runtime.launch.call_off import CallOff
@@ -87,3 +90,35 @@ def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
     wait_until(lambda: "freed" in happened)
     watch.stop()
     assert happened[:2] == ["standstill: here", "freed"]
+
+
+def test_a_store_that_answers_and_has_lost_the_run_or_takes_nothing_is_lost_until_it_works(monkeypatch):
+    monkeypatch.setattr("recycle.control.durations.Durations.rare_look", 0.05)
+    store, refuses = MemoryStore(), []
+
+    class Full(MemoryStore):
+        def exchange(self, values, keys):
+            if refuses:
+                raise StoreLost("it is full")
+            return super().exchange(values, keys)
+
+    door = SimpleNamespace(connect=lambda _: Full(store._contents), token="token")
+    board = Board(store, "token")
+    description = Description({}, paper_job())
+    board.describe(description)
+    watch = AlarmWatch(door, Durations(beat=0.05), lambda _: None, lambda _: None)
+    watch.start()
+    watch.follow(0)
+    wait_until(lambda: keys.RUN in watch.probe.lasting)
+
+    refuses.append(True)
+    wait_until(lambda: str(watch.loss) == "it is full")
+    refuses.clear()
+    wait_until(lambda: watch.loss is None)
+
+    store.delete(keys.RUN)
+    wait_until(lambda: isinstance(watch.loss, StoreErased))
+    board.tell_again(watch.probe.lasting)
+    wait_until(lambda: watch.loss is None)
+    assert board.description() == description
+    watch.stop()

@@ -1,0 +1,51 @@
+"""Tries, while nothing is wrong, what only a recovery needs of the store."""
+
+import time
+
+from recycle.control import keys
+from recycle.control.board import Board
+from recycle.control.errors import StoreErased
+
+
+class StoreProbe:
+    """Writes to the store, and looks whether it still has what the run has written.
+
+    A store that answers may refuse what is written, or have come back without its data. Whoever only waits for alarms
+    would not find out before there is one.
+
+    Args:
+        every: seconds between two tries.
+
+    Attributes:
+        lasting: what lasts as long as the run, as the store had it last.
+    """
+
+    def __init__(self, every: float) -> None:
+        self.lasting: dict[str, bytes] = {}
+        self._every = every
+        self._turn = 0
+
+    def look(self, board: Board) -> None:
+        """Try, if it is time to.
+
+        Raises:
+            StoreLost: the store takes nothing.
+            StoreErased: it has lost what the run has written.
+        """
+        # The same moments for all workers of a host, so that their relay asks once for all of them.
+        turn = int(time.monotonic() / self._every)
+        if turn != self._turn:
+            self.require(board)
+            self._turn = turn
+
+    def require(self, board: Board) -> None:
+        """Try now.
+
+        Raises:
+            StoreLost: the store takes nothing.
+            StoreErased: it has lost what the run has written.
+        """
+        found = board.probe()
+        if keys.RUN in self.lasting and keys.RUN not in found:
+            raise StoreErased("it came back without what the run had written there")
+        self.lasting |= found

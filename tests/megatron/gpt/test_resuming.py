@@ -1,0 +1,156 @@
+"""Every pair of settings of two starts: the second one goes on from the first, or it is one line before it begins."""
+
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from harness.examples import QUICK, paper_job
+from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.job import Server
+from recycle.megatron.gpt import resuming
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.resuming import note_settings, require_fit
+from recycle.megatron.gpt.run import Run
+from recycle.placement import parse_placement
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.errors import RunError
+from recycle.runtime.step.checkpoint import VERSION, Manifest, complete
+from recycle.state.redundancy import Redundancy
+
+MODEL = ModelOptions(4, 32, 4, 16)
+COPIES = Redundancy.parse("copies=1")
+TEXT = "the text"
+
+
+class OtherSetting(NamedTuple):
+    """One that differs from the plainest start.
+
+    Attributes:
+        run: fields of the run that differ.
+        model: fields of its model that do.
+        job: fields of its job that do.
+        plan: more arguments of its plan.
+        differs: what must be the same, and is not; empty if it goes with the plainest.
+        in_memory: the same of what only copies in memory ask for.
+    """
+
+    run: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    model: dict[str, Any] = {}  # noqa: RUF012
+    job: dict[str, Any] = {}  # noqa: RUF012
+    plan: tuple[Any, ...] = ((), Mode())
+    differs: str = ""
+    in_memory: tuple[str, ...] = ()
+
+
+SETTINGS = {
+    "plain": OtherSetting(),
+    "distributed optimizer": OtherSetting(run={"distributed": True}),
+    "more copies": OtherSetting(run={"redundancy": Redundancy.parse("copies=2")}),
+    "parity": OtherSetting(run={"redundancy": Redundancy.parse("parity=2+1")}, in_memory=("parity",)),
+    "fp16": OtherSetting(model={"fp16": True}, differs="fp16"),
+    "exact": OtherSetting(model={"exact": True}, differs="exact"),
+    "tensor parallel": OtherSetting(run={"tensor_parallel": 2}, differs="tensor_parallel"),
+    "sequence parallel": OtherSetting(run={"tensor_parallel": 2, "sequence_parallel": True}, differs="tensor_parallel"),
+    "virtual stages": OtherSetting(job={"stages": 4, "placement": "interleaved:2"}, in_memory=("stages", "placement")),
+    "more pipelines": OtherSetting(job={"pipelines": 3}, differs="pipelines"),
+    "more stages": OtherSetting(job={"stages": 4}, in_memory=("stages",)),
+    "more micro-batches": OtherSetting(job={"micro_batches": 6}, differs="micro_batches"),
+    "a larger model": OtherSetting(model={"hidden": 64}, differs="hidden"),
+    "another optimizer": OtherSetting(model={"optimizer": "sgd"}, differs="optimizer"),
+    "a dead server": OtherSetting(plan=((Server(1, 1),), Mode())),
+    "one optimizer step for all": OtherSetting(plan=((), Mode("fused", "global"))),
+    "another device": OtherSetting(run={"device": "cuda"}),
+}
+PAIRS = list(permutations(SETTINGS, 2))
+
+
+def start(folder, setting, **more):
+    """A start with a setting."""
+    sizes = {"pipelines": 2, "stages": 2, "micro_batches": 4, **setting.job}
+    placement = sizes.pop("placement", None)
+    job = paper_job(released=0, **sizes)
+    if placement is not None:
+        job = msgspec.structs.replace(job, placement=parse_placement(placement, 2))
+    plan = make_plan(job, *setting.plan, QUICK)
+    model = msgspec.structs.replace(MODEL, **setting.model)
+    return Run(plan, model, 10, folder, **{"redundancy": COPIES, **setting.run, **more})
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory):
+    """With each setting, and what it leaves: a checkpoint of its own, and a folder whose state is in memory."""
+    found = {}
+    for name, setting in SETTINGS.items():
+        folder = tmp_path_factory.mktemp("run")
+        run = start(folder / "disk", setting)
+        manifest = Manifest(VERSION, 5, run.settings | {"text": TEXT, "stages": run.plan.job.depth})
+        partial = run.checkpoints / ".partial"
+        partial.mkdir(parents=True)
+        complete(run.checkpoints, manifest, partial=partial)
+        kept = msgspec.structs.replace(run, folder=folder / "memory")
+        kept.folder.mkdir()
+        note_settings(kept, TEXT)
+        JoinFile("127.0.0.1", 1, 2, "token", "", None).write(kept.folder / JOIN_FILE)
+        found[name] = run, kept
+    return found
+
+
+def require(before, after, differing):
+    """A start can go on from another one's, or the line names what differs."""
+    if not differing:
+        require_fit(after, TEXT)
+        return
+    with pytest.raises(RunError) as caught:
+        require_fit(after, TEXT)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert "go on with the same, or start a new run in another folder" in said
+    assert any(f"its {each} is" in said for each in differing), said
+
+
+def differing(*names):
+    """What must be the same and is not in two settings: in checkpoints, and in memory."""
+    one, other = (SETTINGS[each] for each in names)
+    on_disk = {one.differs, other.differs} - {""} if one.differs != other.differs else set()
+    return on_disk, on_disk | {*one.in_memory, *other.in_memory}
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{a} to {b}" for a, b in PAIRS])
+def test_every_pair_goes_on_or_is_one_line(starts, before, after):
+    on_disk, in_memory = differing(before, after)
+    run, kept = starts[before]
+    later = starts[after][0]
+    resume = msgspec.structs.replace(later, folder=run.folder, resume=True)
+    require(run, resume, on_disk)
+    adopts = msgspec.structs.replace(later, folder=run.folder.with_name("new"), resume_from=run.folder)
+    require(run, adopts, on_disk)
+    require(kept, msgspec.structs.replace(later, folder=kept.folder, resume=True), in_memory)
+
+
+def test_another_text_is_refused_wherever_the_state_is(starts):
+    for run in starts["plain"]:
+        with pytest.raises(RunError, match=f"its text is {TEXT}, and this run's is another one"):
+            require_fit(msgspec.structs.replace(run, resume=True), "another one")
+
+
+def test_copies_that_are_gone_ask_for_nothing_where_there_is_a_checkpoint(starts, tmp_path, monkeypatch):
+    run = msgspec.structs.replace(starts["plain"][0], folder=tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    note_settings(run, TEXT)
+    JoinFile("127.0.0.1", 1, 2, "token", "", None).write(run.folder / JOIN_FILE)
+    recut = msgspec.structs.replace(
+        starts["more stages"][0], folder=run.folder, resume=True, resume_from=starts["plain"][0].folder
+    )
+    require_fit(recut, TEXT)
+    monkeypatch.setattr(resuming, "is_kept", lambda token: token == "token")
+    with pytest.raises(RunError, match=r"what .* has in memory: its stages is 2, and this run's is 4"):
+        require_fit(recut, TEXT)
+
+
+def test_what_is_only_in_memory_has_to_be_asked_for(starts):
+    run = msgspec.structs.replace(starts["plain"][1], resume=True, redundancy=None)
+    with pytest.raises(RunError, match="what is in memory is not asked for; give --keep-in-memory as before"):
+        require_fit(run, TEXT)

@@ -1,0 +1,84 @@
+"""Runs whose etcd answers and does not do its work: it is full, has lost its data, or is another cluster."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from harness.etcd import Etcd, etcd, missing
+from harness.processes import send_signal
+from harness.started import TRAIN, losses, newest_view, wait_until
+
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(600)]
+
+MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+QUOTA = 1 << 24
+
+
+class Trouble(NamedTuple):
+    """What becomes of etcd.
+
+    Attributes:
+        begin: has it come.
+        said: of its cause.
+        end: does what is said.
+        members: how many etcd has, of which the first gets full.
+    """
+
+    begin: Callable[[Etcd], None]
+    said: str
+    end: Callable[[Etcd], None]
+    members: int = 1
+
+
+FULL = "a member is full, so it takes no writes; run etcdctl compact"
+TROUBLES = {
+    "full": Trouble(Etcd.fill, FULL, Etcd.make_room),
+    "one of three is full": Trouble(Etcd.fill, FULL, Etcd.make_room, 3),
+    # All that is needed is written again.
+    "empty": Trouble(lambda served: served.members[0].start_anew(), "etcd came back without its data", lambda _: None),
+    "another cluster": Trouble(
+        lambda served: served.members[0].start_anew("--initial-cluster-token", "another"),
+        "start the members of that one again",
+        lambda served: served.members[0].bring_back(),
+    ),
+}
+
+
+def iterations(folder: Path) -> int:
+    """How many all servers together have made."""
+    return sum(each.read_bytes().count(b'"type":"iteration"') for each in folder.glob("events/*.jsonl"))
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
+def test_a_run_finds_out_before_it_needs_etcd_and_survives_deaths_again_afterwards(tmp_path, start, trouble):
+    folder = tmp_path / "run"
+    (tmp_path / "model.toml").write_text(MODEL)
+    with etcd(trouble.members, quotas=[QUOTA]) as served:
+        size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "100000"]
+        model = ["--model", str(tmp_path / "model.toml"), "--exact"]
+        run = start([*TRAIN, "train", *size, *model, "-o", str(folder), "--store", served.url])
+        run.wait_for("iteration 5/")
+        trouble.begin(served)
+        run.wait_for("no failure can be survived until it is back")
+        assert trouble.said in run.output
+        # Training goes on, and there is a checkpoint where none was asked for.
+        wait_until(lambda: list(folder.glob("checkpoints/step-*")))
+        recordings = [folder / "events" / f"W{pipeline}_0.jsonl" for pipeline in range(2)]
+        wait_until(lambda: all(b"the store is lost" in each.read_bytes() for each in recordings))
+        made = iterations(folder)
+        wait_until(lambda: iterations(folder) > made + 2)
+        trouble.end(served)
+        wait_until(lambda: all(b"the store is back" in each.read_bytes() for each in recordings))
+
+        send_signal(run.processes(r"^recycle: W1_0$")[0], signal.SIGKILL)
+        # It is missed, and comes back in another life.
+        wait_until(lambda: newest_view(folder).epoch >= 2 and len(newest_view(folder).servers) == 2)
+        made = iterations(folder)
+        wait_until(lambda: iterations(folder) > made + 2)
+        send_signal(run.process.pid, signal.SIGTERM)
+        assert run.ended() == 128 + signal.SIGTERM, run.output
+        steps = list(losses(folder))
+        assert steps == list(range(len(steps)))

@@ -1,0 +1,73 @@
+"""A run of which nothing but a keeper is left goes on from there with other settings, or ends what it has started."""
+
+import pytest
+
+from harness.digests import data_digests
+from harness.started import TRAIN, wait_until
+from recycle.control.joinfile import last_token
+from recycle.megatron.gpt.recut import shard
+from recycle.megatron.gpt.server import GptServer
+from recycle.runtime.launch.keepers import is_kept
+from recycle.runtime.step.checkpoint import checkpoints
+from recycle.state.redundancy import Redundancy
+from tests.survival.trained import Trained, short_text
+
+MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+SHARDS = "--distributed-optimizer"
+KEEP = ("--keep-in-memory", "copies=1")
+
+
+def words(folder, iterations, *more):
+    (folder.parent / "model.toml").write_text(MODEL)
+    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", str(iterations)]
+    return [*TRAIN, "train", *size, "--model", str(folder.parent / "model.toml"), "--exact", "-o", str(folder), *more]
+
+
+def left_in_memory(start, folder, *more):
+    """Have a run begun, and nothing left of it but a keeper; gives how many iterations were made for certain."""
+    run = start(words(folder, 100_000, *KEEP, *more))
+    run.wait_for("iteration 5/")
+    run.kill()
+    wait_until(lambda: run.process.poll() is not None)
+    assert not checkpoints(folder / "checkpoints")
+    return max(each.read_bytes().count(b'"type":"iteration"') for each in folder.glob("events/*.jsonl"))
+
+
+@pytest.mark.parametrize(("before", "after"), [((), (SHARDS,)), ((SHARDS,), ())], ids=["into shards", "out of shards"])
+def test_copies_fit_whether_the_optimizer_is_in_shards_or_not_to_the_bit(tmp_path, start, before, after):
+    folder, other = tmp_path / "run", tmp_path / "other"
+    iterations = left_in_memory(start, folder, *before) + 5
+    run = start(words(folder, iterations, "--resume", *KEEP, *after))
+    assert run.ended() == 0, run.output
+    assert any(b"is taken from this host's keeper" in each.read_bytes() for each in folder.glob("events/*.jsonl"))
+    assert not is_kept(last_token(folder))
+    undisturbed = start(words(other, iterations))
+    assert undisturbed.ended() == 0, undisturbed.output
+    found, expected = (data_digests(checkpoints(each / "checkpoints")[-1] / shard(0, 0)) for each in (folder, other))
+    assert found == expected
+
+
+def test_a_start_that_is_refused_leaves_copies_to_one_that_is_not(tmp_path, start):
+    folder = tmp_path / "run"
+    iterations = left_in_memory(start, folder) + 5
+    refused = start(words(folder, iterations, "--resume", *KEEP, "--fp16"))
+    assert refused.ended() == 2
+    assert refused.output.splitlines()[-1].endswith(
+        "has in memory: its fp16 is False, and this run's is True: go on with the same, or start a new run in another "
+        "folder"
+    )
+    assert is_kept(last_token(folder))
+    run = start(words(folder, iterations, "--resume", *KEEP))
+    assert run.ended() == 0, run.output
+    assert not is_kept(last_token(folder))
+
+
+def test_a_start_that_fails_before_an_iteration_ends_the_keeper_that_it_has_started(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("no step can be made")
+
+    monkeypatch.setattr(GptServer, "iterate", fail)
+    with short_text():
+        run = Trained(tmp_path / "run", redundancy=Redundancy.parse("copies=1"))
+    assert "go on from the last checkpoint" in run.error, run.story
+    assert not is_kept(last_token(tmp_path / "run"))
