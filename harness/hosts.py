@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.processes import children, is_running, send_signal
@@ -111,13 +111,21 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int, ahead: Mapping[int, int] | None = None) -> Iterator[tuple[Host, ...]]:
+def hosts(
+    count: int,
+    ahead: Mapping[int, int] | None = None,
+    networks: Sequence[str] = ("10.77.0.{}/24",),
+    own_name: str = "",
+) -> Iterator[tuple[Host, ...]]:
     """Some hosts, which reach each other by name and by address.
 
     Args:
         count: how many.
         ahead: for how many seconds the clocks of some, by number from 0, have run longer than this machine's. Hosts
             share the other clock, that of the time of day: Linux has only one.
+        networks: what addresses the hosts have, of IPv4 or IPv6, with a place for a host's number; the first one is
+            the address that others are given.
+        own_name: an address that each host alone takes its own name for, instead of those; empty for none.
 
     Yields:
         The hosts ``host1``, ``host2`` and so on.
@@ -125,22 +133,26 @@ def hosts(count: int, ahead: Mapping[int, int] | None = None) -> Iterator[tuple[
     _sweep()
     prefix = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(3)}-"
     switch, names = f"{prefix}switch", [f"host{number}" for number in range(1, count + 1)]
-    addresses = [f"10.77.0.{number}" for number in range(1, count + 1)]
+    places = [[each.format(number) for each in networks] for number in range(1, count + 1)]
+    addresses = [[place.partition("/")[0] for place in own] for own in places]
     made: list[Host] = []
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", "up")
-        known = "".join(f"{address} {name}\n" for address, name in zip(addresses, names, strict=True))
-        for name, address in zip(names, addresses, strict=True):
+        for name, own in zip(names, places, strict=True):
             namespace, plug = f"{prefix}{name}", f"v-{name}"
             _ip("netns", "add", namespace)
-            _configure(namespace, known)
+            known = zip(names, addresses, strict=True)
+            _configure(namespace, {each: [own_name] if own_name and each == name else found for each, found in known})
             _ip("-n", switch, "link", "add", plug, "type", "veth", "peer", "name", "eth0", "netns", namespace)
             _ip("-n", switch, "link", "set", plug, "master", "bridge", "up")
-            _ip("-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
+            for place in own:
+                # An address of IPv6 would be looked for on the link first, for seconds.
+                _ip("-n", namespace, "address", "add", place, "dev", "eth0", *(["nodad"] if ":" in place else []))
             for link in ("lo", "eth0"):
                 _ip("-n", namespace, "link", "set", link, "up")
+            address = own[0].partition("/")[0]
             made.append(Host(namespace, name, address, plug, switch, (ahead or {}).get(len(made), 0)))
         yield tuple(made)
     finally:
@@ -149,11 +161,12 @@ def hosts(count: int, ahead: Mapping[int, int] | None = None) -> Iterator[tuple[
         _remove(prefix)
 
 
-def _configure(namespace: str, known: str) -> None:
+def _configure(namespace: str, known: Mapping[str, Sequence[str]]) -> None:
     """What ``ip netns exec`` lays over /etc. Names are looked up in a file alone: nobody answers for others."""
     folder = CONFIGURATION / namespace
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+    lines = [f"{address} {name}\n" for name, addresses in known.items() for address in addresses]
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{''.join(lines)}")
     (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
 
 
