@@ -80,6 +80,16 @@ class Host:
         spaces = ("--net", "--uts", "--ipc", "--pid", "--mount", "--time")
         return ["nsenter", "--target", str(self.first), *spaces, f"--wd={Path.cwd()}", "--", *words]
 
+    def cut_link(self, other: "Host") -> None:
+        """Have whatever this host sends to another one vanish, and the other way round; both reach all others."""
+        for one, there in ((self, other), (other, self)):
+            nowhere = ("lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+            subprocess.run(one.command("ip", "neighbour", "replace", there.address, *nowhere), check=True)
+
+    def lose_large_packets(self, most: int) -> None:
+        """Have all packets to this host vanish that have more bytes."""
+        _ip("-n", self._switch, "link", "set", self._plug, "mtu", str(most))
+
     def pull_plug(self) -> None:
         """Cut the host from all others; its processes hear nothing of it."""
         _ip("-n", self._switch, "link", "set", self._plug, "down")
@@ -152,6 +162,8 @@ def hosts(
                 _ip("-n", namespace, "address", "add", place, "dev", "eth0", *(["nodad"] if ":" in place else []))
             for link in ("lo", "eth0"):
                 _ip("-n", namespace, "link", "set", link, "up")
+            # Or packets are cut to their size only where they are received.
+            _ip("-n", namespace, "link", "set", "eth0", "gso_max_segs", "1")
             address = own[0].partition("/")[0]
             made.append(Host(namespace, name, address, plug, switch, (ahead or {}).get(len(made), 0)))
         yield tuple(made)

@@ -129,31 +129,36 @@ class LinkWatch:
 
     def _show(self, board: Board) -> None:
         """Tell the user which two hosts it is."""
-        for pair, text in self._broken(board).items():
-            if pair not in self._shown:
-                self._shown.add(pair)
-                self._say(
-                    f"{text}, though both give signs of life; after {LIMIT:g} s the run goes on without one of them"
-                )
+        broken = self._broken(board)
+        if broken.keys() <= self._shown:
+            return
+        host = self._left_out(board, broken)
+        names = {there.host: there.name for there in self._whereabouts(board).values()}
+        end = f"after {LIMIT:g} s the run goes on without {names[host]}" if host else "the run can do without neither"
+        for pair in broken.keys() - self._shown:
+            self._shown.add(pair)
+            self._say(f"{broken[pair]}, though both give signs of life: look at cables, firewalls and the MTU; {end}")
 
     def _leave_one_out(self, board: Board) -> None:
-        view, job, broken = self._view(), self._job(), self._broken(board)
-        at = {each: there.host for each, there in self._whereabouts(board).items()}
-        hosts = tuple(dict.fromkeys(at.values()))
+        broken = self._broken(board)
+        if host := self._left_out(board, broken):
+            reason = f"is left out: {next(text for pair, text in broken.items() if host in pair)}"
+            members = sorted(self._members_on(board, host))
+            board.declare_dead([Death(str(each), reason, "link", time.monotonic()) for each in members], str(self._me))
 
-        def members(host: str) -> set[Member]:
-            return {each.member for each, there in at.items() if there == host}
+    def _left_out(self, board: Board, broken: Mapping[frozenset[str], str]) -> str | None:
+        """The host without which the run goes on; None where it is well, or can do without none."""
+        view, job = self._view(), self._job()
 
         def dispensable(host: str) -> bool:
-            others = set(view.members) - members(host)
+            others = set(view.members) - self._members_on(board, host)
             return {unit for each in others for unit in units_of(job, each.server)} == set(units(job))
 
-        host = host_to_leave_out(broken, hosts, dispensable)
-        if host is None:
-            return
-        text = next(text for pair, text in broken.items() if host in pair)
-        deaths = [Death(str(each), f"is left out: {text}", "link", time.monotonic()) for each in sorted(members(host))]
-        board.declare_dead(deaths, str(self._me))
+        hosts = tuple(dict.fromkeys(there.host for there in self._whereabouts(board).values()))
+        return host_to_leave_out(broken.keys(), hosts, dispensable)
+
+    def _members_on(self, board: Board, host: str) -> set[Member]:
+        return {each.member for each, there in self._whereabouts(board).items() if there.host == host}
 
     def _broken(self, board: Board) -> Mapping[frozenset[str], str]:
         """The pairs of hosts between which nothing comes through, as members of this view have said, and in words."""
@@ -173,7 +178,7 @@ class LinkWatch:
             return {}
         places = {each.member: there for each, there in reversed(self._whereabouts(board).items())}
         found = {}
-        for one, other in pairs:
+        for one, other in map(sorted, pairs):
             here, there = places.get(one), places.get(other)
             if here is not None and there is not None and here.host != there.host:
                 names = f"{here.name} ({one.server}) and {there.name} ({other.server})"
