@@ -23,6 +23,9 @@ EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """An address of no host, for each family: this machine would use its way to most others."""
 
+ANY_PORT = 50_000
+"""One of those that the kernel gives to who asks for none, as servers do."""
+
 OWN = ("localhost", "ip6-localhost", "ip6-loopback")
 """Names by which every machine calls itself, and means no other."""
 
@@ -215,6 +218,15 @@ def reach(name: str, port: int, patience: float) -> str:
         except OSError as error:
             refusal = error
     raise refusal
+
+
+def answers(address: str, patience: float) -> bool:
+    """Whether anything comes back from a host within some seconds, and be it that nobody listens there."""
+    try:
+        socket.create_connection((address, ANY_PORT), patience).close()
+    except OSError as error:
+        return error.errno == errno.ECONNREFUSED
+    return True
 
 
 def _is_of_one_link(address: str) -> bool:

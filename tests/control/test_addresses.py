@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from recycle.control.addresses import (
     NamedHost,
     OwnAddress,
+    answers,
     choose_own,
     family_of,
     is_loopback,
@@ -28,6 +29,9 @@ ADDRESSES = st.one_of(
 )
 
 
+ONE_LINK = ipaddress.ip_network("fe80::/10")
+
+
 def found(*addresses):
     """What ``getaddrinfo`` answers, each address once for each of two protocols."""
     return [
@@ -42,12 +46,9 @@ def test_of_the_addresses_of_a_name_those_are_tried_that_others_may_reach_and_ip
     host = judge("host1", found(*addresses))
     assert len(set(host.addresses)) == len(host.addresses)
     assert set(host.addresses) <= set(addresses)
-    assert not any(
-        ipaddress.ip_address(each) in ipaddress.ip_network("fe80::/10") for each in host.addresses if ":" in each
-    )
     families = [family_of(each) for each in host.addresses]
     assert families == sorted(families)
-    usable = {each for each in addresses if not each.startswith("fe80:")}
+    usable = {each for each in addresses if ipaddress.ip_address(each) not in ONE_LINK}
     others = {each for each in usable if not is_loopback(each)}
     assert set(host.addresses) == (others or usable)
     # Only a machine itself knows itself by nothing else.
@@ -116,3 +117,16 @@ def test_a_name_of_one_address_is_listened_at_there_and_one_that_misleads_everyw
 def test_an_address_with_a_port_reads_as_people_write_it():
     assert place("10.0.0.1", 5) == "10.0.0.1:5"
     assert place("fd00::1", 5) == "[fd00::1]:5"
+
+
+def test_a_host_answers_whether_anybody_listens_or_not(monkeypatch):
+    assert answers("127.0.0.1", 60)
+    with listen_at("127.0.0.1", 0) as listener:
+        monkeypatch.setattr("recycle.control.addresses.ANY_PORT", listener.getsockname()[1])
+        assert answers("127.0.0.1", 60)
+
+    def nothing(*_):
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", nothing)
+    assert not answers("127.0.0.1", 60)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from recycle.control.addresses import answers
 from recycle.control.board import Board
 from recycle.control.leaving_out import host_to_leave_out
 from recycle.control.link_board import Complaint, Whereabouts
@@ -40,6 +41,7 @@ class LinkWatch:
         say: tells the user something.
         now: a clock, in seconds.
         look_at_kernel: gives the addresses that acknowledge nothing.
+        answers: whether anything comes back from an address within some seconds.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class LinkWatch:
         say: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
         look_at_kernel: Callable[[], Collection[str]] = unanswered,
+        answers: Callable[[str, float], bool] = answers,
     ) -> None:
         self._me = Participant(member, rank)
         self._own = Whereabouts(socket.gethostname(), host_name(), address)
@@ -60,6 +63,7 @@ class LinkWatch:
         self._say = say
         self._now = now
         self._look_at_kernel = look_at_kernel
+        self._answers = answers
         self._lock = threading.Lock()
         # Since when nothing came through to others, and to whom that was said.
         self._since: dict[Member, float] = {}
@@ -96,8 +100,12 @@ class LinkWatch:
             names: what people call their ranks.
         """
         members = {self._me.rank.of(each.server): each for each in self._view().members}
+        meant = {members[each] for each in names if each in members}
         with self._lock:
-            self._blamed |= (silent := {members[each] for each in names if each in members})
+            # Where the network is slow, or the other host busy, its kernel still answers.
+            places = {each.member: there.address for each, there in self._whereabouts(board).items()}
+            silent = {each for each in meant if each in places and not self._answers(places[each], SUSPECT)}
+            self._blamed |= silent
             self._note(board, silent)
             self._show(board)
 

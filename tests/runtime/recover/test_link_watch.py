@@ -16,7 +16,7 @@ class Run:
     """Servers on a host each, on a clock of their own."""
 
     def __init__(self, pipelines=3, stages=1):
-        self.time, self.said, self.silent = 100.0, [], {}
+        self.time, self.said, self.silent, self.dark = 100.0, [], {}, set()
         self.job = paper_job(pipelines=pipelines, stages=stages, micro_batches=2)
         self.view = View.among(Server(pipeline, stage) for pipeline in range(pipelines) for stage in range(stages))
         self.board = Board(MemoryStore(), "token")
@@ -36,6 +36,7 @@ class Run:
                 self.said.append,
                 lambda: self.time,
                 lambda: self.silent.get(member.server, set()),
+                lambda address, _: address not in self.dark,
             )
         watch.begin(self.board)
         return watch
@@ -106,6 +107,7 @@ def test_nobody_is_left_out_without_whom_the_others_lack_a_stage():
 
 def test_who_gets_no_answer_while_a_view_is_built_says_so_until_one_is():
     run = Run()
+    run.dark = {"10.0.0.2"}
     watch = run.watches[SERVERS[2]]
     watch.blame(run.board, ["W1_0", "the store"])
     # In between there is nothing that could be unanswered.
@@ -114,6 +116,7 @@ def test_who_gets_no_answer_while_a_view_is_built_says_so_until_one_is():
     watch.blame(run.board, ["W1_0"])
     assert list(run.dead) == ["W2_0"]
     other = Run()
+    other.dark = {"10.0.0.2"}
     watch = other.watches[SERVERS[2]]
     watch.blame(other.board, ["W1_0"])
     watch.built()
@@ -121,3 +124,13 @@ def test_who_gets_no_answer_while_a_view_is_built_says_so_until_one_is():
     other.time += LIMIT
     watch.blame(other.board, ["W1_0"])
     assert not other.dead
+
+
+def test_a_host_that_is_only_slow_to_connect_is_not_meant():
+    run = Run()
+    watch = run.watches[SERVERS[2]]
+    for _ in range(2):
+        watch.blame(run.board, ["W1_0"])
+        run.time += 2 * LIMIT
+    assert not run.said
+    assert not run.dead
