@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.processes import children, is_running, send_signal
@@ -80,6 +80,16 @@ class Host:
         spaces = ("--net", "--uts", "--ipc", "--pid", "--mount", "--time")
         return ["nsenter", "--target", str(self.first), *spaces, f"--wd={Path.cwd()}", "--", *words]
 
+    def cut_link(self, other: "Host") -> None:
+        """Have whatever this host sends to another one vanish, and the other way round; both reach all others."""
+        for one, there in ((self, other), (other, self)):
+            nowhere = ("lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+            subprocess.run(one.command("ip", "neighbour", "replace", there.address, *nowhere), check=True)
+
+    def lose_large_packets(self, most: int) -> None:
+        """Have all packets to this host vanish that have more bytes."""
+        _ip("-n", self._switch, "link", "set", self._plug, "mtu", str(most))
+
     def pull_plug(self) -> None:
         """Cut the host from all others; its processes hear nothing of it."""
         _ip("-n", self._switch, "link", "set", self._plug, "down")
@@ -111,13 +121,21 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int, ahead: Mapping[int, int] | None = None) -> Iterator[tuple[Host, ...]]:
+def hosts(
+    count: int,
+    ahead: Mapping[int, int] | None = None,
+    networks: Sequence[str] = ("10.77.0.{}/24",),
+    own_name: str = "",
+) -> Iterator[tuple[Host, ...]]:
     """Some hosts, which reach each other by name and by address.
 
     Args:
         count: how many.
         ahead: for how many seconds the clocks of some, by number from 0, have run longer than this machine's. Hosts
             share the other clock, that of the time of day: Linux has only one.
+        networks: what addresses the hosts have, of IPv4 or IPv6, with a place for a host's number; the first one is
+            the address that others are given.
+        own_name: an address that each host alone takes its own name for, instead of those; empty for none.
 
     Yields:
         The hosts ``host1``, ``host2`` and so on.
@@ -125,22 +143,28 @@ def hosts(count: int, ahead: Mapping[int, int] | None = None) -> Iterator[tuple[
     _sweep()
     prefix = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(3)}-"
     switch, names = f"{prefix}switch", [f"host{number}" for number in range(1, count + 1)]
-    addresses = [f"10.77.0.{number}" for number in range(1, count + 1)]
+    places = [[each.format(number) for each in networks] for number in range(1, count + 1)]
+    addresses = [[place.partition("/")[0] for place in own] for own in places]
     made: list[Host] = []
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", "up")
-        known = "".join(f"{address} {name}\n" for address, name in zip(addresses, names, strict=True))
-        for name, address in zip(names, addresses, strict=True):
+        for name, own in zip(names, places, strict=True):
             namespace, plug = f"{prefix}{name}", f"v-{name}"
             _ip("netns", "add", namespace)
-            _configure(namespace, known)
+            known = zip(names, addresses, strict=True)
+            _configure(namespace, {each: [own_name] if own_name and each == name else found for each, found in known})
             _ip("-n", switch, "link", "add", plug, "type", "veth", "peer", "name", "eth0", "netns", namespace)
             _ip("-n", switch, "link", "set", plug, "master", "bridge", "up")
-            _ip("-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
+            for place in own:
+                # An address of IPv6 would be looked for on the link first, for seconds.
+                _ip("-n", namespace, "address", "add", place, "dev", "eth0", *(["nodad"] if ":" in place else []))
             for link in ("lo", "eth0"):
                 _ip("-n", namespace, "link", "set", link, "up")
+            # Or packets are cut to their size only where they are received.
+            _ip("-n", namespace, "link", "set", "eth0", "gso_max_segs", "1")
+            address = own[0].partition("/")[0]
             made.append(Host(namespace, name, address, plug, switch, (ahead or {}).get(len(made), 0)))
         yield tuple(made)
     finally:
@@ -149,11 +173,12 @@ def hosts(count: int, ahead: Mapping[int, int] | None = None) -> Iterator[tuple[
         _remove(prefix)
 
 
-def _configure(namespace: str, known: str) -> None:
+def _configure(namespace: str, known: Mapping[str, Sequence[str]]) -> None:
     """What ``ip netns exec`` lays over /etc. Names are looked up in a file alone: nobody answers for others."""
     folder = CONFIGURATION / namespace
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+    lines = [f"{address} {name}\n" for name, addresses in known.items() for address in addresses]
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{''.join(lines)}")
     (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
 
 

@@ -272,7 +272,7 @@ def command(
     elif racks:
         raise UserError("--racks: it says where --keep-in-memory keeps the state; give that, or leave it out")
     cluster = click.get_current_context().with_resource(
-        claimed(store, start, str(output.resolve()), silence, start_within)
+        claimed(store, start, str(output.resolve()), silence, start_within, say)
     )
     meeting = None if start is None else meet(start, start_within, cluster)
     with nullcontext() if meeting is None else meeting.telling_others():
@@ -350,7 +350,12 @@ def meet(start: "Start", patience: float, cluster: EtcdCluster | None) -> "RollC
     from recycle.runtime.launch.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    return RollCall(start, patience, cluster)
+    return RollCall(start, patience, cluster, say)
+
+
+def say(text: str) -> None:
+    """Tell the user something, beside the progress of the run."""
+    make_console(error=True).print(f"recycle: {text}", markup=False)
 
 
 def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> None:
@@ -371,9 +376,6 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     from recycle.control.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
     from recycle.runtime.launch.keepers import Seat
-
-    def say(text: str) -> None:
-        make_console(error=True).print(f"recycle: {text}", markup=False)
 
     seat = Seat(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
     stand_in = StandIn(folder)

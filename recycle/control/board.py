@@ -11,6 +11,7 @@ import msgspec
 from recycle.control import keys
 from recycle.control.beat_board import BeatBoard
 from recycle.control.failure_board import STRANGE, FailureBoard
+from recycle.control.link_board import LinkBoard
 from recycle.control.log import Log
 from recycle.control.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.participant import participants_of
@@ -35,6 +36,7 @@ class Board:
         verdicts: which view the run is in.
         failures: alarms, reports and deaths.
         beats: hosts and their signs of life.
+        links: where members are, and between which of them no data comes through.
         joining: who asks to be admitted.
         plans: that were made for a view.
         paces: how fast members are, and how often they fail.
@@ -46,6 +48,7 @@ class Board:
         self.verdicts = VerdictBoard(sealed)
         self.failures = FailureBoard(sealed)
         self.beats = BeatBoard(sealed)
+        self.links = LinkBoard(sealed)
         self.joining = JoinBoard(sealed)
         self.plans = PlanBoard(sealed)
         self.paces = PaceBoard(sealed)

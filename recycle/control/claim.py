@@ -9,12 +9,13 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import msgspec
 
 from recycle.control.agent import die_with_parent
+from recycle.control.awaiting import Awaiting
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import MARK, EtcdCluster
 from recycle.control.etcd_store import EtcdStore
@@ -111,13 +112,16 @@ def _take(cluster: EtcdCluster, claim: Claim, silence: float, *, returns: bool) 
 
 
 @_at_start()
-def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluster:
+def find_claim(
+    cluster: EtcdCluster, origin: str, patience: float, say: Callable[[str], None] = lambda _: None
+) -> EtcdCluster:
     """The keys of a start that another of its processes has claimed.
 
     Args:
         cluster: with the name of the run.
         origin: what the processes of the start have in common.
         patience: how long to wait for it, in seconds.
+        say: tells the user for whom this process waits.
 
     Returns:
         The cluster, with the scope of the start.
@@ -126,7 +130,7 @@ def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluste
         ControlError: nobody has claimed it, another run has the name, or etcd cannot be used.
     """
     cluster = _identified(cluster)
-    store, deadline = EtcdStore(cluster), time.monotonic() + patience
+    store, deadline, awaiting = EtcdStore(cluster), time.monotonic() + patience, Awaiting(say)
     # What was left by a run that has ended is never renewed.
     first = store.get(_KEY)
     while time.monotonic() < deadline:
@@ -138,6 +142,7 @@ def find_claim(cluster: EtcdCluster, origin: str, patience: float) -> EtcdCluste
             # It is marked in a step of its own, and until then its keys take nothing.
             if store.get(_mark(claim)) is not None:
                 return msgspec.structs.replace(cluster, scope=claim.scope)
+        awaiting.look(lambda: f"waits for the first process, which begins run {cluster.run!r} in {cluster}")
         time.sleep(LOOK)
     raise ControlError(
         f"{cluster}: the first process has not begun run {cluster.run!r} within {patience:g} s: see what it says, and "

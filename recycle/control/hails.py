@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 
+from recycle.control.addresses import family_of
 from recycle.control.errors import ControlError
 from recycle.control.messages import Epoch, Number, seal, unseal
 
@@ -200,9 +201,8 @@ class HailSocket:
         self.hails = hails
         self._beat = beat
         self._clock = clock
-        family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
-        self._socket = socket.socket(family, kind)
-        self._socket.bind(place)
+        self._socket = socket.socket(family_of(host), socket.SOCK_DGRAM)
+        self._socket.bind((host, 0))
         self.address: Address = self._socket.getsockname()[:2]
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="hails", daemon=True)

@@ -11,6 +11,7 @@ from recycle.control.view import Member
 from recycle.job import Server
 
 RUN, OPENING, VIEW, EPOCH, KEEPERS, TOLD, SEEN = "run", "opening", "view", "epoch", "keepers", "told", "seen"
+COMPLAINTS = "complaints"
 
 PROBE = "probe"
 """Written again and again, to find out whether the store takes what is written."""
@@ -89,6 +90,11 @@ def home(participant: Participant) -> str:
     return f"home/{participant.member}/{participant.rank.number}"
 
 
+def whereabouts(participant: Participant) -> str:
+    """The address of a member's rank, and the name of its host."""
+    return f"whereabouts/{participant.member}/{participant.rank.number}"
+
+
 def gone(participant: Participant) -> str:
     """Nothing of a member's rank runs any more."""
     return f"gone/{participant.member}/{participant.rank.number}"
@@ -145,7 +151,7 @@ def is_outlived(key: str, epoch: int, needed: Needed) -> bool:
     if kind == "epoch":
         number = rest.partition("/")[0]
         return number.removeprefix("-").isdecimal() and int(number) < epoch
-    if kind in ("home", "gone"):
+    if kind in ("home", "whereabouts", "gone"):
         # They are written once, maybe long before their member asks for anything.
         server, _, life = rest.partition("/")[0].partition("#")
         return life.isdecimal() and int(life) < needed.lives.get(server, 0)

@@ -98,14 +98,15 @@ class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="death"
     Attributes:
         member: who.
         reason: how it died, as a person would say it after its name.
-        noticed: by its agent, by missing heartbeats, because it did not answer an alarm, or told by itself.
+        noticed: by its agent, by missing heartbeats, because it did not answer an alarm, told by itself, or by a link
+            over which no data comes.
         time: of its last sign of life, on the monotonic clock of the machine that noticed.
         clock: the name of that clock.
     """
 
     member: MemberName
     reason: Line
-    noticed: Literal["agent", "heartbeat", "answer", "itself"]
+    noticed: Literal["agent", "heartbeat", "answer", "itself", "link"]
     time: float
     clock: Line = msgspec.field(default_factory=clock_name)
 

@@ -12,6 +12,7 @@ import torch
 from torch.distributed import DistError, DistStoreError, PrefixStore, Store, TCPStore
 
 from recycle.control import counted_log
+from recycle.control.addresses import listen_by_name, place, reach
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.open_files import why_none_opens
 from recycle.control.store import Entries
@@ -29,7 +30,7 @@ def listen(host: str = LOOPBACK, port: int = 0, remedy: str = _REMEDY) -> socket
     """Take an address for a store. It is apart from ``serve`` because a served store has threads, which no fork keeps.
 
     Args:
-        host: the address to bind to; whoever reaches it can reach the store.
+        host: the address to bind to, or a name by which others know it; whoever reaches it can reach the store.
         port: 0 for any free one.
         remedy: what to do where it cannot be used.
 
@@ -39,9 +40,9 @@ def listen(host: str = LOOPBACK, port: int = 0, remedy: str = _REMEDY) -> socket
     try:
         if not 0 <= port < 1 << 16:
             raise OSError(errno.EINVAL, "a port is between 0 and 65535")
-        return socket.create_server((host, port), backlog=4096)
+        return listen_by_name(host, port)
     except OSError as error:
-        raise ControlError(f"store address {host}:{port} cannot be used: {error.strerror}; {remedy}") from error
+        raise ControlError(f"store address {place(host, port)} cannot be used: {error.strerror}; {remedy}") from error
 
 
 def serve(listener: socket.socket) -> TCPStore:
@@ -87,8 +88,8 @@ class TorchStore:
         log_errors_only()
         with self._reached():
             # Torch goes on trying for all its patience where nobody listens; this finds out at once.
-            socket.create_connection(self._address, patience).close()
-            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
+            address = reach(host, port, patience)
+            store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=patience))
         self.torch_store: Store = PrefixStore(prefix, store) if prefix else store
 
     def set(self, key: str, value: bytes) -> None:
@@ -210,7 +211,6 @@ class TorchStore:
         try:
             yield
         except (DistError, OSError) as error:
-            host, port = self._address
             refusal = why_none_opens()
             why = f"cannot be reached: {refusal}" if refusal else "does not answer"
-            raise StoreLost(f"the store at {host}:{port} {why}") from error
+            raise StoreLost(f"the store at {place(*self._address)} {why}") from error

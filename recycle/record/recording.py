@@ -136,7 +136,8 @@ class DeathLine(msgspec.Struct, frozen=True, tag="death", tag_field="type", forb
         incarnation: which of its lives.
         time: of its last sign of life.
         reason: how it died, in words that follow its name.
-        noticed: by its agent, by missing heartbeats, because it did not answer an alarm, or told by itself.
+        noticed: by its agent, by missing heartbeats, because it did not answer an alarm, told by itself, or by a link
+            over which no data comes.
         epoch: of the first view without it.
     """
 

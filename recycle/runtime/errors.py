@@ -1,5 +1,7 @@
 """What can go wrong in a run."""
 
+from collections.abc import Sequence
+
 from recycle.errors import UserError
 
 
@@ -21,6 +23,19 @@ class ViewBroken(RuntimeError):
 
 class ConnectionLost(ViewBroken):
     """A transfer or a sum failed: somebody in it is gone, or gave it up."""
+
+
+class NoAnswer(ConnectionLost):
+    """Nothing came from the other end in time.
+
+    Args:
+        text: for people.
+        partners: what the ranks are called that may be meant.
+    """
+
+    def __init__(self, text: str, partners: Sequence[str]) -> None:
+        super().__init__(text)
+        self.partners = tuple(partners)
 
 
 class Interrupted(ViewBroken):

@@ -5,17 +5,19 @@ Torch's own words are in the traceback, because errors are raised from its error
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.errors import ConnectionLost, NoAnswer
 
 log = logging.getLogger(__name__)
 
 PLACE = re.compile(r"\[[^\[\]]*\.(?:cc|cpp|cu|h|hpp):\d+\]\s*|\S+\.(?:cc|cpp|cu|h|hpp):\d+:?\s*")
 """Where something is said in the source of a library."""
 
+NO_ANSWER = "gave no answer in time"
+
 MEANINGS = (
-    (re.compile(r"time.?out|timed out", re.IGNORECASE), "gave no answer in time"),
+    (re.compile(r"time.?out|timed out", re.IGNORECASE), NO_ANSWER),
     (re.compile(r"clos|reset by peer|broken pipe|refused|got 0 bytes", re.IGNORECASE), "was closed"),
 )
 """What libraries say of a connection, and what that means; the first one counts."""
@@ -26,7 +28,7 @@ def plain(text: str) -> str:
     return PLACE.sub("", text.strip().split("\n")[0]).strip()
 
 
-def lost(error: RuntimeError, partners: Iterable[str] = ()) -> ConnectionLost:
+def lost(error: RuntimeError, partners: Sequence[str] = ()) -> ConnectionLost:
     """What an error of a transport's means here.
 
     Args:
@@ -37,4 +39,4 @@ def lost(error: RuntimeError, partners: Iterable[str] = ()) -> ConnectionLost:
     meaning = next((meaning for words, meaning in MEANINGS if words.search(said)), f"failed: {said}")
     text = f"the connection to {' or '.join(partners) or 'another server'} {meaning}"
     log.debug("%s: %s", text, error)
-    return ConnectionLost(text)
+    return NoAnswer(text, partners) if meaning == NO_ANSWER else ConnectionLost(text)

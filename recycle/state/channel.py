@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from recycle.control.addresses import family_of
 from recycle.control.errors import ControlError
 from recycle.control.hanging_up import close_with
 from recycle.control.messages import LARGEST_MESSAGE, seal, unseal
@@ -187,7 +188,7 @@ class Channel:
         Raises:
             KeeperLost: there is none.
         """
-        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        family = socket.AF_UNIX if isinstance(address, str) else family_of(address[0])
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection.settimeout(REACH)
@@ -209,7 +210,7 @@ class Channel:
         nonce = secrets.token_bytes(_NONCE)
         connection.settimeout(PATIENCE)
         connection.sendall(nonce)
-        if connection.family == socket.AF_INET:
+        if connection.family != socket.AF_UNIX:
             # A host that is gone says nothing, and what it has begun to send takes memory.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _MISSED:

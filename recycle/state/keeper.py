@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, assert_never
 
+from recycle.control.addresses import listen_at
 from recycle.state.channel import (
     Ask,
     Channel,
@@ -93,7 +94,7 @@ def listen_to_hosts(address: str) -> socket.socket:
     Raises:
         OSError: it is not.
     """
-    return socket.create_server((address, 0), backlog=BACKLOG)
+    return listen_at(address, 0, BACKLOG)
 
 
 def serve(
@@ -108,7 +109,7 @@ def serve(
         linger: seconds without anybody after which nobody is expected.
         scribe: writes versions to disk; None where nobody asks for it.
     """
-    port = next((each.getsockname()[1] for each in listeners if each.family == socket.AF_INET), 0)
+    port = next((each.getsockname()[1] for each in listeners if each.family != socket.AF_UNIX), 0)
     keeper = Keeper(token, limit, port, scribe)
     selector = selectors.DefaultSelector()
     for each in listeners:

@@ -26,7 +26,7 @@ def tell(event: RunEvent, servers: int, time_unit: str) -> str:
     match event:
         case DeathLine():
             died = f"{event.server} died: {event.reason}, {NOTICED.get(event.noticed, event.noticed)}"
-            text = f"{event.server} {event.reason}" if event.noticed == "itself" else died
+            text = f"{event.server} {event.reason}" if event.noticed in ("itself", "link") else died
         case Change():
             text = _change(event, servers)
         case ViewRecovery():

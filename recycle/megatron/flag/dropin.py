@@ -233,7 +233,7 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
     from megatron.training.global_vars import get_args
 
     set_up = training.initialize_megatron
-    share_devices()
+    share_devices("" if protection is None else protection.endpoint.address)
     if protection is not None:
         keep_groups_on_host()
     groups = make_groups(protection)

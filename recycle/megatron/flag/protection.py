@@ -28,6 +28,7 @@ from recycle.runtime.launch.lives import MISSED, Lives, serve_again
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.outcome import before_run, end_with_run
 from recycle.runtime.launch.restarts import Restarts
+from recycle.runtime.launch.risks import risks
 from recycle.runtime.launch.signals import TAKEN, EndSignals, tell_to_leave
 from recycle.runtime.launch.start import choose_address, find_start, refuse_elastic, words_of_parent
 from recycle.runtime.launch.title import set_title
@@ -109,9 +110,11 @@ class Protection(NamedTuple):
         if self.meeting is None:
             return []
         directory = None if self.keeping is None else self.keeping.directory
-        return self.meeting.risks(
+        return risks(
+            self.meeting.hosts,
             [(server.stage,) for server in self.by_rank],
             self.ranks,
+            etcd=self.meeting.cluster is not None,
             kept=directory is not None and directory.survival(1) == 1,
             order=f"add {PIPELINES_LAST}, and start at most as many servers on a host as there are stages",
             store="--recycle-store",
@@ -207,20 +210,20 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         return problem
     refuse_elastic(words_of_parent())
     with ExitStack() as keys:
-        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, returns=True))
-        meeting = RollCall(start, PATIENCE, cluster)
+        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, _say, returns=True))
+        meeting = RollCall(start, PATIENCE, cluster, _say)
         hosted: HostedStore | None = None
         with before_run(), meeting.telling_others():
             # The first process makes the store before it can fail in another way, so that the others hear of it.
             if start.rank == 0 and not start.served:
-                hosted = HostedStore(start)
+                hosted = HostedStore(start, _say)
                 meeting.has_store = True
             # Torch binds to the first of these interfaces as well.
             interface = environment.get(INTERFACES, "").partition(",")[0]
             meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
             endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
             if start.rank > 0 and not start.served:
-                hosted = HostedStore(start)
+                hosted = HostedStore(start, _say)
             redundancy = flags.redundancy
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size

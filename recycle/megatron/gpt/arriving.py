@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from recycle.control.addresses import look_up
 from recycle.control.board import Board
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.joinfile import JOIN_FILE, JoinFile
@@ -116,7 +117,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     path = run.folder / JOIN_FILE
     door = JoinFile.read(path)
     try:
-        host = address or address_towards(door.host, door.port)
+        host = address or address_towards(look_up(door.host))
     except OSError as error:
         raise ControlError(f"{path}: the run is on {door.host}: {error.strerror}; give --address") from error
     text = load_text(run.text, run.model)

@@ -121,7 +121,7 @@ def train(
     if meeting is None:
         launch(len(view.servers) * run.ranks, work, receive)
     else:
-        join(meeting.start, work, receive)
+        join(meeting.start, work, receive, meeting.say)
 
 
 def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from recycle.control.tcp_store import serve
+from recycle.control.tcp_store import TorchStore, serve
+from recycle.runtime.launch.hosted import await_store
 from recycle.runtime.launch.local import Process
 from recycle.runtime.launch.messages import EndMessage, Message, ReportMessage, decode, encode
 from recycle.runtime.launch.start import Start
@@ -22,6 +23,7 @@ class ApartProcess:
 
     Args:
         start: how they were started.
+        say: tells the user for whom this process waits.
 
     Attributes:
         rank: its number, from 0.
@@ -31,11 +33,12 @@ class ApartProcess:
         ControlError: the address of the store cannot be used.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, say: Callable[[str], None]) -> None:
         self.rank = start.rank
         self.count = start.count
         self._start = start
         self._server = serve(start.listen()) if self.rank == 0 and not start.served else None
+        await_store(lambda: TorchStore(start.host, start.port), start, TIMEOUT.total_seconds(), say)
         self._served = self._connect()
         self._reported = 0
 
@@ -79,7 +82,11 @@ class ApartProcess:
 
 
 def join(
-    start: Start, body: Callable[[Process], None], receive: Callable[[int, bytes], None], threads: int = 1
+    start: Start,
+    body: Callable[[Process], None],
+    receive: Callable[[int, bytes], None],
+    say: Callable[[str], None],
+    threads: int = 1,
 ) -> None:
     """Run this process's part, as ``launch`` runs all parts; the first one also takes what all report.
 
@@ -87,12 +94,13 @@ def join(
         start: how the processes were started.
         body: what each of them runs.
         receive: called in the first one with a rank and what it reported.
+        say: tells the user for whom this process waits.
         threads: torch's threads in each process.
 
     Raises:
         UserError: this process's part raised one.
     """
-    process = ApartProcess(start)
+    process = ApartProcess(start, say)
     torch.set_num_threads(threads)
     listener = threading.Thread(target=process.gather, args=(receive,), daemon=True)
     if process.rank == 0:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -23,7 +23,14 @@ class LeftEarly(Exception):
 
 @contextmanager
 def claimed(
-    store: str | None, start: Start | None, name: str, silence: float, patience: float, *, returns: bool = False
+    store: str | None,
+    start: Start | None,
+    name: str,
+    silence: float,
+    patience: float,
+    say: Callable[[str], None],
+    *,
+    returns: bool = False,
 ) -> Iterator[EtcdCluster | None]:
     """Have keys in etcd for a start of a run; who has claimed them deletes them at its end, if it is there then.
 
@@ -33,6 +40,7 @@ def claimed(
         name: of the run, where the user gives none and this process is alone.
         silence: seconds without a sign of life after which a run has ended.
         patience: how long to wait for the first process, in seconds.
+        say: tells the user for whom this process waits.
         returns: whether a first process that comes again, to a run that goes on without it, takes part in that.
 
     Yields:
@@ -49,7 +57,7 @@ def claimed(
         name = f"{start.host}:{start.port}"
     cluster = msgspec.structs.replace(cluster, run=cluster.run or name)
     if start is not None and start.rank > 0:
-        yield find_claim(cluster, _origin(start), patience)
+        yield find_claim(cluster, _origin(start), patience, say)
         return
     claim = HeldClaim(cluster, _origin(start), silence, returns=returns)
     over = True

@@ -1,13 +1,23 @@
 """What processes that were started apart say of themselves before a run, and what keeps them from training together."""
 
-from collections.abc import Collection, Sequence
+import socket
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 import torch
 
+from recycle.control.addresses import family_of, is_loopback
 from recycle.control.messages import differs
+from recycle.runtime.launch.start import SLURM_VARIABLES, VARIABLES, Start
 from recycle.version import __version__
+
+CHOICE = "--address, under the flag with GLOO_SOCKET_IFNAME"
+"""How a user chooses the address at which others reach a host."""
+
+
+MOST_SHOWN = 8
+"""Of processes that have not come."""
 
 
 class KeeperOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,15 +86,46 @@ def why_not(hellos: Sequence[Hello]) -> str:
             return other_release(difference, hello.host, first.host)
         if hello.count != first.count:
             return other_count(hello.count, hello.host, first.count, first.host)
-    loopback = {each.host for each in hellos if each.address.startswith("127.")}
+    loopback = {each.host for each in hellos if is_loopback(each.address)}
     others = {each.host for each in hellos} - loopback
     if loopback and others:
         name = min(loopback)
         return (
             f"{name}: its address is that of no network, so {min(others)} cannot reach it; give MASTER_ADDR an address "
-            f"instead of a name, or choose an interface with --address, under the flag with GLOO_SOCKET_IFNAME"
+            f"instead of a name, or choose an interface with {CHOICE}"
+        )
+    by_family = {family_of(each.address): each for each in hellos}
+    if len(by_family) > 1:
+        old, new = by_family[socket.AF_INET], by_family[socket.AF_INET6]
+        return (
+            f"{new.host}: its address {new.address} is one of IPv6, and that of {old.host}, {old.address}, is none, so "
+            f"they cannot reach each other; choose addresses of one kind with {CHOICE}"
         )
     return ""
+
+
+def absent(start: Start, missing: Sequence[int], within: str = "") -> str:
+    """What is said of processes that have not come.
+
+    Args:
+        start: of a process that waits for them.
+        missing: their ranks.
+        within: in which time they should have.
+    """
+    more = len(missing) - MOST_SHOWN
+    shown = ", ".join(map(str, missing[:MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
+    many = len(missing) > 1
+    text = f"process{'es' * many} {shown} of {start.count} {'have' if many else 'has'} not come{within}"
+    if len(missing) < start.count - 1 or start.rank in missing:
+        return text
+    names = " and ".join(SLURM_VARIABLES if start.by_slurm else VARIABLES[:2])
+    remedy = (
+        "where this shell has them from salloc or srun --pty, and srun has not started this command, start it by srun, "
+        "or unset them"
+        if start.by_slurm
+        else "start the others as well, or unset them if there are none"
+    )
+    return f"{text}: {names} say that this is process {start.rank} of {start.count}; {remedy}"
 
 
 def other_release(difference: str, host: str, first: str) -> str:
@@ -98,21 +139,3 @@ def other_count(count: int, host: str, firsts: int, first: str) -> str:
         f"{host}: a process was told that there are {count}, and the first one, on {first}, that there are {firsts}: "
         "start all with the same number, and where these are two jobs, give each a MASTER_PORT of its own"
     )
-
-
-def lonely_stages(stages: Sequence[Collection[int]], hosts: Sequence[str], ranks: int = 1) -> dict[int, str]:
-    """The stages of which one host can take all servers along, and which, where there are several hosts.
-
-    Args:
-        stages: that the server of each process holds.
-        hosts: of each process.
-        ranks: of a server, which follow each other; it dies with any of them.
-    """
-    if len(set(hosts)) < 2:
-        return {}
-    fatal: dict[int, set[str]] = {}
-    for place in range(0, len(hosts), ranks):
-        own = set(hosts[place : place + ranks])
-        for stage in stages[place]:
-            fatal[stage] = fatal.get(stage, own) & own
-    return {stage: min(found) for stage, found in sorted(fatal.items()) if found}

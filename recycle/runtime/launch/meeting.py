@@ -4,7 +4,7 @@ import secrets
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -12,6 +12,7 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import _barrier_nonblocking
 
+from recycle.control.awaiting import Awaiting
 from recycle.control.errors import ControlError, StoreLost
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.etcd_store import EtcdStore
@@ -25,7 +26,7 @@ from recycle.runtime.launch.greetings import (
     Hello,
     KeeperOffer,
     Welcome,
-    lonely_stages,
+    absent,
     other_count,
     other_release,
     release,
@@ -58,9 +59,11 @@ class RollCall:
         start: how it was started.
         patience: how long to wait for the others, in seconds.
         cluster: where the processes meet in etcd; None for the store at the first of them.
+        say: tells the user for whom this process waits.
 
     Attributes:
         start: as above.
+        say: as above.
         address: where others reach this machine, as it is chosen.
         cluster: as above.
         keeper: what this process offers for its host's keeper.
@@ -69,8 +72,15 @@ class RollCall:
         is_late: whether the run had begun before this process came, as on a host that takes the place of another one.
     """
 
-    def __init__(self, start: Start, patience: float, cluster: EtcdCluster | None = None) -> None:
+    def __init__(
+        self,
+        start: Start,
+        patience: float,
+        cluster: EtcdCluster | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.start = start
+        self.say = say
         self.address = LOOPBACK
         self.cluster = cluster
         self._patience = patience
@@ -87,6 +97,11 @@ class RollCall:
         start = self.start
         return Endpoint(start.host, start.port, token, self.address, f"{start.prefix}/members", self.cluster)
 
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the hosts of all processes, by rank, once they have come."""
+        return [each.host for each in self.hellos]
+
     # The first process.
 
     def receive(self) -> None:
@@ -96,49 +111,12 @@ class RollCall:
             RunError: they cannot train together, or one has not come. All who came are told.
         """
         self.greet()
-        self.hellos = [self._await_hello(rank) for rank in range(self.start.count)]
+        awaiting = Awaiting(self.say)
+        self.hellos = [self._await_hello(rank, awaiting) for rank in range(self.start.count)]
         refusal = why_not(self.hellos)
         if refusal:
             self.refuse(refusal)
             raise RunError(refusal)
-
-    def risks(
-        self,
-        stages: Sequence[Collection[int]],
-        ranks: int,
-        *,
-        kept: bool = False,
-        order: str = "start ranks in another order",
-        store: str = "--store",
-    ) -> list[str]:
-        """What the loss of one host would end, or hold up.
-
-        Args:
-            stages: that each process's server holds, by rank.
-            ranks: of a server.
-            kept: whether the memory of other hosts has the state of whichever is lost.
-            order: how the servers of a stage come to several hosts.
-            store: the option that names etcd.
-        """
-        end = (
-            "and if that is lost, all wait for new servers, which get the state from memory"
-            if kept
-            else f"whose loss ends the run: {order}"
-        )
-        hosts = [each.host for each in self.hellos]
-        lonely: dict[str, list[int]] = defaultdict(list)
-        for stage, host in lonely_stages(stages, hosts, ranks).items():
-            lonely[host].append(stage)
-        found = [
-            f"all servers of stage{'s' * (len(own) > 1)} {', '.join(map(str, own))} are on {host}, {end}"
-            for host, own in lonely.items()
-        ]
-        if self.cluster is None and len(set(hosts)) > 1:
-            found.append(
-                f"the store is on {hosts[0]}: when that host is lost the others train on, and end with the next "
-                f"failure; with {store} etcd://HOST:PORT,... any host may be lost"
-            )
-        return found
 
     def admit(self, token: str, watch: tuple[str, int]) -> None:
         """Let all others in.
@@ -198,16 +176,32 @@ class RollCall:
         for _ in range(nodes):
             _barrier_nonblocking(store, start.nodes, _TERMINAL_STATE_SYNC_ID)
 
-    def _await_hello(self, rank: int) -> Hello:
-        found = self._wait(f"hello/{rank}")
+    def _await_hello(self, rank: int, awaiting: Awaiting) -> Hello:
+        found = self._wait(f"hello/{rank}", awaiting)
         if found is None:
-            refusal = (
-                f"process {rank} of {self.start.count} has not come within {self._patience:g} s: see what its host "
-                "says, and start all again"
-            )
+            refusal = f"{self._absent(f' within {self._patience:g} s')}; see what their hosts say, and start all again"
             self.refuse(refusal, patient=False)
             raise RunError(refusal)
         return _read_hello(found, rank)
+
+    def _absent(self, within: str = "") -> str:
+        """Who has not come, for the others as well; in the first process."""
+        start = self.start
+        found = self._reach().get_many([f"hello/{rank}" for rank in range(start.count)])
+        text = absent(start, [rank for rank, each in enumerate(found) if each is None], within)
+        self._reach().set("absent", text.encode())
+        return text
+
+    def _whom(self) -> str:
+        """For whom this process waits, and in any but the first one for whom that does."""
+        waits = f"process {self.start.rank} waits"
+        if self.start.rank == 0:
+            return f"{waits}: {self._absent()}"
+        hello, told = self._reach().get_many(["hello/0", "absent"])
+        if hello is None:
+            return f"{waits}: {absent(self.start, [0])}"
+        told = told or b"it prepares the run"
+        return f"{waits} for the first one, on {_read_hello(hello, 0).host}: {told.decode(errors='replace')}"
 
     # The others.
 
@@ -222,7 +216,7 @@ class RollCall:
         self.is_late = found is not None and not self._read(found).refusal
         if found is None:
             self.greet()
-            found = self._wait("admission")
+            found = self._wait("admission", Awaiting(self.say))
         if found is None:
             raise RunError(
                 f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
@@ -322,7 +316,7 @@ class RollCall:
         if self.start.rank == 0:
             # One that comes again finds that of the run.
             return self._reach().compare_set("token", b"", (token or new_token()).encode()).decode()
-        found = self._wait("token")
+        found = self._wait("token", Awaiting(self.say))
         if found is None:
             raise RunError(
                 f"the first process, on {self.start.host}, has begun no run: see what it says, and start all again"
@@ -352,11 +346,12 @@ class RollCall:
     def _write(self, key: str, content: object) -> None:
         self._reach().set(key, msgspec.json.encode(content))
 
-    def _wait(self, key: str) -> bytes | None:
+    def _wait(self, key: str, awaiting: Awaiting) -> bytes | None:
         store, deadline = self._reach(), time.monotonic() + self._patience
         # In short waits, between which a signal is heard.
         while store.wait(key, min(1.0, self._patience)) is None:
             self._heed(store)
+            awaiting.look(self._whom)
             if time.monotonic() > deadline:
                 return None
         return store.get(key)
@@ -386,7 +381,9 @@ class RollCall:
         if self._store is None and self.cluster is not None:
             self._store = EtcdStore(self.cluster, prefix, near=self.address)
         elif self._store is None:
-            self._store = await_store(lambda: TorchStore(start.host, start.port, prefix=prefix), start, patience)
+            self._store = await_store(
+                lambda: TorchStore(start.host, start.port, prefix=prefix), start, patience, self.say
+            )
         return self._store
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from recycle.control.addresses import listen_at, place
 from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
 from recycle.runtime.launch.messages import HelloMessage, Message, WelcomeMessage, decode, encode
@@ -58,7 +59,7 @@ class ReportInbox:
 
     def __init__(self, host: str, token: str) -> None:
         try:
-            self._socket = socket.create_server((host, 0), backlog=4096)
+            self._socket = listen_at(host, 0)
         except OSError as error:
             raise ControlError(
                 f"address {host} cannot be used: {error.strerror}; give an address of this machine"
@@ -144,7 +145,7 @@ class LauncherConnection:
                 self._leave()
                 return
             raise ControlError(
-                f"the launcher at {address[0]}:{address[1]} does not let this process in ({error}); take the address "
+                f"the launcher at {place(*address)} does not let this process in ({error}); take the address "
                 "and the token from the folder of a run that is going on"
             ) from error
 

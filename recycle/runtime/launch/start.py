@@ -1,12 +1,9 @@
 """How this process was started with others: by torchrun, by Slurm's srun, or with torchrun's variables set by hand."""
 
-import array
 import errno
-import fcntl
 import os
 import re
 import socket
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -14,6 +11,17 @@ from pathlib import Path
 
 import msgspec
 
+from recycle.control.addresses import (
+    EVERYWHERE,
+    NamedHost,
+    address_for_others,
+    interfaces,
+    is_loopback,
+    listen_at,
+    look_up,
+    own_addresses,
+    source_towards,
+)
 from recycle.control.tcp_store import LOOPBACK, listen
 from recycle.runtime.errors import RunError
 
@@ -29,11 +37,6 @@ FIRST_PORT, PORTS = 20_000, 20_000
 ADDRESS = "--address an address of this machine, or one of its interfaces"
 """How a user chooses one where there is an option for it."""
 
-EVERYWHERE = "0.0.0.0"
-"""Where a socket listens that is told no address."""
-
-_ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR, see man 7 netdevice
-
 
 class Start(msgspec.Struct, frozen=True):
     """What a process knows of those that were started with it.
@@ -48,6 +51,7 @@ class Start(msgspec.Struct, frozen=True):
         attempt: which of torchrun's attempts this is.
         job: torchrun's name for the job; empty where it was not torchrun.
         nodes: how many there are; 0 where nobody says.
+        by_slurm: whether Slurm's variables say so, which a shell may have that srun has not started.
     """
 
     rank: int
@@ -59,6 +63,7 @@ class Start(msgspec.Struct, frozen=True):
     attempt: str = "0"
     job: str = ""
     nodes: int = 0
+    by_slurm: bool = False
 
     def listen(self) -> socket.socket:
         """In the first process: take the address of the store.
@@ -124,7 +129,9 @@ def _from_slurm(environment: Mapping[str, str]) -> Start:
         port = _numbers(environment, "MASTER_PORT")[0]
     else:
         port = FIRST_PORT + _numbers({"SLURM_JOB_ID": "0"} | dict(environment), "SLURM_JOB_ID")[0] % PORTS
-    return Start(rank, count, environment.get("SLURM_NODEID", ""), host, port)
+    count_of_nodes = environment.get("SLURM_STEP_NUM_NODES", "")
+    nodes_known = int(count_of_nodes) if count_of_nodes.isdecimal() else 0
+    return Start(rank, count, environment.get("SLURM_NODEID", ""), host, port, nodes=nodes_known, by_slurm=True)
 
 
 def first_of(nodes: str) -> str:
@@ -184,52 +191,66 @@ def choose_address(given: str | None, start: Start | None, ask: str = ADDRESS) -
         RunError: this machine has no such address or interface, or the first host is not known.
     """
     if given is not None:
-        address = _address_of(given)
-    elif start is None:
+        return _given_address(given, ask)
+    if start is None:
         return LOOPBACK
-    else:
-        try:
-            address = address_towards(start.host, start.port)
-        except OSError as error:
-            raise RunError(
-                f"MASTER_ADDR {start.host}: {error.strerror}; give the name or the address of the first host"
-            ) from error
     try:
-        with socket.create_server((address, 0)) as taken:
-            # Others may know a name for another address.
-            found = str(taken.getsockname()[0])
-        if found == EVERYWHERE:
-            raise OSError(errno.EADDRNOTAVAIL, "it is that of no machine")
+        first = look_up(start.host)
+        # On one host, any of its own addresses will do.
+        if first.misleads and start.nodes != 1:
+            return _address_for_others(f"MASTER_ADDR {start.host}", first, ask)
+        return address_towards(first)
     except OSError as error:
-        known = ", ".join(name for _, name in socket.if_nameindex())
-        raise RunError(f"address {address} cannot be used: {error.strerror}; give {ask}: {known}") from error
-    return found
+        raise RunError(
+            f"MASTER_ADDR {start.host}: {error.strerror}; give the name or the address of the first host"
+        ) from error
 
 
-def address_towards(host: str, port: int) -> str:
+def address_towards(host: NamedHost) -> str:
     """The address of this machine from which it reaches another one.
 
     Raises:
-        OSError: nobody knows the other one, or how to reach it.
+        OSError: it does not know how.
     """
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        # Nothing is sent.
-        probe.connect(address)
-        return str(probe.getsockname()[0])
-
-
-def _address_of(given: str) -> str:
-    """The address of an interface; anything else as it was given."""
-    if given not in (name for _, name in socket.if_nameindex()):
-        return given
-    request = array.array("b", struct.pack("256s", given.encode()))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    refusal = OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+    for address in host.addresses:
         try:
-            fcntl.ioctl(probe, _ADDRESS_OF_INTERFACE, request)
+            return source_towards(address)
         except OSError as error:
-            raise RunError(f"interface {given}: it has no address ({error.strerror}); give another one") from error
-    return socket.inet_ntoa(request.tobytes()[20:24])
+            refusal = error
+    raise refusal
+
+
+def _given_address(given: str, ask: str) -> str:
+    """What the user means by an address, a name, or an interface of this machine."""
+    of_interface = [each.address for each in own_addresses() if each.interface == given]
+    if not of_interface and given in (name for _, name in socket.if_nameindex()):
+        raise RunError(f"interface {given}: it has no address; give another one")
+    try:
+        host = NamedHost(given, (of_interface[0],)) if of_interface else look_up(given)
+        if host.misleads:
+            return _address_for_others(f"address {given}", host, ask)
+        if host.addresses[0] in EVERYWHERE.values():
+            raise OSError(errno.EADDRNOTAVAIL, "it is that of no machine")
+        with listen_at(host.addresses[0], 0):
+            return host.addresses[0]
+    except OSError as error:
+        known = ", ".join(name for _, name in socket.if_nameindex())
+        raise RunError(f"address {given} cannot be used: {error.strerror}; give {ask}: {known}") from error
+
+
+def _address_for_others(what: str, host: NamedHost, ask: str) -> str:
+    """The address at which others reach this machine, where its own name says none."""
+    own = own_addresses()
+    if all(is_loopback(each.address) for each in own):
+        return host.addresses[0]  # there are no others
+    chosen = address_for_others()
+    if chosen is None:
+        raise RunError(
+            f"{what}: on {socket.gethostname()} that is {host.addresses[0]}, which no other host reaches, as its "
+            f"/etc/hosts may say; give {ask}, one at which the others reach it: {', '.join(interfaces(own))}"
+        )
+    return chosen
 
 
 def _numbers(environment: Mapping[str, str], *names: str) -> list[int]:

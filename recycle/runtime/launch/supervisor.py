@@ -36,6 +36,7 @@ from recycle.runtime.launch.news import News
 from recycle.runtime.launch.outcome import before_run, is_over, live_elsewhere, ranks_at_end, was_kept
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
+from recycle.runtime.launch.risks import risks
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals
 from recycle.runtime.recover.view_reports import now
@@ -168,10 +169,9 @@ class Supervisor:
         where = self._setting.host, endpoint.port, watch, self._token, endpoint.prefix, self._setting.cluster
         JoinFile(*where).write(self._setting.folder / JOIN_FILE)
         if meeting is not None:
-            directory = self._keeper.directory
-            kept = directory is not None and directory.survival(1) == 1
+            kept = (directory := self._keeper.directory) is not None and directory.survival(1) == 1
             held = [units_of(self._setting.job, each) for each in self._setting.servers]
-            for text in meeting.risks(held, self._setting.ranks, kept=kept):
+            for text in risks(meeting.hosts, held, self._setting.ranks, etcd=meeting.cluster is not None, kept=kept):
                 self._news.tell(InstantLine("warning", now(), None, text))
             meeting.admit(self._token, self._inbox.address)
 

@@ -10,18 +10,22 @@ from recycle.control.view import SOLE, Member, ServerRank, View
 from recycle.holding import units, units_of
 from recycle.job import Server
 from recycle.plan.plan import Plan
-from recycle.runtime.errors import ViewBroken
+from recycle.runtime.errors import NoAnswer, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import LONG, NoticeExchange
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.link_watch import LinkWatch
 from recycle.runtime.recover.restore import Restoration, find_holders
 from recycle.runtime.recover.store_connection import StoreConnection
 from recycle.runtime.recover.view_plans import ViewPlans
 from recycle.runtime.recover.view_reports import ViewReports
 from recycle.runtime.step.trainee import Connectable
+
+MOST_PATIENT = 4
+"""So many times what a rebuild may take is waited for at most, where it has failed before: the network may be slow."""
 
 
 class Groups:
@@ -31,6 +35,7 @@ class Groups:
         member: who this is.
         store: where members meet.
         alarm_watch: frees the thread that trains from the groups of a view that is over.
+        links: is told from whom no answer comes.
         rank: of the server.
         transport: what carries its tensors.
     """
@@ -40,6 +45,7 @@ class Groups:
         member: Member,
         store: StoreConnection,
         alarm_watch: AlarmWatch,
+        links: LinkWatch,
         rank: ServerRank = SOLE,
         transport: TransportKind = "gloo",
     ) -> None:
@@ -48,7 +54,10 @@ class Groups:
         self._transport = transport
         self._store = store
         self._alarm_watch = alarm_watch
+        self._links = links
         self._network: Network | None = None
+        # Views in a row that could not be built.
+        self._failures = 0
 
     @property
     def network(self) -> Network:
@@ -82,11 +91,17 @@ class Groups:
         store, watch, server = self._store, self._alarm_watch, self._member.server
         options = NetworkOptions(
             timedelta(seconds=store.durations.transfer),
-            timedelta(seconds=store.durations.rebuild),
+            timedelta(seconds=store.durations.rebuild * min(2**self._failures, MOST_PATIENT)),
             store.endpoint.address,
             self._transport,
         )
-        network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners)
+        self._failures += 1
+        try:
+            network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners)
+        except NoAnswer as error:
+            self._links.blame(store.board, error.partners)
+            raise
+        self._failures = 0
         self._network = network
         watch.follow(view.epoch, network)
         watch.check()

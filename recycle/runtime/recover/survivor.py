@@ -32,6 +32,7 @@ from recycle.runtime.recover.admission import Admission, AdmissionPause
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.link_watch import LinkWatch
 from recycle.runtime.recover.moving import Moving
 from recycle.runtime.recover.pacing import Pacing
 from recycle.runtime.recover.plans import Plans
@@ -85,7 +86,15 @@ class Survivor:
         self._reports = reports = ViewReports(member, reporter, trainee.iteration)
         self._standstill = still = StandstillWatch(rank.of(member.server), member.server, reports.tell_standstill)
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._look_around, still.explain, rank.size)
-        self._groups = Groups(member, store, watch, rank, trainee.transport)
+        self._links = LinkWatch(
+            member,
+            rank,
+            endpoint.address,
+            lambda: self._recovery.view,
+            lambda: self._recovery.job,
+            reports.warn,
+        )
+        self._groups = Groups(member, store, watch, self._links, rank, trainee.transport)
         self._admission = Admission(member, trainee.followed, store, watch, rank, trainee.chunks)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
         self._rebuilding = Rebuilding(
@@ -125,6 +134,8 @@ class Survivor:
         """Give signs of life, watch for alarms, and enter the first view with this member in it."""
         beat = self._store.durations.workers_beat
         self._heartbeat = Heartbeat(self._member, self._store.endpoint.token, beat, self._rank)
+        with suppress(StoreLost):  # as is found out below
+            self._links.begin(self._store.board)
         self._alarm_watch.start()
         self._recovery.enter()
         self._follow_view()
@@ -293,6 +304,7 @@ class Survivor:
         verdict, plan = self._rebuilding.verdict, self._rebuilding.plan
         if self.end is None and verdict is not None and plan is not None:
             self._standstill.begin(verdict.epoch, plan)
+            self._links.built()
             # Whom the end of the last view has kept from leaving need not wait for the second post of this one.
             self._rebuilding.notices.say = Notices(leaving=self._leaving)
             self._moving.begin(verdict, plan)
@@ -302,6 +314,7 @@ class Survivor:
     def _look_around(self, board: Board) -> None:
         """While there is no alarm, from the thread that waits for one."""
         self._standstill.look(board)
+        self._links.look(board)
         self._gathering.tidy(board)
 
     @property

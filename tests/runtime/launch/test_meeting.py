@@ -1,5 +1,6 @@
 """The meeting of processes that were started apart: a real store, and a thread for each of them."""
 
+import socket
 import threading
 
 import pytest
@@ -8,11 +9,12 @@ from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import barrier
 
 from harness.ports import free_port
+from recycle.control import awaiting
 from recycle.control.joinfile import digest_of
 from recycle.control.tcp_store import listen, serve
 from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.launch import meeting as meetings
-from recycle.runtime.launch.greetings import Hello, lonely_stages, why_not
+from recycle.runtime.launch.greetings import Hello, absent, why_not
 from recycle.runtime.launch.meeting import RollCall
 from recycle.runtime.launch.start import Start
 
@@ -28,8 +30,8 @@ def store():
     del server
 
 
-def meeting(port, rank, patience=120.0, served=False, count=2):
-    return RollCall(Start(rank, count, str(rank), "127.0.0.1", port, served), patience)
+def meeting(port, rank, patience=120.0, served=False, count=2, say=lambda _: None):
+    return RollCall(Start(rank, count, str(rank), "127.0.0.1", port, served), patience, say=say)
 
 
 class Other:
@@ -56,7 +58,7 @@ class Other:
 def test_the_first_process_lets_all_others_in_and_waits_for_their_leave(store):
     first, other = meeting(store, 0), Other(store)
     first.receive()
-    assert first.risks([(0,), (0,)], 1) == []  # both are on this machine
+    assert len(first.hosts) == 2
     first.admit("token", ("127.0.0.1", 5))
     other.end()
     assert other.admission.digest == digest_of("token")
@@ -165,6 +167,61 @@ def test_who_does_not_come_is_named(store):
         meeting(store, 0, 0.5).receive()
 
 
+def test_who_waits_says_for_whom(store, monkeypatch):
+    monkeypatch.setattr(awaiting, "FIRST", 0.0)
+    said = []
+    first = RollCall(Start(0, 3, "0", "127.0.0.1", store), 1.5, say=said.append)
+    other = Other(store, count=3, say=said.append)
+    with pytest.raises(UserError, match=r"process 2 of 3 has not come within 1\.5 s; see what their hosts say"):
+        first.receive()
+    other.end()
+    assert "process 0 waits: process 2 of 3 has not come" in said
+    assert any(each.startswith("process 1 waits") for each in said)
+
+
+def test_a_process_that_waits_for_the_store_says_where_that_is(monkeypatch):
+    monkeypatch.setattr(awaiting, "FIRST", 0.0)
+    said, port = [], free_port()
+    with pytest.raises(UserError):
+        RollCall(Start(1, 2, "1", "127.0.0.1", port), 0.3, say=said.append).attend()
+    assert said == [f"process 1 waits for the store at 127.0.0.1:{port}, which the first process serves"]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
+    with pytest.raises(UserError):
+        RollCall(Start(1, 2, "1", "host1", port), 0.3, say=said.append).attend()
+    assert f"on {socket.gethostname()}, host1 is 127.0.1.1, itself: " in said[1]
+
+
+@pytest.mark.parametrize(
+    ("start", "missing", "text"),
+    [
+        (Start(0, 4, "", "first", 5), [3], "process 3 of 4 has not come"),
+        (Start(0, 4, "", "first", 5), [1, 3], "processes 1, 3 of 4 have not come"),
+        (
+            Start(0, 20, "", "first", 5),
+            range(1, 19),
+            "processes 1, 2, 3, 4, 5, 6, 7, 8 and 10 more of 20 have not come",
+        ),
+        (Start(2, 3, "", "first", 5), [0], "process 0 of 3 has not come"),
+        # Nobody has come: perhaps nobody was started.
+        (
+            Start(0, 3, "", "first", 5),
+            [1, 2],
+            "processes 1, 2 of 3 have not come: RANK and WORLD_SIZE say that this is process 0 of 3; start the others "
+            "as well, or unset them if there are none",
+        ),
+        (
+            Start(0, 2, "", "first", 5, by_slurm=True),
+            [1],
+            "process 1 of 2 has not come: SLURM_PROCID and SLURM_STEP_NUM_TASKS say that this is process 0 of 2; where "
+            "this shell has them from salloc or srun --pty, and srun has not started this command, start it by srun, "
+            "or unset them",
+        ),
+    ],
+)
+def test_who_has_not_come_and_why_nobody_may_have(start, missing, text):
+    assert absent(start, list(missing)) == text
+
+
 def test_a_store_that_is_nowhere_is_one_line():
     port = free_port()
     with pytest.raises(UserError, match=f"the store at 127.0.0.1:{port} does not answer within 0.3 s: see whether"):
@@ -180,25 +237,11 @@ def hello(host="host1", address="10.0.0.1", **release):
     [
         (hello("host2", "10.0.0.2"), ""),
         (hello("host2", recycle="0"), "host2: recycle is '0', and that of the run is '1' on host1: install the same"),
+        (hello("host2", "fd00::2"), "host2: its address fd00::2 is one of IPv6, and that of host1, 10.0.0.1, is none"),
+        (hello("host2", "::1"), "host2: its address is that of no network, so host1 cannot reach it"),
         (hello("host2", "127.0.1.1"), "host2: its address is that of no network, so host1 cannot reach it"),
     ],
 )
 def test_who_cannot_train_together(other, reason):
     assert why_not([hello(), other]).startswith(reason)
     assert bool(why_not([hello(), other])) == bool(reason)
-
-
-STAGES = [(0,), (1,), (0,), (1,)]
-
-
-def test_stages_whose_servers_are_all_on_one_host():
-    assert lonely_stages(STAGES, ["a", "a", "b", "b"]) == {}
-    assert lonely_stages(STAGES, ["a", "b", "a", "b"]) == {0: "a", 1: "b"}
-    assert lonely_stages(STAGES, ["a", "a", "a", "b"]) == {0: "a"}
-    # Where there is one host, everybody knows.
-    assert lonely_stages(STAGES, ["a"] * 4) == {}
-    # A server of two ranks dies with either.
-    assert lonely_stages([(0,)] * 4, ["a", "b", "b", "c"], 2) == {0: "b"}
-    assert lonely_stages([(0,)] * 4, ["a", "a", "b", "b"], 2) == {}
-    # One that pipelines cut at different places holds several chunks.
-    assert lonely_stages([(0, 1), (2,), (0,), (1, 2)], ["a", "a", "b", "a"]) == {1: "a", 2: "a"}

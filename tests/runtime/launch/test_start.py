@@ -24,9 +24,9 @@ TASK = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NODEID": "1", "
         ({"RANK": "0", "WORLD_SIZE": "1"}, None),
         (BY_HAND, Start(1, 4, "", "first", 29500)),
         (BY_HAND | TORCHRUN, Start(1, 4, "1", "first", 29500, True, "0", "none", 2)),
-        (TASK | {"SLURM_STEP_NODELIST": "a[07-09],b"}, Start(2, 4, "1", "a07", 20007)),
-        (TASK | {"SLURM_JOB_NODELIST": "b,c"}, Start(2, 4, "1", "b", 20007)),
-        (TASK | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}, Start(2, 4, "1", "10.0.0.1", 4000)),
+        (TASK | {"SLURM_STEP_NODELIST": "a[07-09],b"}, Start(2, 4, "1", "a07", 20007, by_slurm=True)),
+        (TASK | {"SLURM_JOB_NODELIST": "b,c"}, Start(2, 4, "1", "b", 20007, by_slurm=True)),
+        (TASK | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}, Start(2, 4, "1", "10.0.0.1", 4000, by_slurm=True)),
         # Torchrun, started by srun: a task is not a rank.
         (TASK | BY_HAND | TORCHRUN, Start(1, 4, "1", "first", 29500, True, "0", "none", 2)),
         # A batch script, and a run of one command within it.

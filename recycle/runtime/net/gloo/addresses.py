@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 FAMILIES = socket.AF_INET, socket.AF_INET6
 
+_IPV4 = 4
+"""Bytes of an address of that family."""
+
 _NAME = struct.Struct("=Q")
 _SOCKET = struct.Struct("=HH")
 _HOSTS = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
@@ -22,6 +25,11 @@ class Address(NamedTuple):
 
     host: bytes
     port: int
+
+    @property
+    def name(self) -> str:
+        """The host, as people write it."""
+        return socket.inet_ntop(socket.AF_INET if len(self.host) == _IPV4 else socket.AF_INET6, self.host)
 
     @classmethod
     def of(cls, published: bytes) -> "Address":

@@ -13,17 +13,21 @@ from torch.distributed import ProcessGroupGloo
 INTERFACES = "GLOO_SOCKET_IFNAME"
 
 
-def share_devices() -> None:
-    """Have the groups that torch makes from now on use the same devices."""
+def share_devices(address: str = "") -> None:
+    """Have the groups that torch makes from now on use the same devices.
+
+    Args:
+        address: of this machine, where no interface is named; if empty, torch looks up the machine's name, which may be
+            that of no network.
+    """
     gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
     own_init = gloo.__init__
 
     @cache
     def devices() -> list[Any]:
-        # As torch chooses them.
         names = os.environ.get(INTERFACES)
         if not names:
-            return [gloo.create_default_device()]
+            return [gloo.create_device(hostname=address) if address else gloo.create_default_device()]
         return [gloo.create_device(interface=name) for name in names.split(",")]
 
     @wraps(own_init)

@@ -14,6 +14,7 @@ import ctypes
 import os
 import socket
 import stat
+import struct
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,6 +27,13 @@ SOCKETS = "/proc/self/fd"
 
 # Unlike Python's own functions, these let no other thread go on.
 _LIBRARY = ctypes.PyDLL(None)
+_INFO = struct.Struct("=8B5I")
+"""The beginning of ``tcp_info``: the third byte counts how often the same was sent again, the last number segments that
+are not acknowledged."""
+
+AGAIN = 3
+"""So many times something is sent again before it counts as not acknowledged: once may happen on any network."""
+
 _ROOM = 128
 """Bytes of a socket address, at most."""
 
@@ -99,6 +107,18 @@ def open_connections() -> list[Connection]:
             # Else it was closed meanwhile, and the number is another one's.
             if peer and os.fstat(number).st_ino == status.st_ino:
                 found.append(Connection(number, peer, *(Address.of_end(family, each) for each in ends)))
+    return found
+
+
+def unanswered() -> set[str]:
+    """The addresses to which this process has sent what they have not acknowledged, though it was sent again."""
+    found = set()
+    for connection in open_connections():
+        with suppress(OSError), _looked_at(connection.number) as looked_at:
+            info = looked_at.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+            _, _, again, *_, unacknowledged = _INFO.unpack(info)
+            if unacknowledged and again >= AGAIN:
+                found.add(connection.there.name)
     return found
 
 

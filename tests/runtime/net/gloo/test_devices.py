@@ -15,7 +15,7 @@ import torch.distributed as dist
 from harness.processes import thread_names
 from recycle.runtime.net.gloo.devices import share_devices
 if {shared}:
-    share_devices()
+    share_devices({address!r})
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=40))
 groups = [dist.new_group([0], timeout=timedelta(seconds=50 + number)) for number in range(4)]
 for group in groups:
@@ -37,8 +37,8 @@ os._exit(0)
 """
 
 
-def devices(shared, expected, **variables):
-    script = GROUPS.format(shared=shared, expected=expected)
+def devices(shared, expected, address="", **variables):
+    script = GROUPS.format(shared=shared, expected=expected, address=address)
     done = subprocess.run([sys.executable, "-c", script], env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
@@ -48,6 +48,7 @@ def devices(shared, expected, **variables):
 def test_all_groups_share_a_device_and_keep_their_time_outs(variables):
     assert devices(False, 5, **variables) == 5
     assert devices(True, 1, **variables) == 1
+    assert devices(True, 1, "127.0.0.1", **variables) == 1
 
 
 def test_an_interface_that_is_not_there_is_refused_as_torch_refuses_it():

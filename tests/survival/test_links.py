@@ -1,0 +1,68 @@
+"""Runs over hosts that all reach the store, of which two do not reach each other."""
+
+import subprocess
+
+import pytest
+
+from harness.hosts import hosts, missing
+from harness.started import TRAIN, by_hand, losses, wait_until
+
+WHY_NOT = missing()
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
+
+MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+NAMED = "no data comes through between host2 (W1_0) and host3 (W2_0), though both give signs of life"
+LEFT_OUT = "W2_0 is left out: no data comes through between host2 (W1_0) and host3 (W2_0)"
+
+
+@pytest.fixture
+def three(start, tmp_path):
+    """Hosts with a server each, and the run's processes on them, which have begun to train."""
+    (tmp_path / "model.toml").write_text(MODEL)
+    size = ["--pipelines", "3", "--stages", "1", "--micro-batches", "2", "--iterations", "20000"]
+    words = [*TRAIN, "train", *size, "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
+    with hosts(3) as found:
+        ranks = [
+            start([*words, "--restarts", "0"], host, by_hand(rank, 3, "host1", 29500))
+            for rank, host in enumerate(found)
+        ]
+        ranks[0].wait_for("iteration 5/")
+        yield found, ranks
+
+
+def goes_on(run, folder):
+    """Whether a run makes iterations that it has not made before."""
+    made = max(losses(folder))
+    wait_until(lambda: max(losses(folder)) > made + 5)
+    return run.process.poll() is None
+
+
+def test_two_hosts_between_which_the_link_is_cut_are_named_and_the_run_goes_on_without_one(three, tmp_path):
+    found, ranks = three
+    found[1].cut_link(found[2])
+    ranks[0].wait_for(NAMED)
+    ranks[0].wait_for("after 20 s the run goes on without host3")
+    ranks[0].wait_for(LEFT_OUT)
+    ranks[0].wait_for(": 2 of 3 servers")
+    assert goes_on(ranks[0], tmp_path / "run")
+    assert ranks[0].output.count("no data comes through between") == 2
+    assert "died" not in ranks[0].output
+
+
+def test_a_link_that_loses_large_packets_is_named(three, tmp_path):
+    found, ranks = three
+    found[2].lose_large_packets(600)
+    ranks[0].wait_for("no data comes through between host")
+    ranks[0].wait_for("W2_0 is left out")
+    ranks[0].wait_for(": 2 of 3 servers")
+    assert goes_on(ranks[0], tmp_path / "run")
+
+
+def test_a_view_that_two_hosts_cannot_build_because_they_do_not_reach_each_other_is_left_by_one(three, tmp_path):
+    found, ranks = three
+    found[1].cut_link(found[2])
+    subprocess.run(found[0].command("pkill", "-KILL", "-f", "recycle: W0_0"), check=True)
+    ranks[0].wait_for(NAMED)
+    ranks[0].wait_for(LEFT_OUT)
+    ranks[0].wait_for(": 1 of 3 servers")
+    assert goes_on(ranks[0], tmp_path / "run")
