@@ -218,6 +218,13 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--dataloader-type external", "--dataloader-type: "),
         ("--fim-data", "--fim-data: its random numbers depend on which server draws them"),
         ("--non-persistent-ckpt-type local", "--non-persistent-ckpt-type: each rank keeps its own part"),
+        ("--save-wgrads-interval 2", "--save-wgrads-interval: each rank keeps its own part"),
+        ("--save-dgrads-interval 2", "--save-dgrads-interval: each rank keeps its own part"),
+        ("--moe-router-force-load-balancing", "--moe-router-force-load-balancing: its random numbers depend"),
+        ("--moe-router-force-biased 0.5", "--moe-router-force-biased: its random numbers depend"),
+        ("--phase-transition-iterations 5,9", "--phase-transition-iterations: data is counted anew"),
+        ("--enable-ft-package", "--enable-ft-package: its monitor ends ranks"),
+        ("--log-straggler", "--log-straggler: it compares all ranks"),
     ],
 )
 def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):

@@ -53,6 +53,10 @@ WORDS: dict[str, str | None] = {
     "--save": None,
     "--ckpt-format": "torch_dist",
     "--moe-input-jitter-eps": None,
+    "--moe-router-force-biased": None,
+    "--save-wgrads-interval": None,
+    "--save-dgrads-interval": None,
+    "--phase-transition-iterations": None,
     "--loss-scale": None,
     "--non-persistent-ckpt-type": None,
     "--moe-token-dispatcher-type": "allgather",
@@ -103,6 +107,9 @@ SWITCHES = (
     "--moe-paged-stash",
     "--overlap-dispatch-backward-with-experts-wgrad",
     "--fim-data",
+    "--moe-router-force-load-balancing",
+    "--enable-ft-package",
+    "--log-straggler",
 )
 """Options that are off unless they are given."""
 

@@ -11,10 +11,12 @@ LEFT_OUT = {
     "--delay-wgrad-compute": "a plan says when weight gradients are computed",
     "--ep-overlap-early-attn-memory-release": "it is a part of --overlap-moe-expert-parallel-comm",
     "--num-distributed-optimizer-instances": "peers hold each shard twice as it is",
+    "--ckpt-assume-constant-structure": "who writes which part of a checkpoint changes with failures",
+    "--distributed-timeout-seconds-after-init": "a server that comes back would wait for all others to set it",
 }
 """Why, by option."""
 
-WITH_VALUE = ("--num-distributed-optimizer-instances",)
+WITH_VALUE = ("--num-distributed-optimizer-instances", "--distributed-timeout-seconds-after-init")
 """Those that take a value; all others are switches."""
 
 

@@ -58,18 +58,26 @@ LAYER_WISE = Advice("peers have the state of different layers, so a dead one's i
 MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", "leave it out")
 COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
 
+DRAWN = Advice("its random numbers depend on which server draws them", "leave it out")
+OWN_PART = "each rank keeps its own part, and nobody has that of the dead"
+
 RULES = (
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
     _off("moe_router_enable_expert_bias", BALANCE),
     Rule(("moe_token_dispatcher_type",), ("allgather", "alltoall"), DISPATCH),
-    Rule(("moe_input_jitter_eps",), (), Advice("its random numbers depend on which server draws them", "leave it out")),
+    Rule(("moe_input_jitter_eps", "moe_router_force_biased"), (), DRAWN),
+    _off("moe_router_force_load_balancing", DRAWN),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
-    _off("fim_data", Advice("its random numbers depend on which server draws them", "leave it out")),
+    _off("fim_data", DRAWN),
+    Rule(("non_persistent_ckpt_type",), ("global",), Advice(OWN_PART, "use global")),
+    Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART, "leave it out")),
     Rule(
-        ("non_persistent_ckpt_type",),
-        ("global",),
-        Advice("each rank keeps its own part, and nobody has that of the dead", "use global"),
+        ("phase_transition_iterations",),
+        (),
+        Advice("data is counted anew from each phase, and that of other pipelines from the first", "leave it out"),
     ),
+    _off("enable_ft_package", Advice("its monitor ends ranks that wait for a recovery", "leave it out")),
+    _off("log_straggler", Advice("it compares all ranks, and dead ones do not answer", "leave it out")),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
     Rule(("fp4",), (), Advice("gradients are rounded at random, by where they are computed", "train with --bf16")),
     _off(
