@@ -504,6 +504,8 @@ def test_the_work_hears_the_signal_that_megatron_takes_for_the_end(address, asks
         while told.empty():
             time.sleep(0.01)
 
+    # Where these tests are started by nohup, it would be ignored.
+    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     rank = Rank(address, secrets.token_hex(4), work, asks=asks)
     try:
         begun.wait()
@@ -516,6 +518,7 @@ def test_the_work_hears_the_signal_that_megatron_takes_for_the_end(address, asks
     finally:
         rank.process.kill()
         rank.process.join()
+        signal.signal(signal.SIGHUP, hung_up)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
