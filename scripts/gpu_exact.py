@@ -13,7 +13,7 @@ from harness.digests import data_digests
 from recycle.runtime.device import DeviceKind
 from recycle.runtime.step.checkpoint import DIGESTS
 
-ENDING = re.compile(r"(\d+) failures?, (\d+) rejoins?, (\d+) iterations? made again")
+ENDING = re.compile(r"\d+ failures?, \w+ rejoins?, \w+ iterations? made again")
 
 
 class Shape(NamedTuple):
