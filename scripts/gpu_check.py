@@ -30,6 +30,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from scripts.gpu_recycle import run_recycle
+
 LEAST = 5.0
 """Seconds without which no part is begun."""
 
@@ -132,20 +134,12 @@ def _profile(model: str) -> str:
     shape = ["-D", "2", "-P", "2", "-M", "8", "--repeats", "5", "--device", device()]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "model.toml").write_text(model)
-        said = _recycle("profile", *shape, "--model", f"{folder}/model.toml", "-o", f"{folder}/job.toml")
-        plan = _recycle("plan", f"{folder}/job.toml", "--dead", "W1_1", "--moves", "500")
+        said = run_recycle(Path(folder), "profile", *shape, "--model", "model.toml", "-o", "job.toml")
+        plan = run_recycle(Path(folder), "plan", "job.toml", "--dead", "W1_1", "--moves", "500")
     rows = [re.split(r"\s{2,}", line.strip()) for line in said.splitlines()]
     stages = ", ".join(" ".join([*row[1:4], *row[6:8]]) for row in rows if len(row) == 9 and row[0] in "01")
     planned = re.search(r"throughput +(.*)", plan)
     return f"F, I, W, held, after I of two stages: {stages}; with one of 4 servers dead: {planned and planned[1]}"
-
-
-def _recycle(*words: str) -> str:
-    program = [sys.executable, "-W", "ignore", "-c", "from recycle.cli import main; main()", *words]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"recycle {words[0]}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def exact(_: argparse.Namespace) -> str:

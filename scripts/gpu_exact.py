@@ -1,9 +1,6 @@
 """The part of ``scripts/gpu-check`` that kills servers of ``recycle train --exact`` and compares what was trained."""
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import NamedTuple
 from harness.digests import data_digests
 from recycle.runtime.device import DeviceKind
 from recycle.runtime.step.checkpoint import DIGESTS
+from scripts.gpu_recycle import run_recycle
 
 ENDING = re.compile(r"\d+ failures?, \w+ rejoins?, \w+ iterations? made again")
 
@@ -78,19 +76,7 @@ def train_exactly(kind: DeviceKind) -> str:
 def _train(folder: Path, name: str, shape: Shape, kind: DeviceKind, *words: str) -> str:
     """What a run printed."""
     size = ["-D", shape.pipelines, "-P", shape.stages, "-M", shape.stages, "--iterations", shape.iterations]
-    program = [sys.executable, "-W", "ignore", "-c", "from recycle.cli import main; main()", "train", *map(str, size)]
-    done = subprocess.run(
-        [*program, "--exact", "--device", kind, "-o", name, *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"recycle train ended with {done.returncode}: {done.stdout.strip().splitlines()[-1:]}")
-    return done.stdout
+    return run_recycle(folder, "train", *map(str, size), "--exact", "--device", kind, "-o", name, *words)
 
 
 def _digests(checkpoints: Path) -> dict[str, Mapping[str, str]]:

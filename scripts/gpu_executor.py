@@ -20,9 +20,8 @@ from recycle.control.view import View
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.megatron.gpt.device import compute_on
-from recycle.megatron.gpt.forward import forward_step
+from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
-from recycle.megatron.gpt.text import ByteText, standard_library
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, groups_of, join_server
 from recycle.plan.instruction import Instruction, Op
@@ -144,7 +143,7 @@ def _time_plain(options: ModelOptions, device: torch.device) -> Timed:
     main = MainParameters(model.parameters())
     gradients = [torch.zeros_like(each) for each in main]
     main.use(gradients)
-    text = _text(options)
+    text = load_text(None, options)
     compute, losses = [], []
     for step in range(ITERATIONS):
         batches = [text.samples(MicroBatch(step, 0, number)) for number in range(MICRO_BATCHES)]
@@ -170,7 +169,7 @@ def _time_plan(way: Literal["fused", "split"], options: ModelOptions, device: to
     """The chunks by a plan of one server that has them all."""
     job = load_job(None, {"pipelines": 1, "stages": 1, "micro_batches": MICRO_BATCHES, "placement": PLACEMENT})
     plan = make_plan(job, (), Mode(way, "global"), Effort((MaxMoves(0),), "no moves"))
-    groups, text = join_server(SERVER, CHUNKS), _text(options)
+    groups, text = join_server(SERVER, CHUNKS), load_text(None, options)
     shape = (options.sequence, options.micro_batch_size, options.hidden)
     stages = [
         MegatronStage(chunk, Place(number, CHUNKS), shape, MICRO_BATCHES, forward_step, text, options.seed)
@@ -202,7 +201,3 @@ def _chunks(options: ModelOptions, groups: Any, device: torch.device) -> Iterato
     for number in range(CHUNKS):
         place = groups_of(groups, Place(number, CHUNKS))
         yield build_stage(options, transformer_config(options, CHUNKS), number, CHUNKS, place).to(device)
-
-
-def _text(options: ModelOptions) -> ByteText:
-    return ByteText(standard_library()[:400_000], "text", options.sequence, options.micro_batch_size, options.seed)

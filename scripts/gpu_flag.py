@@ -19,6 +19,7 @@ from harness.processes import children, send_signal
 from recycle.jobfile import load_job
 from recycle.megatron.flag.on_cpu import settings_for_cpu
 from recycle.record.reading import load_recording
+from scripts.gpu_recycle import run_recycle
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "harness" / "scripts" / "pretrain_small_gpt.py"
@@ -191,9 +192,9 @@ def time_against_stock(stages: int, kind: str, model: str) -> str:
         shape = ["-D", "1", "-P", str(stages), "-M", "8"]
         size = SIZES[model]
         (folder / "model.toml").write_text("".join(f"{key} = {value}\n" for key, value in size.items()))
-        _recycle(folder, "profile", *shape, "--model", "model.toml", "--device", kind, "-o", "job.toml")
+        run_recycle(folder, "profile", *shape, "--model", "model.toml", "--device", kind, "-o", "job.toml")
         plans = ["--backward", "fused", "--optimizer", "global", "--failures", "0"]
-        _recycle(folder, "catalogue", "job.toml", *plans, "-o", "plans.zip")
+        run_recycle(folder, "catalogue", "job.toml", *plans, "-o", "plans.zip")
         backend = "gloo" if kind == "cpu" else "nccl"
         words = [*_words(folder, model, 8 * size["micro_batch_size"], TIMED[model]), "--distributed-backend", backend]
         words += ["--pipeline-model-parallel-size", str(stages)]
@@ -263,14 +264,6 @@ def _prepare(folder: Path) -> Path:
     """Make the data that the script reads."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", DATA, str(folder / "text")], check=True, cwd=ROOT)
     return folder
-
-
-def _recycle(folder: Path, *words: str) -> None:
-    program = [sys.executable, "-W", "ignore", "-c", "from recycle.cli import main; main()", *words]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"recycle {words[0]}: {done.stderr.strip()}")
 
 
 def _words(folder: Path, model: str, batch: int, iterations: int) -> list[str]:
