@@ -24,7 +24,7 @@ ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """An address of no host, for each family: this machine would use its way to most others."""
 
 ANY_PORT = 50_000
-"""One of those that the kernel gives to who asks for none, as servers do."""
+"""One of those that the kernel gives to a socket that asks for none, as those of servers do."""
 
 OWN = ("localhost", "ip6-localhost", "ip6-loopback")
 """Names by which every machine calls itself, and means no other."""
@@ -199,15 +199,15 @@ def listen_by_name(name: str, port: int, backlog: int = 4096) -> socket.socket:
 
 
 def reach(name: str, port: int, patience: float) -> str:
-    """The address at which somebody answers who is known by a name.
+    """The address at which a host that is known by a name answers.
 
     Args:
         name: or an address.
-        port: where somebody listens.
+        port: where it listens.
         patience: seconds to wait for an answer, from all of its addresses together.
 
     Raises:
-        OSError: nobody does.
+        OSError: it does not.
     """
     refusal = OSError(errno.EADDRNOTAVAIL, "it has no address")
     addresses = look_up(name).addresses
