@@ -17,7 +17,7 @@ from recycle.control.link_board import Complaint, Whereabouts
 from recycle.control.messages import Death
 from recycle.control.participant import Participant, participants_of
 from recycle.control.signs import host_name
-from recycle.control.view import Member, ServerRank, View
+from recycle.control.view import Member, View
 from recycle.holding import units, units_of
 from recycle.job import Job
 from recycle.runtime.net.gloo.sockets import unanswered
@@ -33,8 +33,7 @@ class LinkWatch:
     """One rank's part in it. Two threads may use it, each with a connection to the store of its own.
 
     Args:
-        member: who this is.
-        rank: of the server.
+        me: which one.
         address: at which others reach this machine.
         view: the present one.
         job: what is trained, with who holds what in that view.
@@ -46,8 +45,7 @@ class LinkWatch:
 
     def __init__(
         self,
-        member: Member,
-        rank: ServerRank,
+        me: Participant,
         address: str,
         view: Callable[[], View],
         job: Callable[[], Job],
@@ -56,7 +54,7 @@ class LinkWatch:
         look_at_kernel: Callable[[], Collection[str]] = unanswered,
         answers: Callable[[str, float], bool] = answers,
     ) -> None:
-        self._me = Participant(member, rank)
+        self._me = me
         self._own = Whereabouts(socket.gethostname(), host_name(), address)
         self._view = view
         self._job = job

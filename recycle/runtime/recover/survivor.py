@@ -18,6 +18,7 @@ from recycle.control.durations import Durations
 from recycle.control.errors import StoreLost
 from recycle.control.machine import Machine
 from recycle.control.messages import Death, MoveOrder
+from recycle.control.participant import Participant
 from recycle.control.view import Member
 from recycle.holding import units, units_of
 from recycle.job import Job
@@ -87,8 +88,7 @@ class Survivor:
         self._standstill = still = StandstillWatch(rank.of(member.server), member.server, reports.tell_standstill)
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._look_around, still.explain, rank.size)
         self._links = LinkWatch(
-            member,
-            rank,
+            Participant(member, rank),
             endpoint.address,
             lambda: self._recovery.view,
             lambda: self._recovery.job,

@@ -5,6 +5,7 @@ import pytest
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
 from recycle.control.board import Board
+from recycle.control.participant import Participant
 from recycle.control.view import SOLE, View
 from recycle.job import Server
 from recycle.runtime.recover.link_watch import LIMIT, SUSPECT, LinkWatch
@@ -28,8 +29,7 @@ class Run:
             patch.setattr("recycle.runtime.recover.link_watch.socket.gethostname", lambda: f"host{place + 1}")
             patch.setattr("recycle.runtime.recover.link_watch.host_name", lambda: f"clock/{place + 1}")
             watch = LinkWatch(
-                member,
-                SOLE,
+                Participant(member, SOLE),
                 address,
                 lambda: self.view,
                 lambda: self.job,
