@@ -67,7 +67,8 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
     """
     step, source, holders, units = restoration
     versions = trainee.versions
-    if source == "memory" and any(each.get(member, False) for each in holders.values()):
+    has = source == "memory" and any(each.get(member, False) for each in holders.values())
+    if has:
         if versions.newest > step:
             versions.undo()
         assert versions.newest == step, f"{member} is at {versions.newest}, and said that it has {step}"
@@ -77,6 +78,7 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
         assert trainee.durable is not None, f"nobody has said that there is a checkpoint of step {step}"
         trainee.durable.load(step)
     step = versions.enter(network, step)
+    assert not has or versions.newest == step, f"{member} is at {versions.newest}, and the view begins with {step}"
     if source == "checkpoint":
         return
     if not all(any(each.values()) for each in holders.values()):

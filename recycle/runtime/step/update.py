@@ -283,16 +283,21 @@ class TorchUpdate:
         return self.main.of_stage(self._stages.index(chunk))
 
     def _correct(self, verdict: GradientVerdict) -> Redo:
-        """Make the last step what it should have been."""
-        self._pending = False
+        """Make the last step what it should have been.
+
+        Raises:
+            ConnectionLost: a peer is gone. The step is still pending, and the next view corrects it.
+        """
         if verdict.as_guessed:
+            self._pending = False
             if self.feed.heard_before:
                 self._tell(1.0)
             return Redo.NOTHING
-        if not self.feed.heard_before:
-            self.feed.undone()
         # All who take part in them have come to the same verdict, and forget them too.
         self.sums.settle()
+        self._pending = False
+        if not self.feed.heard_before:
+            self.feed.undone()
         self.versions.undo()
         self.main.copy_back()
         if not verdict.fits:

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
-from recycle.runtime.errors import NotFinite, ViewBroken
+from recycle.runtime.errors import ConnectionLost, NotFinite, ViewBroken
 from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import launch
@@ -71,9 +72,10 @@ def fingerprint(update):
     return content.hexdigest()
 
 
-def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), breaks=False, lost=()):
+def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), breaks=False, lost=(), cut_off=()):
     """Every server's result; before some steps, all enter another view, with whatever is still to be found out.
 
+    Some servers have begun to find out before these steps, and the peers of their sums are gone by then.
     Before some, all servers of stage 1 have lost everything, and others know what it was. If it breaks, the iteration
     that follows cannot be made.
     """
@@ -112,6 +114,11 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
         for step in range(steps):
             if step in (0, *changes, *lost):
                 epoch += 1
+                if step and str(server) in cut_off:
+                    update.sums.settle = lose_peers
+                    with suppress(ConnectionLost):
+                        update.validate()
+                    del update.sums.settle
                 network = connect(store, view._replace(epoch=epoch), server)
                 update.drop()
                 kept = None
@@ -156,6 +163,11 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
         lambda rank, content: results.update({view.servers[rank]: msgspec.msgpack.decode(content, type=Result)}),
     )
     return results
+
+
+def lose_peers():
+    """In place of waiting for sums over peers of which one is dead."""
+    raise ConnectionLost("a peer is gone")
 
 
 def plan_of(*failed, mode=Mode(), job=JOB):  # noqa: B008 - immutable
@@ -246,9 +258,12 @@ def test_what_is_still_to_be_found_out_is_found_out_in_the_next_view():
     spoiled = {(5, 0): NAN, (12, 0): 1e6}
     waited = train(plan, 16, Method(0.25, addends=addends), spoiled=spoiled)
     # Of the first iteration and of step 12 the sums are not fit, of step 5 the gradient is not finite.
-    guessed = train(plan, 16, Method(0.25, True, addends), spoiled=spoiled, changes=[1, 3, 6, 13])
-    assert summary(guessed) == summary(waited)
-    assert all(result.versions == [16, 15] for result in guessed.values())
+    # Nobody is cut off, one server of either stage, two of different pipelines, and all of a pipeline.
+    for cut_off in ("", "W0_1", "W0_0", "W1_0 W2_1", "W0_0 W0_1"):
+        method, names = Method(0.25, True, addends), cut_off.split()
+        guessed = train(plan, 16, method, spoiled=spoiled, changes=[1, 3, 6, 13], cut_off=names)
+        assert summary(guessed) == summary(waited)
+        assert all(result.versions == [16, 15] for result in guessed.values())
 
 
 def test_what_only_the_dead_knew_is_taken_back_and_made_again():
