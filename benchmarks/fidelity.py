@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -36,7 +36,6 @@ from recycle.cli.model import quiet
 from recycle.control.agent import run_agent
 from recycle.control.view import Member, View
 from recycle.faults.file import load_faults
-from recycle.faults.menu import Kind
 from recycle.faults.outages import NodeOutage, Outages
 from recycle.job import Job, Server, Stage
 from recycle.jobfile import encode_job, load_job
@@ -49,6 +48,7 @@ from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
 from recycle.record.reporting import FileReporter
 from recycle.runtime.emulate.server import Emulated, EmulatedServer
+from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import RunAccess, Setting
@@ -119,14 +119,22 @@ def measured_job(job: Job, folder: Path) -> Job:
     return msgspec.structs.replace(job, stages=stages, time_unit="us")
 
 
-def write_faults(job: Job, kills: int, apart: float, path: Path) -> None:
-    """A file of kills at equal distances, of servers at random, each of which is replaced."""
-    source = random.Random(0)
-    text = ""
-    for number in range(1, kills + 1):
+def write_faults(job: Job, kills: int, apart: int, path: Path) -> None:
+    """A file of kills at equal distances, of servers at random, each of which is replaced.
+
+    Args:
+        job: whose servers die.
+        kills: how many.
+        apart: iterations between two of them. Seconds would miss a run that is quicker than its profile.
+        path: of the file.
+    """
+    source, text = random.Random(0), ""
+    lives: Counter[Server] = Counter()
+    for step in range(apart, kills * apart + 1, apart):
         server = source.choice(job.servers())
-        for kind, at in ((Kind.KILL, number * apart), (Kind.JOIN, (number + 0.3) * apart)):
-            text += f'[[fault]]\nkind = "{kind.value}"\nserver = "{server}"\nat = "{at:g}s"\n\n'
+        text += f'[[fault]]\nkind = "kill"\nserver = "{server}"\nstep = {step}\nincarnation = {lives[server]}\n\n'
+        text += f'[[fault]]\nkind = "join"\nserver = "{server}"\nstep = {step + apart // 3}\n\n'
+        lives[server] += 1
     path.write_text(text)
 
 
@@ -142,22 +150,26 @@ def emulate(job: Job, plan: Plan, iterations: int, faults: Path, folder: Path) -
         job, View.of(plan), 0, "memory", {"fidelity": "1"}, DURATIONS, "127.0.0.1",
         load_faults(faults, job, iterations), folder, lambda: False,
     )  # fmt: skip
-    Supervisor(setting, partial(serve, job, plan, iterations, folder), lambda _: None).run()
+    Supervisor(setting, partial(serve, setting, plan, iterations), lambda _: None).run()
 
 
-def serve(job: Job, plan: Plan, iterations: int, folder: Path, member: Member, door: RunAccess) -> int:
+def serve(setting: Setting, plan: Plan, iterations: int, member: Member, door: RunAccess) -> int:
+    job = setting.job
+
     def work() -> int:
         import torch
 
         torch.set_num_threads(1)
         send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
         reporter = FileReporter(
-            folder / "events", str(member), "fidelity", lambda content: send(ReportMessage(content))
+            setting.folder / "events", str(member), "fidelity", lambda content: send(ReportMessage(content))
         )
         emulated = Emulated(job, plan.mode.optimizer == "staggered", 1 / MICROSECONDS, iterations)
         trainee = EmulatedServer(emulated, member.server, reporter)
         plans = Plans(plan, None, plan_maker(job, plan.mode))
-        survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, [])
+        mine = setting.faults.of_worker(member.server, member.incarnation)
+        hooks = [Injector(mine, lambda fault, time: None, lambda: (), ())] if mine else []
+        survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter, hooks)
         return TrainingLoop(survivor, trainee).run()
 
     return run_agent(member, work, door.endpoint.connect, door.endpoint.token, DURATIONS)
@@ -239,7 +251,7 @@ def main() -> int:
     parser.add_argument("-P", "--stages", type=int, default=1)
     parser.add_argument("-M", "--micro-batches", type=int, default=8)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--apart", type=float, default=16.0, help="seconds between kills")
+    parser.add_argument("--apart", type=float, default=16.0, help="seconds between kills, as planned")
     parser.add_argument("--faults", type=Path, help="a fault file instead of these kills")
     parser.add_argument("-o", "--output", type=Path, help="a picture of the time lines")
     arguments = parser.parse_args()
@@ -260,13 +272,14 @@ def main() -> int:
         job = measured_job(job, folder / "profile")
         (folder / "job.toml").write_bytes(encode_job(job))
         faults = folder / "faults.toml"
+        plan = plan_maker(job, Mode())(())
+        apart = max(3, round(arguments.apart / job_seconds(plan)))
         if arguments.faults is None:
-            write_faults(job, arguments.kills, arguments.apart, faults)
+            write_faults(job, arguments.kills, apart, faults)
         else:
             shutil.copy(arguments.faults, faults)
-        plan = plan_maker(job, Mode())(())
-        last = max(fault.at or 0.0 for fault in load_faults(faults, job, 1).entries)
-        iterations = math.ceil((last + arguments.apart / 2) / job_seconds(plan))
+        entries = load_faults(faults, job, sys.maxsize).entries
+        iterations = apart // 2 + max(each.step or math.ceil((each.at or 0.0) / job_seconds(plan)) for each in entries)
         train(folder / "job.toml", iterations, folder / "real", "--faults", faults)
         emulate(job, plan, iterations, faults, folder / "emulated")
         runs = [read(name, job, folder / name) for name in ("real", "emulated")]
