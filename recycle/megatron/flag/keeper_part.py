@@ -13,6 +13,7 @@ from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.flags import RESUME, Flags
+from recycle.megatron.flag.same_command import require_same, write_settings
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.fetching import ask_all
 from recycle.runtime.launch.keepers import KeeperSetting, Seat, dismiss, serve_from, settle
@@ -57,6 +58,7 @@ class KeeperPart:
         redundancy: how the state is kept.
         meeting: of the run's processes, which have agreed on a token, and none of which has been told anything else.
         token: it.
+        words: of the command line, after the script's name.
 
     Attributes:
         resumes: whether the run goes on from what is left of an earlier start.
@@ -66,12 +68,15 @@ class KeeperPart:
         RunError: this host's address is not of this machine.
     """
 
-    def __init__(self, flags: Flags, redundancy: Redundancy, meeting: RollCall, token: str) -> None:
+    def __init__(
+        self, flags: Flags, redundancy: Redundancy, meeting: RollCall, token: str, words: Sequence[str]
+    ) -> None:
         self.resumes = flags.resumes
         self.directory: KeeperDirectory | None = None
         self._redundancy = redundancy
         self._meeting = meeting
         self._folder = _folder(flags)
+        self._words = words
         # Who comes late finds the run's own there.
         left = token if self.resumes or self._folder is None else last_token(self._folder)
         self._seat = Seat(left, meeting.address, resumes=left == token)
@@ -92,9 +97,11 @@ class KeeperPart:
         try:
             directory = self._setting(0).direct(everybody, self._meeting.hellos)
             if self.resumes:
+                if self._folder is not None:
+                    require_same(self._folder, self._words)
                 _require_whole(directory, {each.stage for each in servers}, ranks, endpoint)
             if self._folder is not None:
-                _tell_next_start(self._folder, endpoint)
+                _tell_next_start(self._folder, endpoint, self._words)
         except UserError as error:
             self._meeting.refuse(str(error))
             raise
@@ -139,14 +146,15 @@ class KeeperPart:
         return KeeperSetting(self._redundancy, lambda _: limit, self._seat, lambda _: "")
 
 
-def _tell_next_start(folder: Path, endpoint: Endpoint) -> None:
-    """Write what it needs to find this start's keepers."""
+def _tell_next_start(folder: Path, endpoint: Endpoint, words: Sequence[str]) -> None:
+    """Write what it needs to find this start's keepers, and to judge whether it can go on from them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(
             f"--recycle-record: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"
         ) from error
+    write_settings(folder, words)
     JoinFile(endpoint.host, endpoint.port, 0, endpoint.token).write(folder / JOIN_FILE)
 
 

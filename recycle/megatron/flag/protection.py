@@ -225,7 +225,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             if start.rank > 0 and not start.served:
                 hosted = HostedStore(start, _say)
             redundancy = flags.redundancy
-            keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token)
+            keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
         return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
 

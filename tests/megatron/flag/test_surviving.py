@@ -360,6 +360,8 @@ def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(d
     with pytest.raises(AssertionError) as ended:
         train(dataset, *ON, *kept, iterations=LENGTH, watch=kill([(rank, 5, 0) for rank in range(4)]))
     assert "recycle: all servers are dead; the memory of hosts has the state for 10 minutes" in str(ended.value)
+    with pytest.raises(AssertionError, match="a start with --hidden-size 32, and this one is with --hidden-size 64"):
+        train(dataset, *ON, *kept, "--recycle-resume", "--hidden-size", 64, iterations=LENGTH)
     survived = train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
     assert re.search(r"version [4-7] of stage 0 is taken from this host's keeper", survived.output)
     found = losses(survived)
