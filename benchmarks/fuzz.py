@@ -12,6 +12,7 @@ held against the least value that OR-Tools finds. Each job is made from the seed
 
 import argparse
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -38,6 +39,10 @@ from recycle.planner.model.stopping import MaxMoves
 
 KINDS = ("alike", "placed", "written", "unequal", "unequal and dead", "unequal and dead")
 """Job number n is of kind n modulo their number."""
+
+
+TOLD = 10.0
+"""Seconds from one line about progress to the next."""
 
 
 class Size(NamedTuple):
@@ -191,7 +196,7 @@ def main() -> None:
     tried: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     proved = 0
-    began = time.thread_time()
+    began, due = time.thread_time(), time.monotonic() + TOLD
     for number in range(arguments.first, arguments.first + arguments.jobs):
         chance = random.Random(f"{arguments.seed}/{number}")
         kind = KINDS[number % len(KINDS)]
@@ -208,6 +213,9 @@ def main() -> None:
             found = [fault for judge in judges for fault in judge()]
         except Exception as error:
             found = [f"crash: {type(error).__name__}: {error}"]
+        if time.monotonic() >= due:
+            due += TOLD
+            print(f"{tried.total()} of {arguments.jobs} jobs, {failed.total()} faults", file=sys.stderr, flush=True)
         for fault in found:
             failed[fault.partition(":")[0]] += 1
             names = ",".join(map(str, dead))

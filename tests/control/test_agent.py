@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 
 import msgspec
@@ -76,8 +77,12 @@ class Run:
         self.workers[member] = started.get()
 
     def ended(self, member: Member) -> int | None:
-        self.agents[member].join(120)
-        return self.agents[member].exitcode
+        agent = self.agents[member]
+        # What it leaves behind holds the sentinel for which a join waits.
+        end = os.pidfd_open(agent.pid)
+        wait([end], 120)
+        os.close(end)
+        return agent.exitcode
 
     def is_running(self, member: Member) -> bool:
         return is_running(self.workers[member])
