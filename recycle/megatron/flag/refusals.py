@@ -77,6 +77,10 @@ RULES = (
         Advice("data is counted anew from each phase, and that of other pipelines from the first", "leave it out"),
     ),
     _off("enable_ft_package", Advice("its monitor ends ranks that wait for a recovery", "leave it out")),
+    _off(
+        "full_validation",
+        Advice("the first rank tells the others how long each evaluation is, and it may be dead", "use --eval-iters"),
+    ),
     _off("log_straggler", Advice("it compares all ranks, and dead ones do not answer", "leave it out")),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
     Rule(("fp4",), (), Advice("gradients are rounded at random, by where they are computed", "train with --bf16")),
